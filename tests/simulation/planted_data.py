@@ -16,7 +16,7 @@ from pilotfish.core.state import Run, State, Worker
 from pilotfish.core.workers import agent_messages, site_masters
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.contents import ExpectedFile, IntermediateFile
 from pilotfish.model.task import DISK
 from tests.simulation.planted import PLANTED, Patch, bug
 
@@ -203,8 +203,8 @@ def promised_files_are_not_fetched(patch: Patch) -> None:
 
 @bug
 def promised_files_are_handed_on_under_the_name_that_they_had(patch: Patch) -> None:
-    def unnamed(run: Run, awaited: AwaitedFile) -> list[IntermediateFile]:
-        return [file for name, file in run.left.get(awaited.maker, {}).items() if name.startswith(f"{awaited.name}/")]
+    def unnamed(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
+        return [file for name, file in run.left_files.get(expected.maker, {}).items() if name.startswith(f"{expected.name}/")]
 
     patch.setattr(intermediate_files, "left_for", unnamed)
 

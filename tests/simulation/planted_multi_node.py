@@ -33,7 +33,7 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
 @bug
 def a_task_goes_on_with_a_node_less(patch: Patch) -> None:
     """The first worker is not informed that another one is lost."""
-    patch.setattr(assignment, "stop_beside", lambda *_: None)
+    patch.setattr(assignment, "stop_hosted_tasks", lambda *_: None)
 
 
 @bug

@@ -43,7 +43,7 @@ from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 FORGETTING = 0.8
 """Factor by which the learnt start-up loss shrinks with each quicker start."""
 TOGETHER_S = 1.0
-MOST_LOST_S, MOST_LOST = 30.0, 0.1
+MAX_LOST_S, MAX_LOST = 30.0, 0.1
 """Maximum start-up loss that is learnt: seconds plus a fraction of the walltime. A longer loss was an accident."""
 
 
@@ -135,8 +135,8 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     if fact.costs:
         run.costs.extend(repeat(1.0, len(tasks) - len(run.costs)))
         run.costs.extend(fact.costs)
-    run.awaited.update(fact.awaited)
-    run.handed.update(fact.handed)
+    run.expected_files.update(fact.expected_files)
+    run.earlier_files.update(fact.earlier_files)
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
@@ -147,7 +147,7 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
             run.counts[WAITING] += 1
         else:
             run.counts[READY] += 1
-            if run.awaited:
+            if run.expected_files:
                 intermediate_files.receive(state, task)
             enqueue(state, task)
     state.unfinished += count
@@ -193,7 +193,7 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         shape.run.attempts += 1
         if not shape.run.first_started_at:
             shape.run.first_started_at = at
-    if fact.beside:
+    if fact.other_workers:
         multi_node.formed(state, fact, at)
 
 
@@ -397,7 +397,7 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
         record = _site(state, pilot.site)
         record.bad_starts = 0
         if worker.ends_at is not None and pilot.size.walltime_s:
-            lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MOST_LOST_S + MOST_LOST * pilot.size.walltime_s)
+            lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MAX_LOST_S + MAX_LOST * pilot.size.walltime_s)
             record.lost_s = max(lost_s, FORGETTING * record.lost_s)
         state.forecasts.waited(pilot.site, at - pilot.requested_at)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)

@@ -22,7 +22,7 @@ class WorkerConnection:
     """Whether it reads shared payloads directly from disk."""
     peer: Any = None
     """Its address for other agents of its site, or None: [id, [host, port]]."""
-    movement: TransferReport = field(default_factory=TransferReport)
+    transfers: TransferReport = field(default_factory=TransferReport)
     """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
     delegated_specs: dict[int, None] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class Machine:
         self.finish_at: float | None = None
         self.finishing = False
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
-        self.resting = False
+        self.inspect_only = False
         """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
         self.decide_again = True
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
@@ -147,7 +147,7 @@ class Machine:
         for name in [name for name, site in self.state.sites.items() if site.held]:
             # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
-        if not self.resting:
+        if not self.inspect_only:
             self._call_authors()
         for name, record in self.state.sites.items():
             if record.site is not None:
@@ -167,8 +167,8 @@ class Machine:
 
     def go_on(self) -> None:
         """Continue the work of a pool that was stopped."""
-        if self.resting:
-            self.resting, self.decide_again = False, True
+        if self.inspect_only:
+            self.inspect_only, self.decide_again = False, True
             self._call_authors()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
@@ -250,7 +250,7 @@ class Machine:
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
-    def _outlook(self) -> PolicyView:
+    def _policy_view(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
         return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
 
@@ -258,29 +258,29 @@ class Machine:
         self.decide_again = False
         self._decided_at = self.now
         self._decide_pilots()
-        outlook = self._outlook()
+        view = self._policy_view()
         moments = [self.provisioner.next_look_at(self.state, self.now)]
-        if not self.journal_full and not self.resting:
-            self._decide_tasks(outlook)
-            moments.append(self.policy.next_look_at(outlook))
-        moments.append(self._retire_idle(outlook))
+        if not self.journal_full and not self.inspect_only:
+            self._decide_tasks(view)
+            moments.append(self.policy.next_look_at(view))
+        moments.append(self._retire_idle(view))
         # A time in the past becomes the next possible one; otherwise the host would loop without pause.
         soonest = min([moment for moment in moments if moment is not None], default=None)
         self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
-    def _retire_idle(self, outlook: PolicyView) -> float | None:
+    def _retire_idle(self, view: PolicyView) -> float | None:
         """Drain workers that were idle for long. Returns when to check again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
-        idle = [worker for worker in outlook.workers if not worker.held]
+        idle = [worker for worker in view.workers if not worker.held]
         for worker in idle:
             if worker.progress_at + idle_s <= self.now:
                 leases.drain(self, worker, f"had nothing to do for {idle_s:g} s")
         return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
-    def _decide_tasks(self, outlook: PolicyView) -> None:
-        for proposal in self.policy.propose(outlook):
+    def _decide_tasks(self, view: PolicyView) -> None:
+        for proposal in self.policy.propose(view):
             if isinstance(proposal, RecallProposal):
                 assignment.recall(self, proposal)
             elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
@@ -295,7 +295,7 @@ class Machine:
                 self.refused_proposals += 1
 
     def _decide_pilots(self) -> None:
-        if self.finishing or self.resting:
+        if self.finishing or self.inspect_only:
             return
         for proposal in self.provisioner.propose(self.state, self.now):
             if isinstance(proposal, HoldProposal):
@@ -337,7 +337,7 @@ class Machine:
     def _consider_finish(self) -> None:
         """End the master after some time without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
-        if self.subscriptions.links or (work and not self.resting):
+        if self.subscriptions.links or (work and not self.inspect_only):
             self.finish_at = None
         elif self.finish_at is None:
             self.finish_at = self.now + self.settings.linger_s

@@ -16,14 +16,14 @@ from pilotfish.core.state import State, Task, Worker
 class AssignmentProposal:
     """Assign tasks to a worker. The last ``ahead`` of them wait there for room.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of one multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of one multi-node task.
     """
 
     worker: Worker
     tasks: list[Task]
     ahead: int = 0
     cores: dict[int, float] = field(default_factory=dict)
-    beside: list[Worker] = field(default_factory=list)
+    other_workers: list[Worker] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -111,9 +111,9 @@ class PolicyView:
 class Policy(Protocol):
     """Decides which task goes to which worker. A policy that also has ``hear`` is a ``ListeningPolicy``."""
 
-    def propose(self, outlook: PolicyView) -> Sequence[Proposal]: ...
+    def propose(self, view: PolicyView) -> Sequence[Proposal]: ...
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         """Time of the next call even if nothing happens; None if there is none."""
 
     def why(self, task: Task) -> str:

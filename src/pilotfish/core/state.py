@@ -16,7 +16,7 @@ from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
 from pilotfish.model.backend_traits import BackendTraits, no_traits
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile
 from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
 from pilotfish.portable.expressions.evaluation import parse
@@ -33,7 +33,7 @@ GROWTH, FRESH = 1.5, 0.9
 least FRESH of its walltime.
 """
 
-MOST_NAME = 80
+MAX_NAME = 80
 
 Needs = tuple[tuple[str, int], ...]
 
@@ -126,9 +126,9 @@ class FailureCounts:
 
 
 class ContentRecord:
-    """One content. ``holders``: workers that have it; ``home``: the master has it in its own store."""
+    """One content. ``holders``: workers that have it; ``at_master``: the master has it in its own store."""
 
-    __slots__ = ("digest", "holders", "home", "inode", "maker", "mtime_ns", "path", "runs", "size")
+    __slots__ = ("at_master", "digest", "holders", "inode", "maker", "mtime_ns", "path", "runs", "size")
 
     def __init__(self, digest: str, size: int) -> None:
         self.digest = digest
@@ -137,7 +137,7 @@ class ContentRecord:
         """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
         self.mtime_ns = 0
         self.inode = 0
-        self.home = False
+        self.at_master = False
         self.maker = 0
         """Id of the task that made it; 0 for a user's file."""
         self.holders: dict[str, None] = {}
@@ -147,7 +147,7 @@ class ContentRecord:
     @property
     def is_nowhere(self) -> bool:
         """Whether it was kept only at workers, and none of the present workers has it."""
-        return not (self.home or self.path or self.holders)
+        return not (self.at_master or self.path or self.holders)
 
     @property
     def content(self) -> Content:
@@ -224,11 +224,11 @@ class Run:
         self.rss_kib = array("q")
         self.costs = array("f")
         """Relative costs by index. An index beyond the end has cost 1."""
-        self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+        self.expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
         """By index: files that other tasks of the run will leave for this task."""
-        self.left: dict[int, dict[str, IntermediateFile]] = {}
+        self.left_files: dict[int, dict[str, IntermediateFile]] = {}
         """By index: files that this task left as contents, by name."""
-        self.handed: dict[int, tuple[IntermediateFile, ...]] = {}
+        self.earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
         """By index: files that tasks of another run left for this task."""
         self.attempts = 0
         self._classes: list[str] = []
@@ -263,7 +263,7 @@ class Run:
         for number in range(len(self._classes), spec + 1):
             one = self.specs[number]
             whole = self.options.name or self.options.command.removeprefix("-- ")
-            name = whole[:MOST_NAME] if one.name in ("", UNNAMED) and whole else one.name
+            name = whole[:MAX_NAME] if one.name in ("", UNNAMED) and whole else one.name
             self._classes.append(f"{one.kind} {name}")
         return self._classes[spec]
 

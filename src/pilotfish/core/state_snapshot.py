@@ -13,7 +13,7 @@ from pilotfish.core.state import ContentRecord, FailureCounts, Run, SpeculativeC
 from pilotfish.core.tasks import fair_share
 from pilotfish.core.tasks.transitions import enqueue
 from pilotfish.model import facts as f
-from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.contents import ExpectedFile, IntermediateFile
 from pilotfish.model.ids import task_id
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DONE, READY
@@ -31,15 +31,15 @@ def dump(state: State) -> Iterator[f.Restored]:
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for row in state.forecasts.rows():
         yield f.Restored("forecast", row)
-    contents = [[*msgspec.to_builtins(record.content), record.home, record.maker] for record in state.contents.values()]
+    contents = [[*msgspec.to_builtins(record.content), record.at_master, record.maker] for record in state.contents.values()]
     for first in range(0, len(contents), TASKS_PER_ROW):
         yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
     for run in state.runs.values():
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
-        for kind in _FILES:
-            known = getattr(run, kind)
+        for kind, attribute in _FILES.items():
+            known = getattr(run, attribute)
             rows = [[index, *(files.values() if kind == "left" else files)] for index, files in known.items()]
             for first in range(0, len(rows), TASKS_PER_ROW):
                 yield f.Restored("files", [run.id, kind, rows[first : first + TASKS_PER_ROW]])
@@ -153,7 +153,8 @@ def _restore_rest(run: Run, task: Task, failure: Any, failure_counts: Any, waits
         task.shape = run.shape_for(task.spec, task.failure_counts.memory, task.failure_counts.least_s)
 
 
-_FILES = ["awaited", "left", "handed"]
+_FILES = {"awaited": "expected_files", "left": "left_files", "handed": "earlier_files"}
+"""Kinds of files in snapshot rows, with the attributes of a run that hold them."""
 
 
 def _restore_files(state: State, row: Any) -> None:
@@ -161,11 +162,11 @@ def _restore_files(state: State, row: Any) -> None:
     run = state.runs[number]
     for index, *files in rows:
         if kind == "awaited":
-            run.awaited[index] = msgspec.convert(files, tuple[AwaitedFile, ...])
+            run.expected_files[index] = msgspec.convert(files, tuple[ExpectedFile, ...])
         elif kind == "left":
-            run.left[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
+            run.left_files[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
         else:
-            run.handed[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
+            run.earlier_files[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
 
 
 def _worker_row(worker: Worker) -> list[Any]:
@@ -257,10 +258,10 @@ def _restore_answers(state: State, rows: Any) -> None:
 
 
 def _restore_contents(state: State, rows: Any) -> None:
-    for digest, size, path, mtime_ns, inode, home, maker in rows:
+    for digest, size, path, mtime_ns, inode, at_master, maker in rows:
         record = state.contents[digest] = ContentRecord(digest, size)
         record.path, record.mtime_ns, record.inode = path, mtime_ns, inode
-        record.home, record.maker = home, maker
+        record.at_master, record.maker = at_master, maker
 
 
 def _restore_pool(state: State, row: Any) -> None:

@@ -75,7 +75,7 @@ class MasterServer:
             self.payloads.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
-        self.machine.resting = stop_marker(pool.directory).exists()
+        self.machine.inspect_only = stop_marker(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
@@ -257,7 +257,7 @@ class MasterServer:
             link.near = its_own and self.sites.local.watches(message.pilot)
         elif link.role == CLIENT:
             link.near = self.pool.private
-            if self.machine.resting and not stop_marker(self.pool.directory).exists():
+            if self.machine.inspect_only and not stop_marker(self.pool.directory).exists():
                 self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -52,9 +52,9 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """By index in the run: contents that the task needs."""
     costs: list[float] = []
     """Relative costs, one for each task; empty: all equal."""
-    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+    expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """By index in the run: files that other tasks will leave for the task."""
-    handed: dict[int, tuple[IntermediateFile, ...]] = {}
+    earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
     """By index in the run: files that tasks of another run left for the task."""
 
 
@@ -102,14 +102,14 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
     """Tasks were assigned to a worker. The last ``ahead`` of them wait there for room.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of a multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of a multi-node task.
     """
 
     worker: str
     tasks: list[int]
     ahead: int
     cores: dict[int, float]
-    beside: dict[int, list[str]] = {}
+    other_workers: dict[int, list[str]] = {}
 
 
 class TasksDelegated(Fact, frozen=True, tag="lent"):

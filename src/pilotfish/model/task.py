@@ -16,7 +16,7 @@ UNNAMED = "task"
 """Name of a task without a name. The name or command of its run then says what it does."""
 
 
-LEAST_COST, MOST_COST = 1e-6, 1e9
+MIN_COST, MAX_COST = 1e-6, 1e9
 """Bounds of the relative cost of a task."""
 
 

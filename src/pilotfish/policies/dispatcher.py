@@ -264,7 +264,7 @@ def _add_ahead(
     ``others``: tasks that may be earlier in the queue, even if none of them is sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
-    if held is None or (outlook.state.multi_node_workers and multi_node.is_beside(worker)):
+    if held is None or (outlook.state.multi_node_workers and multi_node.hosts_other_task(worker)):
         return
     if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
         return  # running tasks take long: tasks sent ahead would only wait and be recalled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.core.tasks import multi_node
@@ -73,5 +73,5 @@ def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
 
 
 def _in_reach(view: PolicyView, task: Task, worker: Worker) -> bool:
-    reach = within_reach if task.shape.nodes == 1 else multi_node.within_reach
+    reach = can_get_inputs if task.shape.nodes == 1 else multi_node.can_get_inputs
     return reach(view.state, task, worker.site)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
@@ -52,7 +52,7 @@ def _can_begin(subjects: list[Worker]) -> int:
 
 def _may_go_anywhere(task: Task) -> bool:
     for record in needs(task):  # noqa: SIM110 - a generator would cost more than the loop
-        if not (record.home or record.path):
+        if not (record.at_master or record.path):
             return False
     return True
 
@@ -75,12 +75,12 @@ def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Ite
         if not _may_be_lent(shape) or shape.run.paused:
             continue
         for record, tasks in shape.queue_by_content.items():
-            if record.home or record.path or not record.holders:
+            if record.at_master or record.path or not record.holders:
                 continue
             for task in tasks:
                 if len(found) >= room:
                     return found
-                if task not in taken and within_reach(outlook.state, task, speaker.site):
+                if task not in taken and can_get_inputs(outlook.state, task, speaker.site):
                     found[task] = None
     return found
 
@@ -95,7 +95,7 @@ def _first(outlook: PolicyView, shape: TaskShape, count: int, taken: dict[Task, 
     for task in shape.queue:
         if count <= 0:
             return
-        if task not in taken and within_reach(outlook.state, task, site):
+        if task not in taken and can_get_inputs(outlook.state, task, site):
             count -= 1
             yield task
 
@@ -114,7 +114,7 @@ def call_back(outlook: PolicyView) -> RecallProposal | None:
             continue
         # Recall a task only once: a task that returns a second time would do so forever.
         back = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
-        back = [task for task in back if within_reach(outlook.state, task, worker.site)]
+        back = [task for task in back if can_get_inputs(outlook.state, task, worker.site)]
         if back:
             return RecallProposal(full, back[len(back) // 2 :])
     return None

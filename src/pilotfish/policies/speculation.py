@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import needs_at
@@ -153,7 +153,7 @@ class Speculation:
                 return
             if worker is task.worker or (worker.ends_at is not None and outlook.now + needs_s > worker.ends_at):
                 continue
-            if _has_room(free[worker.id], late.needs) and within_reach(state, task, worker.site):
+            if _has_room(free[worker.id], late.needs) and can_get_inputs(state, task, worker.site):
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:

@@ -63,7 +63,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
     if cause == "dependency" or (behaviour is not None and cause in OWN_CAUSES[behaviour.kind]):
         return
     spec = run.specs[task.spec]
-    if cause == "missing-input" and task.failure.blame == "site" and any(not (record.home or record.path) for record in task.contents):
+    if cause == "missing-input" and task.failure.blame == "site" and any(not (record.at_master or record.path) for record in task.contents):
         return  # it had no holder at that time, as far as the master knew
     if cause == "missing-input" and task.failure.blame == "user" and oracle.custody.was_withdrawn(task.id):
         return

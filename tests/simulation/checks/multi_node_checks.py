@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import UNIT, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.multi_node import beside, within_reach
+from pilotfish.core.tasks.multi_node import can_get_inputs, hosted_tasks
 from pilotfish.core.tasks.speculative_copies import attempt_at
 from pilotfish.core.workers.leases import RETURN_S
 from pilotfish.model import facts as f
@@ -45,7 +45,7 @@ class MultiNodeChecks:
 
     def assigned(self, fact: f.TasksAssigned) -> None:
         state = self.world.journal.shadow
-        for number, others in fact.beside.items():
+        for number, others in fact.other_workers.items():
             task = state.task(number)
             self._gangs[number] = (task.attempt, [fact.worker, *others])
             self._waiting.pop(_name(task.shape), None)
@@ -138,7 +138,7 @@ class MultiNodeChecks:
             if known != dict(attempt.needs):
                 raise MultiNodeViolation(f"{task} has {dict(attempt.needs)} at {node.worker}, and the journal says {known}")
         amounts = [need for attempt in running for need in attempt.needs]
-        amounts += [(name, amount / UNIT) for task in beside(worker) for name, amount in worker.active[task]]
+        amounts += [(name, amount / UNIT) for task in hosted_tasks(worker) for name, amount in worker.active[task]]
         for name, amount in amounts:
             used[name] = used.get(name, 0.0) + amount
         for name, amount in used.items():
@@ -164,7 +164,7 @@ class MultiNodeChecks:
     def _is_starved(self, machine: Machine, shape: TaskShape) -> bool:
         """Returns whether the same workers were present for so long that all their earlier tasks must have ended, while no other task had
         precedence."""
-        state, workers = machine.state, machine._outlook().workers
+        state, workers = machine.state, machine._policy_view().workers
         waits = shape in state.ready and not shape.run.paused and not machine.journal_full and not state.suspects
         waits = waits and all(other is shape or (other.nodes == 1 and other.priority <= shape.priority) for other in state.ready)
         waits = waits and self._most_together(machine, shape, workers) >= shape.nodes
@@ -188,7 +188,7 @@ class MultiNodeChecks:
     def _most_together(machine: Machine, shape: TaskShape, workers: Sequence[Worker]) -> int:
         """Returns the maximum number of suitable workers of one pilot."""
         able = [worker for worker in workers if worker.pilot and could_take(machine, worker, shape) and not worker.runs_suspect]
-        near = {worker.site: any(within_reach(machine.state, task, worker.site) for task in shape.queue) for worker in able}
+        near = {worker.site: any(can_get_inputs(machine.state, task, worker.site) for task in shape.queue) for worker in able}
         return max(Counter(worker.pilot for worker in able if near[worker.site]).values(), default=0)
 
     def _has_room(self, machine: Machine, shape: TaskShape) -> bool:
@@ -198,7 +198,7 @@ class MultiNodeChecks:
         state = machine.state
         others = [other for other in state.ready if other is not shape and not other.run.paused]
         kept = bool(state.suspects) + sum(other.nodes for other in others)
-        roomy = [worker for worker in machine._outlook().workers if worker.fits(shape.needs)]
+        roomy = [worker for worker in machine._policy_view().workers if worker.fits(shape.needs)]
         return self._most_together(machine, shape, roomy) >= shape.nodes + kept
 
 

@@ -22,7 +22,7 @@ from msgspec.json import encode as encode_json
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.slots.task_files import unwrap
 from pilotfish.core.check import check, fingerprint
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempt_at
 from pilotfish.core.workers.leases import RETURN_S
@@ -314,12 +314,12 @@ class Oracle:
     def _check_ahead(self, process: SimulatedMaster) -> None:
         """Checks that no worker is idle for long while prefetched tasks wait at a worker without progress."""
         machine = process.machine
-        workers = machine._outlook().workers
+        workers = machine._policy_view().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
             waiting = [task for task in worker.ahead if task.state == ASSIGNED]
             waits = any(
-                could_take(machine, other, task.shape) and within_reach(machine.state, task, other.site)
+                could_take(machine, other, task.shape) and can_get_inputs(machine.state, task, other.site)
                 for task in waiting
                 for other in idle
             )
@@ -330,7 +330,7 @@ class Oracle:
     def _check_useless(self, process: SimulatedMaster) -> None:
         """Checks that no worker runs finished or reassigned attempts for long. A polling worker is informed at its next poll."""
         state = process.machine.state
-        for worker in process.machine._outlook().workers:
+        for worker in process.machine._policy_view().workers:
             for slot in self.world.nodes[worker.id].slots.values():
                 execution = slot.execution
                 if execution is not None and not slot.condemned:

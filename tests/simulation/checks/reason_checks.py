@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.explain import task_reasons
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Task, TaskShape, Worker
@@ -40,7 +40,7 @@ def check_idle_capacity(machine: Machine) -> None:
     state = machine.state
     if machine.journal_full:
         return
-    workers = [worker for worker in machine._outlook().workers if not any(task.suspect for task in worker.active)]
+    workers = [worker for worker in machine._policy_view().workers if not any(task.suspect for task in worker.active)]
     suspects = [task for task in state.suspects if not task.shape.run.paused]
     placeable = [task for task in suspects if any(could_take(machine, worker, task.shape) for worker in workers)]
     for worker in workers:
@@ -81,7 +81,7 @@ def _is_looked_at_soon(machine: Machine, worker: Worker) -> bool:
 
 def _may_go(machine: Machine, task: Task, worker: Worker) -> bool:
     shunned = task.failure_counts is not None and task.failure_counts.avoid == worker.id
-    return not shunned and within_reach(machine.state, task, worker.site)
+    return not shunned and can_get_inputs(machine.state, task, worker.site)
 
 
 def could_take(machine: Machine, worker: Worker, shape: TaskShape) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.model import messages as m
-from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import TaskSpec
@@ -173,8 +173,8 @@ class SimulatedClient:
             [(task.spec, len(payload)) for task, payload in zip(chosen, payloads, strict=True)],
             {offset: list(task.needs) for offset, task in enumerate(chosen) if task.needs},
             contents={offset: wanted for offset in range(count) if (wanted := self._contents(first + offset))},
-            awaited={
-                offset: tuple(AwaitedFile(maker, "out", str(maker)) for maker in task.uses)
+            expected_files={
+                offset: tuple(ExpectedFile(maker, "out", str(maker)) for maker in task.uses)
                 for offset, task in enumerate(chosen)
                 if task.uses and task.is_promised
             },

@@ -40,23 +40,23 @@ def keep_something(stage: Stage, link: int, task: Task) -> None:
 
 
 def test_a_rate_is_known_from_two_beats_that_are_apart() -> None:
-    movement = TransferReport()
-    movement.heard(10.0, [(BIG, 100, 1000)])
-    assert movement.rate(BIG) is None
-    movement.heard(12.0, [(BIG, 500, 1000)])
-    assert movement.rate(BIG) == 200
-    movement.heard(12.25, [(BIG, 550, 1000), (SMALL, 5, 10)])
-    assert movement.rate(BIG) == 200, "one that follows at once does not count by itself"
-    assert movement.rate(SMALL) is None
-    assert movement.rate("unheard of") is None
+    transfers = TransferReport()
+    transfers.update(10.0, [(BIG, 100, 1000)])
+    assert transfers.rate(BIG) is None
+    transfers.update(12.0, [(BIG, 500, 1000)])
+    assert transfers.rate(BIG) == 200
+    transfers.update(12.25, [(BIG, 550, 1000), (SMALL, 5, 10)])
+    assert transfers.rate(BIG) == 200, "one that follows at once does not count by itself"
+    assert transfers.rate(SMALL) is None
+    assert transfers.rate("unheard of") is None
 
 
 def test_a_transfer_that_stands_still_has_no_speed_and_one_that_began_anew_none_that_is_known() -> None:
-    movement = TransferReport()
-    movement.heard(10.0, [(BIG, 100, 1000), (SMALL, 8, 10)])
-    movement.heard(11.0, [(BIG, 100, 1000), (SMALL, 2, 10)])
-    assert movement.rate(BIG) == 0
-    assert movement.rate(SMALL) is None
+    transfers = TransferReport()
+    transfers.update(10.0, [(BIG, 100, 1000), (SMALL, 8, 10)])
+    transfers.update(11.0, [(BIG, 100, 1000), (SMALL, 2, 10)])
+    assert transfers.rate(BIG) == 0
+    assert transfers.rate(SMALL) is None
 
 
 # --- why ----------------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.state import Task
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import ASSIGNED, DONE, FAILED, READY
@@ -50,7 +50,7 @@ def test_another_site_is_waited_for_and_the_first_is_not_asked_again() -> None:
 
 
 def _demand(stage: Stage) -> tuple[list[object], list[tuple[str, ...]]]:
-    demand = survey(stage.machine.state, stage.now).demand
+    demand = view_for_factory(stage.machine.state, stage.now).demand
     return list(demand.sizes), demand.places
 
 

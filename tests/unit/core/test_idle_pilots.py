@@ -17,7 +17,7 @@ MOST_PATIENT_S = 1000.0
 class AfterAStop(Stage):
     """Its first machine works and is stopped; the second rests."""
 
-    resting = False
+    inspect_only = False
 
     def __init__(self, application: str = "") -> None:
         super().__init__(PoolSettings(workers=2))
@@ -25,12 +25,12 @@ class AfterAStop(Stage):
         assert self.machine.state.pilots
         self.ask("stop", now=False)
         self.tell(*(i.PilotEndReported(pilot, True, "was cancelled") for pilot in self.machine.state.pilots))
-        self.resting = True
+        self.inspect_only = True
         self.restart()
 
     def start(self, state: State) -> None:
         self.machine = Machine(state, self.policy, self.provisioner, self.settings)
-        self.machine.resting = self.resting
+        self.machine.inspect_only = self.inspect_only
         self._take(self.machine.start(self.now))
 
     def pilots(self) -> list[e.SubmitPilot]:

@@ -8,7 +8,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
 from pilotfish.core.explain import task_reasons
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
 from pilotfish.core.state import State, Task, Worker
 from pilotfish.model import inputs as i
@@ -260,7 +260,7 @@ class Told(Dispatcher):
         super().__init__(LocalityMatcher())
         self.wish: AssignmentProposal | None = None
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
         wish, self.wish = self.wish, None
         return [wish] if wish is not None else []
 
@@ -282,14 +282,14 @@ def test_what_is_not_lawful_is_refused() -> None:
     (single,) = stage.work()
     a, b, elsewhere, small = (stage.worker(name) for name in ("a", "b", "elsewhere", "small"))
     assert not propose(stage, AssignmentProposal(a, [first]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[a]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[elsewhere]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[small]))
-    assert not propose(stage, AssignmentProposal(a, [first, second], beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [first], ahead=1, beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [single], beside=[b]))
-    assert propose(stage, AssignmentProposal(a, [first], beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [second], beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[a]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[elsewhere]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[small]))
+    assert not propose(stage, AssignmentProposal(a, [first, second], other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first], ahead=1, other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [single], other_workers=[b]))
+    assert propose(stage, AssignmentProposal(a, [first], other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [second], other_workers=[b]))
 
 
 @pytest.mark.parametrize("request_", [Request(1.0, nodes=0), Request(1.0, 4.0, nodes=2)], ids=["none", "moldable"])
@@ -416,12 +416,12 @@ def test_one_whose_files_are_where_too_few_nodes_are_goes_anywhere() -> None:
 def test_a_pilot_with_so_many_nodes_is_wanted_and_no_second_one() -> None:
     stage = stage_with(pond=POND)
     stage.work(WIDE)
-    found = survey(stage.machine.state, stage.now).demand
+    found = view_for_factory(stage.machine.state, stage.now).demand
     assert (found.sizes, found.cores) == ([PilotSize(2.0, 2)], 4.0)
     pilot = add(stage, size=PilotSize(2.0, 2, 3600.0))
-    assert survey(stage.machine.state, stage.now).demand.sizes == []
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == []
     stage.join("w1", 2.0, pilot=pilot)
-    found = survey(stage.machine.state, stage.now).demand
+    found = view_for_factory(stage.machine.state, stage.now).demand
     assert (found.sizes, found.spare) == ([], [])
 
 
@@ -430,12 +430,12 @@ def test_pilots_of_one_node_each_do_not_serve_it() -> None:
     stage.work(WIDE)
     for number in range(2):
         stage.join(f"w{number}", 2.0, pilot=add(stage, size=PilotSize(2.0, 1, 3600.0)))
-    assert survey(stage.machine.state, stage.now).demand.sizes == [PilotSize(2.0, 2)]
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == [PilotSize(2.0, 2)]
 
 
 def test_where_pilots_have_one_node_it_waits_and_says_so() -> None:
     stage = stage_with(pond=Site(backend="sge", cores=2))
     (task,) = stage.work(WIDE, sites=("pond",))
-    assert survey(stage.machine.state, stage.now).demand.sizes == []
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == []
     (reason,) = task_reasons.why_task(stage.machine, task)["reasons"]
     assert reason["code"] == "too-few-nodes" and "have 1" in reason["text"]

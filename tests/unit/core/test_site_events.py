@@ -314,10 +314,10 @@ def test_a_run_that_is_bound_to_sites_runs_only_there() -> None:
 class Lawless:
     """A policy that gives everything to anybody."""
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:
-        return [AssignmentProposal(worker, list(shape.queue)[:1]) for worker in outlook.workers for shape in list(outlook.state.ready)[:1]]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal]:
+        return [AssignmentProposal(worker, list(shape.queue)[:1]) for worker in view.workers for shape in list(view.state.ready)[:1]]
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:

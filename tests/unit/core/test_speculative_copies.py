@@ -38,9 +38,9 @@ class Told(Dispatcher):
         super().__init__(LocalityMatcher())
         self.wish: CopyProposal | None = None
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
+    def propose(self, view: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
         wish, self.wish = self.wish, None
-        return [*super().propose(outlook), *([wish] if wish is not None else [])]
+        return [*super().propose(view), *([wish] if wish is not None else [])]
 
 
 class Twins(Stage):

@@ -184,16 +184,16 @@ def test_a_worker_that_fails_tasks_gets_no_copies() -> None:
 
 def test_a_pool_in_which_nobody_speculates_is_not_woken_for_it() -> None:
     stage = Tail(speculate=None)
-    assert stage.fifo.duplication.next_look_at(stage.machine._outlook()) is None
+    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is None
     stage = Tail()
-    assert stage.fifo.duplication.next_look_at(stage.machine._outlook()) is not None
+    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is not None
 
 
 @pytest.mark.parametrize("expects", [None, lambda state, task, worker: 50.0], ids=["no forecast", "forecast"])
 def test_what_began_a_moment_ago_gets_no_copy(expects: Expects | None) -> None:
     duplication = Speculation(True, expects)
     stage = Tail()
-    proposals: list[CopyProposal] = duplication.propose(stage.machine._outlook())
+    proposals: list[CopyProposal] = duplication.propose(stage.machine._policy_view())
     assert not proposals
 
 

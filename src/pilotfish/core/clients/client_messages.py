@@ -17,11 +17,11 @@ from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import DIGEST, AwaitedFile, Content
+from pilotfish.model.contents import DIGEST, Content, ExpectedFile
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import LEAST_COST, MEMORY, MOST_COST, Payload, StoredPayload, TaskSpec
+from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec
 from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 if TYPE_CHECKING:
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 APPLICATION_BACK_S = 1.0
 """Seconds until the process of an application is restarted after it died; starting takes about as long."""
-MOST = 1e15
+MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
-MOST_COUNT = 1_000_000_000
+MAX_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
 """Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it reaches the
 host, which ends the master, and the next one starts from the journal.
 """
-UNTOLD = -1
+NO_QUERY = -1
 """Query number of a problem that answers no query."""
-MOST_REQUEST = 100
+MAX_REQUEST = 100
 PEEK_S = 10.0
 """Seconds that a worker has to send the output of a running task."""
 
 
 def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
     machine.subscriptions.links.setdefault(link, {})
-    query = message.query if isinstance(message, m.Ask) else UNTOLD
+    query = message.query if isinstance(message, m.Ask) else NO_QUERY
     before = len(machine.facts), len(machine.effects)
     try:
         _HEAR[type(message)](machine, link, message, payloads)
@@ -93,7 +93,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
-    awaited = _read_awaited(run, message, known, deps)
+    expected = _read_awaited(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
@@ -106,7 +106,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if message.tasks[known:]:
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
         numbers = [spec for spec, _ in message.tasks[known:]]
-        needed = deps, contents, message.costs[known:], awaited
+        needed = deps, contents, message.costs[known:], expected
         machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
         agent_messages.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
@@ -126,10 +126,10 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
     for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
-        if not 0 <= amount <= MOST:
+        if not 0 <= amount <= MAX_AMOUNT:
             shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
-            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
-    if not 1 <= spec.request.nodes <= MOST_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
+            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MAX_AMOUNT) if name == MEMORY else f'{MAX_AMOUNT:g}'}")
+    if not 1 <= spec.request.nodes <= MAX_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
         raise BadInput(f"a task asks for {spec.request.nodes} nodes", "ask for 1 or more, and for a fixed number of cores on each")
     for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
         try:
@@ -137,15 +137,15 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         except BadExpression as problem:
             raise BadInput(f"{name}: {problem}", "docs/reference/expressions.md says what may be written") from problem
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
-        if not -MOST_COUNT <= count <= MOST_COUNT:
-            raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
+        if not -MAX_COUNT <= count <= MAX_COUNT:
+            raise BadInput(f"{name} is {count}", f"choose a number up to {MAX_COUNT}")
     return msgspec.structs.replace(spec, code=code)
 
 
 def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
     for content in contents:
         known = machine.state.contents.get(content.digest)
-        if not DIGEST.match(content.digest) or not 0 <= content.size <= MOST or (known is not None and known.size != content.size):
+        if not DIGEST.match(content.digest) or not 0 <= content.size <= MAX_AMOUNT or (known is not None and known.size != content.size):
             raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
         if known is None and not content.path:
             raise BadInput(f"nobody has the content {content.digest}", "give the path of the file, or the file that a task has made")
@@ -158,9 +158,9 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
     if message.costs and len(message.costs) != len(message.tasks):
         raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
-    if not all(LEAST_COST <= cost <= MOST_COST for cost in message.costs):
-        wrong = next(cost for cost in message.costs if not LEAST_COST <= cost <= MOST_COST)
-        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "say how long it takes compared with the others")
+    if not all(MIN_COST <= cost <= MAX_COST for cost in message.costs):
+        wrong = next(cost for cost in message.costs if not MIN_COST <= cost <= MAX_COST)
+        raise BadInput(f"cost: {wrong:g} is not between {MIN_COST:g} and {MAX_COST:g}", "say how long it takes compared with the others")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
@@ -177,10 +177,10 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     return deps
 
 
-def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[AwaitedFile, ...]]:
+def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
     """Check files that earlier tasks will leave for the new tasks, and add these tasks to the dependencies."""
-    found: dict[int, tuple[AwaitedFile, ...]] = {}
-    for offset, files in message.awaited.items():
+    found: dict[int, tuple[ExpectedFile, ...]] = {}
+    for offset, files in message.expected_files.items():
         index = message.first + offset
         if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
             raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
@@ -238,8 +238,8 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
     """Carry out a request once. A client that lost the answer asks again and gets the first answer. A request that recorded no facts
     changed nothing and may run again.
     """
-    if len(message.request) > MOST_REQUEST:
-        raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")
+    if len(message.request) > MAX_REQUEST:
+        raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
     if message.request in machine.state.answers:
         return machine.state.answers[message.request]
     before = len(machine.facts)

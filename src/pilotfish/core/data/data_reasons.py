@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotfish.core.data.data_rows import TransferView, missing, transfers_at
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.explain.reasons import Reason, count, make_reason
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
@@ -25,7 +25,7 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     absent = missing(task)
     if not absent:
         return None
-    coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.home}
+    coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.to_master}
     first = max(absent, key=lambda record: (record.digest in coming, record.size))
     others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
@@ -43,7 +43,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
     """
     if task.worker is None or task in task.worker.delegated:
         return None
-    going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
+    going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.to_master]
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
@@ -71,9 +71,9 @@ def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if links.get(worker.id) is not None)
     able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
-    if not able or any(within_reach(state, task, worker.site) for worker in able):
+    if not able or any(can_get_inputs(state, task, worker.site) for worker in able):
         return None
-    kept = [record for record in task.contents if record.holders and not (record.home or record.path)]
+    kept = [record for record in task.contents if record.holders and not (record.at_master or record.path)]
     record = max(kept, key=lambda record: record.size)
     sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
     what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
@@ -117,7 +117,7 @@ def maker_of_missing(task: Task) -> str:
 def _kept_and_missed(task: Task) -> ContentRecord | None:
     """The missing input, if it was kept where it was made."""
     told = task.failure.message if task.failure is not None else ""
-    kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
+    kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
     return next((record for record in kept if record.digest[:12] in told), None)
 
 

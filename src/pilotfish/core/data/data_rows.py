@@ -20,13 +20,13 @@ OLD_BEATS = 3
 
 
 class TransferView(NamedTuple):
-    """A content in transfer to or from a worker. ``home``: from the worker to the master."""
+    """A content in transfer to or from a worker. ``to_master``: from the worker to the master."""
 
     worker: Worker
     digest: str
     done: int
     size: int
-    home: bool
+    to_master: bool
     rate: float | None
 
     @property
@@ -45,13 +45,13 @@ def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView
 def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
     """Current transfers at a worker, from its last report."""
     connection = machine.connections.get(worker.id)
-    if connection is None or not connection.movement.moving or _is_old(machine, worker, connection.movement.at):
+    if connection is None or not connection.transfers.moving or _is_old(machine, worker, connection.transfers.at):
         return
-    for digest, done, size in connection.movement.moving:
+    for digest, done, size in connection.transfers.moving:
         record = machine.state.contents.get(digest)
         # The master does not know yet what a task has just made.
-        home = record is None or record in worker.holds
-        yield TransferView(worker, digest, done, size, home, connection.movement.rate(digest))
+        to_master = record is None or record in worker.holds
+        yield TransferView(worker, digest, done, size, to_master, connection.transfers.rate(digest))
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
@@ -133,8 +133,8 @@ def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[s
         "path": record.path,
         "made_by": show_task(record.maker) if record.maker else None,
         "needed_by": needed,
-        "home": record.home or bool(record.path),
-        "stored": record.home,
+        "home": record.at_master or bool(record.path),
+        "stored": record.at_master,
         "mtime_ns": record.mtime_ns,
         "nowhere": record.is_nowhere,
         "workers": list(record.holders),
@@ -147,7 +147,7 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
     return {
         "worker": transfer.worker.id,
         "site": transfer.worker.site,
-        "to": "master" if transfer.home else "worker",
+        "to": "master" if transfer.to_master else "worker",
         "done_bytes": transfer.done,
         "bytes": transfer.size,
         "rate_bytes_per_s": transfer.rate,
@@ -175,6 +175,6 @@ def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
         connection = machine.connections.get(worker.id)
-        if connection is not None and len(connection.movement.got) == len(sums):
-            sums = [one + other for one, other in zip(sums, connection.movement.got, strict=True)]
+        if connection is not None and len(connection.transfers.input_counts) == len(sums):
+            sums = [one + other for one, other in zip(sums, connection.transfers.input_counts, strict=True)]
     return {source: {"contents": sums[2 * place], "bytes": sums[2 * place + 1]} for place, source in enumerate(SOURCES)}

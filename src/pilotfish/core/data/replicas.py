@@ -28,9 +28,9 @@ def made(state: State, task: Task, worker: Worker, contents: Iterable[ProducedCo
     run = task.shape.run
     for content in contents:
         record = _known(state, run, content.digest, content.size)
-        record.home = record.home or content.home
+        record.at_master = record.at_master or content.at_master
         record.maker = task.id
-        if content.here:
+        if content.at_worker:
             record.holders[worker.id] = worker.holds[record] = None
 
 
@@ -82,14 +82,14 @@ def needs(task: Task) -> tuple[ContentRecord, ...]:
     return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
 
 
-def within_reach(state: State, task: Task, site: str) -> bool:
+def can_get_inputs(state: State, task: Task, site: str) -> bool:
     """Whether the inputs of a task can be had at this site.
 
     Contents that were kept at a worker can be had only at its site. If no suitable worker can get all of them, the task may run anywhere
     and fails with the name of the missing input.
     """
     needed = needs(task)
-    kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()
+    kept = [record for record in needed if not (record.at_master or record.path) and record.holders] if needed else ()
     if not kept:
         return True
     sites = _sites_with_all(state, kept)

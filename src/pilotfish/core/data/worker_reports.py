@@ -17,11 +17,11 @@ Moving = list[tuple[str, int, int]]
 
 @dataclass(slots=True)
 class TransferReport:
-    """``got``: number and bytes of the inputs of its tasks since its agent started, by where they were found: here already, at peers,
-    in the site's storage or on a shared disk, at the master."""
+    """``input_counts``: number and bytes of the inputs of its tasks since its agent started, by where they were found: in its cache,
+    at peers, in the site's storage or on a shared disk, at the master."""
 
     moving: Moving = field(default_factory=list)
-    got: list[int] = field(default_factory=list)
+    input_counts: list[int] = field(default_factory=list)
     at: float = 0.0
     """When the last report came."""
     _before: dict[str, int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class TransferReport:
     _next: dict[str, int] = field(default_factory=dict)
     _next_at: float = 0.0
 
-    def heard(self, now: float, moving: Moving) -> None:
+    def update(self, now: float, moving: Moving) -> None:
         if now - self._next_at >= APART_S:
             self._before, self._before_at = self._next, self._next_at
             self._next, self._next_at = {digest: done for digest, done, _ in moving}, now

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pilotfish.core.data import data_rows
 from pilotfish.core.explain import run_reasons, site_rows, task_reasons
 from pilotfish.core.explain.lookup import (
+    NamedObject,
     NamedPilot,
     NamedSite,
-    Subject,
+    find_named,
     find_pilot,
     find_run,
     find_site,
-    find_subject,
     find_task,
     find_worker,
 )
@@ -32,9 +32,9 @@ from pilotfish.model.task import Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MOST_NUMBER = 1 << 53
+MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Maximum rows per answer; ask for more with an offset."""
 
 
@@ -56,7 +56,7 @@ def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = -1
-    if not 0 <= number <= MOST_NUMBER:
+    if not 0 <= number <= MAX_NUMBER:
         raise BadInput(f"{name}: {value!r} is not a number from 0 on", "write it in digits, as in 2")
     return number
 
@@ -219,7 +219,7 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
     """The offset and the limit of a page of rows."""
-    return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MOST_ROWS), MOST_ROWS)
+    return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MAX_ROWS), MAX_ROWS)
 
 
 def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -276,7 +276,7 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
-    subject = _find_subject(machine.state, arguments)
+    subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):
         return task_reasons.why_task(machine, subject)
     if isinstance(subject, Worker):
@@ -288,15 +288,15 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return run_reasons.why_run(machine, subject)
 
 
-def _find_subject(state: State, arguments: dict[str, Any]) -> Subject:
+def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:
     for kind, find in _FINDERS.items():
         if kind in arguments:
             return find(state, arguments[kind])
     return find_run(state)
 
 
-_FINDERS: dict[str, Callable[[State, object], Subject]] = {
-    "subject": find_subject,
+_FINDERS: dict[str, Callable[[State, object], NamedObject]] = {
+    "subject": find_named,
     "worker": find_worker,
     "pilot": find_pilot,
     "site": find_site,

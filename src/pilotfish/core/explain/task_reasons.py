@@ -116,7 +116,7 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that could run now does not."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
-    if machine.resting:
+    if machine.inspect_only:
         return [make_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
     if machine.journal_full:
         reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))

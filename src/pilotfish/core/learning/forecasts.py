@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from pilotfish.core.learning.predictors import LinkSeries, Series, quantile
 
-MOST_CLASSES, MOST_WORKERS, MOST_SOURCES = 1_000, 20_000, 200
+MAX_CLASSES, MAX_WORKERS, MAX_SOURCES = 1_000, 20_000, 200
 """Maximum task classes, workers that never reported their end, and sources per site. The least recently used ones are dropped."""
-MOST_LOG = 30.0
+MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark; values beyond are clamped."""
-MOST_PENDING = 256
-THINNED = [place.bit_count() % 2 for place in range(MOST_PENDING + 1)]
+MAX_PENDING = 256
+THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
 """Which pending observations to keep when there are too many: every second one, in Thue-Morse order, so that workers that take turns are
 thinned equally. Tens of thousands of tasks may end per second without a query in between.
 """
@@ -31,7 +31,7 @@ CELL_MEMORY, LEVEL_MEMORY = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
 """Fraction by which all slownesses move back towards a mean of 1 with each observation; slow enough for the units to follow."""
-MOST_CELLS = 16
+MAX_CELLS = 16
 """Maximum classes by which a worker is judged."""
 SPREAD = 0.5
 """Assumed standard deviation of log slowness before anything is known."""
@@ -96,7 +96,7 @@ class _Host:
 
     def __init__(self, site: _Site, benchmark: float) -> None:
         self.site = site
-        self.benchmark = max(-MOST_LOG, min(MOST_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
+        self.benchmark = max(-MAX_LOG, min(MAX_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
         self.cells: OrderedDict[_Class, list[float]] = OrderedDict()
         self.log = self.raw = self.weight = 0.0
         self.here = True
@@ -130,7 +130,7 @@ class Forecasts:
         if known is not None and known.site is self._site(site):
             return
         self.left(worker)
-        if len(self._hosts) >= MOST_WORKERS:
+        if len(self._hosts) >= MAX_WORKERS:
             self.left(next(iter(self._hosts)))
         host = self._hosts[worker] = _Host(self._site(site), benchmark)
         _add(self._benchmarks, host.benchmark, 1)
@@ -158,7 +158,7 @@ class Forecasts:
         if not pending:
             self._news.append(kind)
         pending.append((worker, site, seconds / cost if cost > 0.0 else seconds))
-        if len(pending) > MOST_PENDING:
+        if len(pending) > MAX_PENDING:
             pending[:] = compress(pending, THINNED)
 
     def transferred(self, source: str, site: str, size: float, seconds: float) -> None:
@@ -167,7 +167,7 @@ class Forecasts:
         link = links.get(source)
         if link is None:
             link = links[source] = LinkSeries()
-            if len(links) > MOST_SOURCES:
+            if len(links) > MAX_SOURCES:
                 links.popitem(last=False)
         link.observe(size, seconds)
         links.move_to_end(source)
@@ -268,7 +268,7 @@ class Forecasts:
     # --- learning -------------------------------------------------------------------------------------------------------------------
 
     def _class(self, name: str) -> _Class:
-        if len(self._classes) >= MOST_CLASSES:
+        if len(self._classes) >= MAX_CLASSES:
             self._take_in()
             self._classes.popitem(last=False)
         kind = self._classes[name] = _Class(name)
@@ -406,7 +406,7 @@ class Forecasts:
 
     def _weigh(self, host: _Host) -> None:
         """Recompute the slowness of a worker from its cells, and update the sums of its site."""
-        if len(host.cells) > MOST_CELLS:
+        if len(host.cells) > MAX_CELLS:
             host.cells.popitem(last=False)
         precision, pull = self._evidence(host)
         value = (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)

@@ -28,9 +28,9 @@ NAMES = (
 FADING = 0.95
 """Factor on the past error of a predictor with each new observation."""
 KEPT_RATIOS = 64
-MOST_PENDING = 64
+MAX_PENDING = 64
 SHORTEST_S = 1e-6
-LEAST, MOST = 1e-12, 1e15
+SMALLEST, LARGEST = 1e-12, 1e15
 """Bounds of an observation, so that squares and quotients stay finite."""
 
 
@@ -82,13 +82,13 @@ class Series:
 
     def observe(self, value: float) -> None:
         pending = self._pending
-        if LEAST <= value <= MOST:
+        if SMALLEST <= value <= LARGEST:
             pending.append(value)
-        elif 0.0 <= value < LEAST:
-            pending.append(LEAST)
-        elif MOST < value < float("inf"):
-            pending.append(MOST)
-        if len(pending) > MOST_PENDING:
+        elif 0.0 <= value < SMALLEST:
+            pending.append(SMALLEST)
+        elif LARGEST < value < float("inf"):
+            pending.append(LARGEST)
+        if len(pending) > MAX_PENDING:
             self._condense()
 
     def forecast(self) -> Forecast | None:
@@ -119,7 +119,7 @@ class Series:
         self._take_in()
         self._forget()
         for value in values:
-            self._take(min(max(value, LEAST), MOST))
+            self._take(min(max(value, SMALLEST), LARGEST))
         self._forecast = None
 
     def row(self) -> list[Any]:
@@ -239,7 +239,7 @@ class LinkSeries:
         self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
     def observe(self, size: float, seconds: float) -> None:
-        if 0.0 <= size <= MOST and 0.0 <= seconds <= MOST:
+        if 0.0 <= size <= LARGEST and 0.0 <= seconds <= LARGEST:
             self._pending.append((size, max(seconds, SHORTEST_S)))
 
     def forecast(self, size: float) -> Forecast | None:

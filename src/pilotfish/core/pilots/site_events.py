@@ -22,7 +22,7 @@ from pilotfish.model.states import ACTIVE, ENDING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MOST_PILOTS = 10_000
+MAX_PILOTS = 10_000
 
 
 @dataclass(slots=True)
@@ -143,8 +143,8 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     named = find_site(machine.state, arguments.get("site", ""))
     name, record = named.name, named.record
     pilots = _number(arguments.get("pilots", -1))
-    if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
-        raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
+    if pilots is not None and not -1 <= pilots <= MAX_PILOTS:
+        raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MAX_PILOTS}")
     if record.wanted != pilots:
         machine.record(f.SiteUseChanged(name, pilots))
         machine.decide_again = True
@@ -159,7 +159,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     name, record = named.name, named.record
     count = _number(arguments.get("pilots", 1))
     site = record.site
-    if site is None or count is None or not 1 <= count <= MOST_PILOTS:
+    if site is None or count is None or not 1 <= count <= MAX_PILOTS:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
     if site.paused:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")

@@ -19,14 +19,14 @@ UNKNOWN_CORES = 4.0
 """Assumed cores of a machine with unknown size whose agent has not joined."""
 UNKNOWN = 1 << 62
 """Larger than any request: an unknown amount excludes no task."""
-MOST_SIZES = 2000
+MAX_SIZES = 2000
 NODES_APART_S = 60.0
 """Seconds to wait for the other nodes of a pilot after its first one joined."""
 START_S = 30.0
 """Assumed seconds that a pilot needs to start and end, before one was observed."""
 
 
-def survey(state: State, now: float) -> FactoryView:
+def view_for_factory(state: State, now: float) -> FactoryView:
     sites = usable_sites(state)
     return FactoryView(state, sites, _demand(state, sites, now), now)
 
@@ -62,7 +62,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
     demand = Demand()
     work: list[WaitingTasks] = []
     for shape, count in _waiting(state):
-        places = tuple(site.name for site in sites if could_go(shape, site))
+        places = tuple(site.name for site in sites if fits_site(shape, site))
         if places:
             demand.tasks += count
             work.append(WaitingTasks(shape, size_for(shape), _worth(shape, count), places))
@@ -70,7 +70,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
     _fill_coming(state, work, demand, now)
     for waiting in work:
         demand.cores += waiting.count * waiting.least.all_cores
-        count = min(waiting.count, MOST_SIZES - len(demand.sizes))
+        count = min(waiting.count, MAX_SIZES - len(demand.sizes))
         demand.sizes += [waiting.least] * count
         demand.places += [waiting.places] * count
     return demand
@@ -109,7 +109,7 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
             if served is None and not member.by_user:
                 demand.spare.append(member.id)
             elif served is not None:
-                demand.awaited[member.id], demand.awaited_at[member.id] = served.least, served.places
+                demand.needed[member.id], demand.needed_at[member.id] = served.least, served.places
 
 
 def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> WaitingTasks | None:
@@ -119,7 +119,7 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
         return None
     view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend))
     able = [
-        waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
+        waiting for waiting in work if fits_site(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
     ]
     first: WaitingTasks | None = None
     one = {
@@ -169,7 +169,7 @@ def _waiting(state: State) -> list[tuple[TaskShape, int]]:
     return list(found.items())
 
 
-def could_go(shape: TaskShape, view: SiteView) -> bool:
+def fits_site(shape: TaskShape, view: SiteView) -> bool:
     """Whether a task of this shape fits a pilot of this site and may run there."""
     site, wanted = view.site, shape.run.options.sites
     needs = dict(shape.needs)

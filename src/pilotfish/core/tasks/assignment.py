@@ -43,8 +43,8 @@ class AssignmentBuilder:
 
 def assign(machine: Machine, proposal: AssignmentProposal) -> None:
     worker = proposal.worker
-    beside = {proposal.tasks[0].id: [other.id for other in proposal.beside]} if proposal.beside else {}
-    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, beside))
+    other_workers = {proposal.tasks[0].id: [other.id for other in proposal.other_workers]} if proposal.other_workers else {}
+    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, other_workers))
     send_all(machine, machine.connections[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
@@ -80,9 +80,9 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
         machine.send(link, m.Kill(items))
 
 
-def stop_beside(machine: Machine, worker: Worker) -> None:
+def stop_hosted_tasks(machine: Machine, worker: Worker) -> None:
     """Stop multi-node tasks that occupy a leaving worker, at the workers that started them."""
-    kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
+    kill(machine, ((task, task.worker, task.attempt) for task in multi_node.hosted_tasks(worker) if task.worker is not None))
 
 
 def send_all(
@@ -123,10 +123,10 @@ def _add(machine: Machine, connection: WorkerConnection, parcelling: AssignmentB
     memory = task.failure_counts.memory if task.failure_counts else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
     attempt = machine.state.copies[task].attempt if parcelling.copies else task.attempt
-    handed = tuple(intermediate_files.inputs_of(task)) if run.awaited or run.handed else ()
-    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
+    intermediate = tuple(intermediate_files.inputs_of(task)) if run.expected_files or run.earlier_files else ()
+    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
     parcelling.payloads.append(task.payload)
-    parcelling.size += length + ROW_BYTES * (len(contents) + len(handed))
+    parcelling.size += length + ROW_BYTES * (len(contents) + len(intermediate))
 
 
 def _send(machine: Machine, connection: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:

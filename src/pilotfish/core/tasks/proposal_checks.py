@@ -33,8 +33,8 @@ def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
         return False
     if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
         return False
-    if proposal.beside:
-        return all(can_take(machine, other) for other in proposal.beside) and multi_node.is_lawful(proposal, machine.now)
+    if proposal.other_workers:
+        return all(can_take(machine, other) for other in proposal.other_workers) and multi_node.is_lawful(proposal, machine.now)
     count = len(proposal.tasks)
     if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
         return False

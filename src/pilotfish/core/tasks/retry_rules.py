@@ -20,7 +20,7 @@ import math
 import msgspec
 
 from pilotfish.core.data.replicas import needs
-from pilotfish.core.pilots.unmet_demand import could_go, usable_sites
+from pilotfish.core.pilots.unmet_demand import fits_site, usable_sites
 from pilotfish.core.state import FRESH, UNIT, FailureCounts, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import is_doubled
 from pilotfish.model import facts as f
@@ -135,7 +135,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
     starts_here = state.local_cores > 0 and not any(worker.site == LOCAL for worker in state.workers.values())
     if starts_here and LOCAL not in tried and (not wanted or LOCAL in wanted):
         return True
-    return any(view.name not in tried and could_go(shape, view) for view in usable_sites(state))
+    return any(view.name not in tried and fits_site(shape, view) for view in usable_sites(state))
 
 
 def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:

@@ -108,7 +108,7 @@ def maybe_ended(run: Run, at: float) -> None:
 def _needed_one_less(state: State, task: Task) -> None:
     task.waits_for -= 1
     if task.waits_for == 0 and task.state == WAITING:
-        if task.shape.run.awaited:
+        if task.shape.run.expected_files:
             intermediate_files.receive(state, task)
         move(task, READY)
         enqueue(state, task)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OF_A_WORKER = m.Hello, m.AgentDied
 """Messages that name their worker."""
-MOST_FULL_DISKS = 10
+MAX_FULL_DISKS = 10
 """Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
 
 
@@ -59,8 +59,8 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
             _holds(machine, worker, m.CacheReport(message.gained, message.lost))
     elif isinstance(message, m.Heartbeat):
         _started(machine, worker, message.started)
-        connection.movement.heard(machine.now, message.moving)
-        connection.movement.got = message.got
+        connection.transfers.update(machine.now, message.moving)
+        connection.transfers.input_counts = message.input_counts
         machine.send(link, m.HeartbeatAck())
         if worker.state == DRAINING and not worker.held:
             leases.ask_to_drain(machine, worker)
@@ -200,9 +200,9 @@ def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payloa
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
-        here = [made.digest for made in item.made if made.here]
-        _holds(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.home]))
-        needless = [made.digest for made in item.made if made.home and made.digest not in machine.state.contents]
+        here = [made.digest for made in item.made if made.at_worker]
+        _holds(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.at_master]))
+        needless = [made.digest for made in item.made if made.at_master and made.digest not in machine.state.contents]
         machine.effects.extend(e.ReleaseContent(digest) for digest in needless)
 
 
@@ -231,7 +231,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         _stale(machine, worker, item, payload)
         return
     assert item.failure is not None
-    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
+    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
         # Not the task's failure: it runs elsewhere, and this worker gets no other.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))

@@ -64,7 +64,7 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
         return
-    assignment.stop_beside(machine, worker)
+    assignment.stop_hosted_tasks(machine, worker)
     started: list[Task] = list(worker.active)
     untouched: list[Task] = list(worker.delegated)
     places = len(started)
@@ -86,7 +86,7 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
     """
     held = [task.id for task in worker.tasks]
     if held:
-        assignment.stop_beside(machine, worker)
+        assignment.stop_hosted_tasks(machine, worker)
         pilot = machine.state.pilots.get(worker.pilot)
         pilot_s = pilot.size.walltime_s if pilot else 0.0
         current = [(number, ran_s) for number, attempt, ran_s in cut_off if site_masters.find_current(machine, worker, number, attempt)]
@@ -123,5 +123,5 @@ def ask_to_drain(machine: Machine, worker: Worker) -> None:
     would leave. The next heartbeat asks again.
     """
     connection = machine.connections.get(worker.id)
-    if connection is not None and connection.link is not None and not multi_node.is_beside(worker):
+    if connection is not None and connection.link is not None and not multi_node.hosts_other_task(worker):
         machine.send(connection.link, m.Drain(worker.reason))

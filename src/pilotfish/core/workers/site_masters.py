@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
 VOUCHED_S = 40.0
 """Seconds that a report of a site master counts. It sends one every ten seconds."""
-MOST_CONTACTS = 20
+MAX_CONTACTS = 20
 """Maximum peers of its site that a new worker is told."""
 
 
@@ -99,7 +99,7 @@ def introduce(machine: Machine, worker: Worker) -> None:
     present = (machine.connections[other.id] for other in others if other.id in machine.connections)
     contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
     if connection.link is not None:
-        latest = list(islice(contacts, MOST_CONTACTS))
+        latest = list(islice(contacts, MAX_CONTACTS))
         machine.effects.append(e.IntroducePeer(connection.link, worker.site, latest, *speaker(machine, worker)))
 
 

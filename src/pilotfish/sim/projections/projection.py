@@ -192,9 +192,9 @@ class Projection(LightWorld):
             apply(state, f.PoolSized(variation.cores), state.at)
         queued = [pilot for pilot in state.pilots.values() if pilot.state <= ACTIVE and pilot.joined < pilot.size.nodes]
         # No decision is made before all workers have reconnected, which takes no simulated time.
-        self.machine.resting = True
+        self.machine.inspect_only = True
         self._perform(self.machine.start(self.now))
-        self.machine.resting = False
+        self.machine.inspect_only = False
         for worker in list(state.workers.values()):
             self._call_back(worker)
         self._go_on_fetching()

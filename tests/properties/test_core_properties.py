@@ -214,7 +214,7 @@ class CoreStory(RuleBasedStateMachine):
         for run in self.state.runs.values():
             for task in run.tasks:
                 if task.state < DONE:
-                    assert task_reasons.why_task(self.stage.machine, task)["reasons"]
+                    assert task_reasons.explain_task(self.stage.machine, task)["reasons"]
 
     @invariant()
     def the_next_turn_is_not_in_the_past(self) -> None:

@@ -152,7 +152,7 @@ def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
 
 @bug
 def a_lease_never_expires(patch: Patch) -> None:
-    patch.setitem(machine._EXPIRE, "lease", lambda *_: None)
+    patch.setitem(machine._TIMERS, "lease", lambda *_: None)
 
 
 @bug
@@ -205,7 +205,7 @@ def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
 
 @bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
-    patch.setitem(machine._EXPIRE, "quarantine", lambda *_: None)
+    patch.setitem(machine._TIMERS, "quarantine", lambda *_: None)
 
 
 # --- blame --------------------------------------------------------------------------------------------------------------------------
@@ -270,12 +270,12 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
 @bug
 def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
     """A pilot that ended while no master watched makes its tasks suspects."""
-    gone = machine._HEAR[i.PilotEndReported]
+    gone = machine._HANDLERS[i.PilotEndReported]
 
     def assume(master: Machine, item: i.PilotEndReported) -> None:
         gone(master, msgspec.structs.replace(item, witnessed=True))
 
-    patch.setitem(machine._HEAR, i.PilotEndReported, assume)
+    patch.setitem(machine._HANDLERS, i.PilotEndReported, assume)
 
 
 @bug
@@ -314,7 +314,7 @@ def a_repeated_submission_counts_twice(patch: Patch) -> None:
             message = msgspec.structs.replace(message, first=known, deps={})
         submit(master, link, message, payloads)
 
-    patch.setitem(client_messages._HEAR, m.Submit, gullible)
+    patch.setitem(client_messages._HANDLERS, m.Submit, gullible)
 
 
 @bug
@@ -324,7 +324,7 @@ def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
     def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
         master.subscriptions.links[link][message.run] = Subscription(0, message.payloads)
 
-    patch.setitem(client_messages._HEAR, m.Watch, rewind)
+    patch.setitem(client_messages._HANDLERS, m.Watch, rewind)
 
 
 @bug
@@ -333,11 +333,11 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
     expired = client_messages.author_expired
 
     def hasty(master: Machine, key: str) -> None:
-        master.subscriptions.gone_since.pop(int(key), None)
-        master.subscriptions.gone_since[int(key)] = master.now - master.settings.author_s
+        master.subscriptions.disconnected_at.pop(int(key), None)
+        master.subscriptions.disconnected_at[int(key)] = master.now - master.settings.author_s
         expired(master, key)
 
-    patch.setitem(machine._EXPIRE, "author", hasty)
+    patch.setitem(machine._TIMERS, "author", hasty)
 
 
 @bug
@@ -348,7 +348,7 @@ def cancelled_tasks_run_on(patch: Patch) -> None:
 @bug
 def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
     """A request for the output of a task is never answered if its worker dies first."""
-    patch.setitem(machine._EXPIRE, "peek", lambda *_: None)
+    patch.setitem(machine._TIMERS, "peek", lambda *_: None)
 
 
 @bug
@@ -446,7 +446,7 @@ def a_payload_is_given_up_twice(patch: Patch) -> None:
                 master.release_payload(payload)
         submit(master, link, message, payloads)
 
-    patch.setitem(client_messages._HEAR, m.Submit, twice)
+    patch.setitem(client_messages._HANDLERS, m.Submit, twice)
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------------------------

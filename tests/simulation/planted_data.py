@@ -153,19 +153,19 @@ def holders_are_forgotten_when_a_worker_comes_back(patch: Patch) -> None:
         if not message.all:
             holds(master, worker, message)
 
-    holds = agent_messages._holds
+    holds = agent_messages._update_holders
     patch.setattr(agent_messages, "_reconcile", forget)
-    patch.setattr(agent_messages, "_holds", deaf)
+    patch.setattr(agent_messages, "_update_holders", deaf)
 
 
 @bug
 def what_is_lost_is_still_believed_to_be_held(patch: Patch) -> None:
-    holds = agent_messages._holds
+    holds = agent_messages._update_holders
 
     def hopeful(master: Machine, worker: Worker, message: m.CacheReport) -> None:
         holds(master, worker, msgspec.structs.replace(message, lost=[], all=False))
 
-    patch.setattr(agent_messages, "_holds", hopeful)
+    patch.setattr(agent_messages, "_update_holders", hopeful)
 
 
 @bug
@@ -189,7 +189,7 @@ def contents_outlive_their_runs(patch: Patch) -> None:
         for digest in run.contents:
             state.contents[digest].runs -= 1
 
-    patch.setattr(replicas, "run_gone", keep)
+    patch.setattr(replicas, "forget_run", keep)
 
 
 # --- intermediate files -------------------------------------------------------------------------------------------------------------

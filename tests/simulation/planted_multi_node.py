@@ -27,7 +27,7 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
         for worker in state.multi_node_workers.pop(task, ())[:1]:
             take_away(worker, task, at)
 
-    patch.setattr(multi_node, "disband", careless)
+    patch.setattr(multi_node, "free_nodes", careless)
 
 
 @bug
@@ -75,4 +75,4 @@ def a_task_pays_for_the_node_that_it_lost(patch: Patch) -> None:
     def unjust(master: Machine, task: Task, failure: Failure) -> Failure:
         return failure
 
-    patch.setattr(agent_messages, "_with_a_node_less", unjust)
+    patch.setattr(agent_messages, "_blame_lost_node", unjust)

@@ -13,7 +13,7 @@ from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, UNIT, FailureCounts, Run, State, Task, Worker
 from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
-from pilotfish.core.tasks.transitions import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
+from pilotfish.core.tasks.transitions import dequeue, end, enqueue, mark_if_ended, move, occupy, put_back, release, take_away
 from pilotfish.model import facts as f
 from pilotfish.model import site as s
 from pilotfish.model.ids import INDEX_MASK, task_id
@@ -82,7 +82,7 @@ def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) 
 def _run_closed(state: State, fact: f.RunClosed, at: float) -> None:
     run = state.runs[fact.run]
     run.closed = fact.reason
-    maybe_ended(run, at)
+    mark_if_ended(run, at)
 
 
 def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
@@ -99,7 +99,7 @@ def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
 def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
     run = state.runs.pop(fact.run)
     del state.run_uids[run.uid]
-    replicas.run_gone(state, run)
+    replicas.forget_run(state, run)
     fair_share.leave(state, run, run.account)
 
 
@@ -109,7 +109,7 @@ def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
     for task in run.tasks:
         if task.state < DONE:
             _cancel(state, task, fact.reason, at)
-    maybe_ended(run, at)
+    mark_if_ended(run, at)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
     run = state.runs[fact.run]
     for spec in fact.specs:
         if spec.contents:
-            run.spec_contents[len(run.specs)] = replicas.refer(state, run, spec.contents)
+            run.spec_contents[len(run.specs)] = replicas.refer_to(state, run, spec.contents)
         run.specs.append(spec)
         run.spec_shapes.append(run.shape_for(len(run.specs) - 1))
 
@@ -140,7 +140,7 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
-            task.contents = replicas.refer(state, run, fact.contents[number & INDEX_MASK])
+            task.contents = replicas.refer_to(state, run, fact.contents[number & INDEX_MASK])
         tasks.append(task)
         if deps and _wait_for(run, task, deps.get(number & INDEX_MASK, ())):
             task.state = WAITING
@@ -194,7 +194,7 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         if not shape.run.first_started_at:
             shape.run.first_started_at = at
     if fact.other_workers:
-        multi_node.formed(state, fact, at)
+        multi_node.occupy_nodes(state, fact, at)
 
 
 def _tasks_delegated(state: State, fact: f.TasksDelegated, at: float) -> None:
@@ -247,11 +247,11 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task = state.task(number)
         shape = task.shape
         if state.copies:
-            speculative_copies.won(state, worker, task, at)
+            speculative_copies.keep_winner(state, worker, task, at)
         if shape.cores_max:
             speedups.learn(state, worker, task, wall_us / 1e6)
         if state.multi_node_workers:
-            multi_node.disband(state, task, at)
+            multi_node.free_nodes(state, task, at)
         release(worker, task)
         task.output = output
         task.payload = b""
@@ -290,9 +290,9 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        if state.copies and speculative_copies.goes_on(state, worker, task, at):
+        if state.copies and speculative_copies.end_attempt(state, worker, task, at):
             continue
-        multi_node.disband(state, task, at)
+        multi_node.free_nodes(state, task, at)
         take_away(worker, task, at)
         if number in fact.least_s:
             failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
@@ -312,13 +312,13 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
     if fact.budget:
         setattr(failure_counts, fact.budget, getattr(failure_counts, fact.budget) + 1)
-    goes_on = bool(state.copies) and speculative_copies.goes_on(state, worker, task, at)
+    goes_on = bool(state.copies) and speculative_copies.end_attempt(state, worker, task, at)
     worker.failed += 1
     worker.progress_at = at
     _blame(worker, task, fact)
     if goes_on:
         return
-    multi_node.disband(state, task, at)
+    multi_node.free_nodes(state, task, at)
     release(worker, task)
     task.failure = fact.failure
     task.output = fact.output
@@ -353,7 +353,7 @@ def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
 
 
 def _cancel(state: State, task: Task, reason: str, at: float) -> None:
-    multi_node.disband(state, task, at)
+    multi_node.free_nodes(state, task, at)
     for worker, _ in list(speculative_copies.attempts(state, task)):
         take_away(worker, task, at)
     state.copies.pop(task, None)
@@ -432,7 +432,7 @@ def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     state.roomy.pop(worker, None)
     state.prefetching_workers.pop(worker, None)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
-    replicas.worker_gone(worker)
+    replicas.forget_worker(worker)
     pilot = state.pilots.get(worker.pilot)
     if pilot is not None and worker.id in pilot.workers:
         pilot.workers.remove(worker.id)

@@ -40,7 +40,7 @@ _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
     """Apply a fact after a hole. Returns False if it could not be applied."""
     try:
-        for part in _mend(state, fact):
+        for part in _repair(state, fact):
             apply(state, part, at)
     except (LookupError, IllegalTransition):
         return False
@@ -60,7 +60,7 @@ def settle(state: State, at: float) -> None:
             apply(state, f.TasksSkipped(lost, LOST), at)
 
 
-def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
+def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
     if isinstance(fact, _ABOUT_HOLDERS):
         return  # holders are settled at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])

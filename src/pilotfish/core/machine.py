@@ -50,12 +50,12 @@ SOON_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
-_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
+_NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
 """Facts that free no room and make no task ready: they cause no decision."""
 
 
-def _matters(fact: f.Fact) -> bool:
-    return type(fact) not in _UNIMPORTANT
+def _needs_decision(fact: f.Fact) -> bool:
+    return type(fact) not in _NO_DECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Machine:
         self.connections: dict[str, WorkerConnection] = {}
         self.agent_links: dict[int, str] = {}
         self.subscriptions = subscriptions.Subscriptions()
-        self.about: dict[str, object] = {}
+        self.host_status: dict[str, object] = {}
         """Values that the host adds to the answer of ``status``."""
         self.history_damaged = False
         """Whether a part of the journal could not be read."""
@@ -117,7 +117,7 @@ class Machine:
         self.journal_full = False
         self.output_space_problem = ""
         """Why the master's disk cannot take output files now; empty if it can."""
-        self.look_again = False
+        self.more_to_send = False
         self.finish_at: float | None = None
         self.finishing = False
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
@@ -125,7 +125,7 @@ class Machine:
         """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
         self.decide_again = True
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
-        self._look_at: float | None = None
+        self._decide_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
         self._timer_count = 0
@@ -148,7 +148,7 @@ class Machine:
             # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
         if not self.inspect_only:
-            self._call_authors()
+            self._restart_applications()
         for name, record in self.state.sites.items():
             if record.site is not None:
                 self.effects.append(e.DescribeSite(name, record.site))
@@ -158,18 +158,18 @@ class Machine:
                 self.effects.append(e.CancelPilot(pilot.id))
         return self._conclude()
 
-    def _call_authors(self) -> None:
+    def _restart_applications(self) -> None:
         for run in self.state.runs.values():
             if not run.finished:
-                client_messages.author_gone(self, run)
+                client_messages.author_disconnected(self, run)
                 if run.options.application and not run.closed:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the work of a pool that was stopped."""
         if self.inspect_only:
             self.inspect_only, self.decide_again = False, True
-            self._call_authors()
+            self._restart_applications()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
         """Handle all inputs first, then decide once."""
@@ -179,27 +179,27 @@ class Machine:
         if slept:
             leases.extend_all(self)
         for item in inputs:
-            _HEAR[type(item)](self, item)
+            _HANDLERS[type(item)](self, item)
         self._expire()
         return self._conclude()
 
     def _conclude(self) -> Turn:
-        due = self._look_at is not None and self.now >= self._look_at
+        due = self._decide_at is not None and self.now >= self._decide_at
         due = due or (
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # the passing of time may have changed something
-        told = self._tell_policy(0)
-        if due or self.decide_again or any(map(_matters, self.facts)):
+        notified = self._notify_policy(0)
+        if due or self.decide_again or any(map(_needs_decision, self.facts)):
             self._decide()
-        subscriptions.tell(self)
+        subscriptions.notify(self)
         self._consider_finish()
-        self._tell_policy(told)
+        self._notify_policy(notified)
         self.deadline = self._next_deadline()
         turn = Turn(self.now, self.facts, self.effects)
         self.facts, self.effects = [], []
         return turn
 
-    def _tell_policy(self, first: int) -> int:
+    def _notify_policy(self, first: int) -> int:
         """Report the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
         hear = getattr(self.policy, "hear", None)
         if hear is not None and len(self.facts) > first:
@@ -230,15 +230,15 @@ class Machine:
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
-        if self._look_at is not None:
-            candidates.append(self._look_at)
+        if self._decide_at is not None:
+            candidates.append(self._decide_at)
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.connections:
             # Often enough that the master notices its own suspension and does not mistake it for silent workers.
             candidates.append(self.now + self.settings.beat_s)
-        if self.look_again:
-            self.look_again = False
+        if self.more_to_send:
+            self.more_to_send = False
             candidates.append(self.now)
         return min(candidates, default=None)
 
@@ -246,7 +246,7 @@ class Machine:
         timers = self._timers
         while timers and timers[0][0] <= self.now:
             _, _, kind, key = heappop(timers)
-            _EXPIRE[kind](self, key)
+            _TIMERS[kind](self, key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
@@ -259,14 +259,14 @@ class Machine:
         self._decided_at = self.now
         self._decide_pilots()
         view = self._policy_view()
-        moments = [self.provisioner.next_look_at(self.state, self.now)]
+        times = [self.provisioner.next_look_at(self.state, self.now)]
         if not self.journal_full and not self.inspect_only:
             self._decide_tasks(view)
-            moments.append(self.policy.next_look_at(view))
-        moments.append(self._retire_idle(view))
+            times.append(self.policy.next_look_at(view))
+        times.append(self._retire_idle(view))
         # A time in the past becomes the next possible one; otherwise the host would loop without pause.
-        soonest = min([moment for moment in moments if moment is not None], default=None)
-        self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
+        soonest = min([time for time in times if time is not None], default=None)
+        self._decide_at = max(soonest, self.now + SOON_S) if soonest is not None else None
 
     def _retire_idle(self, view: PolicyView) -> float | None:
         """Drain workers that were idle for long. Returns when to check again."""
@@ -284,7 +284,7 @@ class Machine:
             if isinstance(proposal, RecallProposal):
                 assignment.recall(self, proposal)
             elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
-                site_masters.lend(self, proposal.worker, proposal.tasks)
+                site_masters.delegate(self, proposal.worker, proposal.tasks)
             elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
                 assignment.duplicate(self, proposal)
             elif isinstance(proposal, RetireProposal) and may_retire(self, proposal):
@@ -317,10 +317,10 @@ class Machine:
         there = sum(1 for pilot in self.state.pilots.values() if pilot.site == proposal.site and pilot.state <= ACTIVE)
         return not record.site.paused and not record.held and there < record.site.max_pilots
 
-    def request_pilot(self, wish: PilotProposal, by_user: bool = False) -> str:
-        pilot = f"{wish.site}-{self.state.next_pilot}"
-        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_user))
-        self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
+    def request_pilot(self, proposal: PilotProposal, by_user: bool = False) -> str:
+        pilot = f"{proposal.site}-{self.state.next_pilot}"
+        self.record(f.PilotRequested(pilot, proposal.site, proposal.size, proposal.reason, proposal.replaces, by_user))
+        self.effects.append(e.SubmitPilot(pilot, proposal.site, proposal.size))
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
@@ -365,9 +365,9 @@ class Machine:
         task = self.state.task(fact.task)
         self.record(fact)
         if fact.final:
-            self.after_bad_end([task])
+            self.after_failure([task])
 
-    def after_bad_end(self, ended: list[Task]) -> None:
+    def after_failure(self, ended: list[Task]) -> None:
         """Skip tasks that depend on these. Cancel the run if it reached its maximum number of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
@@ -390,8 +390,8 @@ class Machine:
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _client_spoke(machine: Machine, item: i.ClientMessage) -> None:
-    client_messages.hear(machine, item.link, item.message, item.payloads)
+def _client_message(machine: Machine, item: i.ClientMessage) -> None:
+    client_messages.handle(machine, item.link, item.message, item.payloads)
 
 
 def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
@@ -412,12 +412,12 @@ def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
     machine.subscriptions.paused.pop(item.link, None)
 
 
-def _space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
+def _journal_space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
     machine.journal_full = item.full
     machine.decide_again = True
 
 
-def _home_room_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
+def _output_space_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
     machine.output_space_problem = item.problem
 
 
@@ -425,28 +425,28 @@ def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
     machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
 
 
-def _work_wanted(machine: Machine, item: i.ResumeRequested) -> None:
-    machine.go_on()
+def _resume_requested(machine: Machine, item: i.ResumeRequested) -> None:
+    machine.resume()
 
 
-_HEAR: dict[type, Callable[[Machine, Any], None]] = {
-    i.AgentMessage: agent_messages.hear,
-    i.ClientMessage: _client_spoke,
+_HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
+    i.AgentMessage: agent_messages.handle,
+    i.ClientMessage: _client_message,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
-    **site_events.NEWS,
-    i.JournalSpaceChanged: _space_changed,
-    i.OutputSpaceChanged: _home_room_changed,
+    **site_events.HANDLERS,
+    i.JournalSpaceChanged: _journal_space_changed,
+    i.OutputSpaceChanged: _output_space_changed,
     i.TransferMeasured: _link_measured,
-    i.ResumeRequested: _work_wanted,
+    i.ResumeRequested: _resume_requested,
 }
 
 
 # --- timers -------------------------------------------------------------------------------------------------------------------------
 
 
-_EXPIRE: dict[str, Callable[[Machine, str], None]] = {
+_TIMERS: dict[str, Callable[[Machine, str], None]] = {
     "lease": leases.lease_expired,
     "quarantine": leases.quarantine_expired,
     "author": client_messages.author_expired,

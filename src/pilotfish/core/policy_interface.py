@@ -105,7 +105,7 @@ class PolicyView:
     @property
     def served_workers(self) -> list[Worker]:
         """Workers that a site master serves. They get tasks directly only if these cannot be delegated."""
-        return [worker for _, subjects in self.sites for worker in subjects]
+        return [worker for _, served in self.sites for worker in served]
 
 
 class Policy(Protocol):

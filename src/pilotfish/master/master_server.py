@@ -76,7 +76,7 @@ class MasterServer:
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
         self.machine.inspect_only = stop_marker(pool.directory).exists()
-        self.machine.about = {"pool": pool.name, "pid": os.getpid()}
+        self.machine.host_status = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
         self.admission.paused = self._paused

@@ -18,7 +18,7 @@ def check_explanations(machine: Machine) -> None:
     for run in machine.state.runs.values():
         for task in run.tasks:
             if task.state < DONE:
-                answer = task_reasons.why_task(machine, task)
+                answer = task_reasons.explain_task(machine, task)
                 if not answer["reasons"] or not all(reason["code"] and reason["text"] for reason in answer["reasons"]):
                     raise Unexplained(f"{task} waits without a reason: {answer}")
                 if task.state == READY and answer["reasons"][0]["code"] == "busy" and task.shape.nodes == 1:

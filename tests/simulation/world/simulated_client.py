@@ -107,7 +107,7 @@ class SimulatedClient:
     def link_heard(self, link: SimulatedLink, item: Frame) -> None:
         if link is self.link:
             message, body = read_to_client(item)
-            _HEAR[type(message)](self, message, body)
+            _HANDLERS[type(message)](self, message, body)
 
     # --- submitting -----------------------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ def _without_code(spec: TaskSpec) -> TaskSpec:
     return msgspec.structs.replace(spec, code=b"")
 
 
-_HEAR: dict[type, Any] = {
+_HANDLERS: dict[type, Any] = {
     m.Opened: SimulatedClient._opened,
     m.Accepted: SimulatedClient._accepted,
     m.Problem: SimulatedClient._problem,

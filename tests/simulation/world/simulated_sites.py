@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KILL_AFTER_S = 5.0
 SUBMIT_S = 0.05
-NODES_APART_S = 30.0
+NODE_JOIN_WAIT_S = 30.0
 """Maximum seconds between the joins of the nodes of one pilot."""
 
 
@@ -60,7 +60,7 @@ def _is_maimed(state: State, pilot: Pilot, now: float) -> bool:
     """Returns whether a multi-node pilot has one node left, which is of no use to multi-node tasks."""
     if pilot.size.nodes == 1 or len(pilot.workers) != 1:
         return False
-    return now > state.workers[pilot.workers[0]].joined_at + NODES_APART_S
+    return now > state.workers[pilot.workers[0]].joined_at + NODE_JOIN_WAIT_S
 
 
 @dataclass(slots=True)

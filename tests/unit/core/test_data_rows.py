@@ -26,7 +26,7 @@ def beat(stage: Stage, link: int, *moving: tuple[str, int, int], got: list[int] 
 
 
 def first_reason(stage: Stage, task: Task) -> dict[str, Any]:
-    reason: dict[str, Any] = task_reasons.why_task(stage.machine, task)["reasons"][0]
+    reason: dict[str, Any] = task_reasons.explain_task(stage.machine, task)["reasons"][0]
     return reason
 
 
@@ -78,7 +78,7 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     assert first_reason(stage, task)["text"].endswith("50 %, and nothing came of late")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
-    assert "task 1.0 waits: its input big.dat" in run_reasons.why_run(stage.machine, task.shape.run)["sentence"]
+    assert "task 1.0 waits: its input big.dat" in run_reasons.explain_run(stage.machine, task.shape.run)["sentence"]
     stage.tell(i.AgentMessage(link, m.CacheReport([BIG], [])))
     beat(stage, link)
     assert first_reason(stage, task)["code"] == "placed"
@@ -166,11 +166,11 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     (user,) = stage.work(NEEDS_KEPT)
     assert first_reason(stage, user)["code"] == "placed"
     stage.lose("n1")
-    assert "lost-input" not in {reason["code"] for reason in task_reasons.why_task(stage.machine, user)["reasons"]}, (
+    assert "lost-input" not in {reason["code"] for reason in task_reasons.explain_task(stage.machine, user)["reasons"]}, (
         "whoever comes may have it"
     )
     link = stage.join("n2")
-    reasons = {reason["code"]: reason for reason in task_reasons.why_task(stage.machine, user)["reasons"]}
+    reasons = {reason["code"]: reason for reason in task_reasons.explain_task(stage.machine, user)["reasons"]}
     lost = reasons["lost-input"]
     assert lost["text"] == ("its input mesh.bin (1 GiB) was kept where it was made, and no worker that is here has it: task 1.0 made it")
     assert "make it again: pilotfish run ... ./mesh" in lost["commands"]
@@ -246,7 +246,7 @@ def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:
     stage = Stage()
     stage.join("n1", cores=8.0)
     (task,) = stage.work(TaskSpec("python", requirement="cores > 4"), sites=("lyon",))
-    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]]
     assert "requirement" not in codes
 
 

@@ -102,7 +102,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
         stage.join(f"w{number}", 2.0, pilot=pilot)
     (task,) = stage.work(WIDE)
     assert task.state == READY
-    answer = task_reasons.why_task(stage.machine, task)
+    answer = task_reasons.explain_task(stage.machine, task)
     assert answer["reasons"][0]["code"] == "too-few-nodes"
     assert "2 nodes of one pilot" in answer["sentence"]
 
@@ -110,7 +110,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
 def test_it_says_where_it_is() -> None:
     stage = Pair()
     task = stage.begin()
-    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]]
     assert "several-nodes" in codes
     assert stage.ask("task", task=f"1.{task.id & 0xFFFFFFFF}")["spec"]["nodes"] == 2
 
@@ -437,5 +437,5 @@ def test_where_pilots_have_one_node_it_waits_and_says_so() -> None:
     stage = stage_with(pond=Site(backend="sge", cores=2))
     (task,) = stage.work(WIDE, sites=("pond",))
     assert view_for_factory(stage.machine.state, stage.now).demand.sizes == []
-    (reason,) = task_reasons.why_task(stage.machine, task)["reasons"]
+    (reason,) = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert reason["code"] == "too-few-nodes" and "have 1" in reason["text"]

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pilotfish.core.learning.predictors import KEPT_RATIOS, MAX_PENDING, SMALLEST, WINDOW, LinkSeries, Series, quantile
+from pilotfish.core.learning.predictors import MAX_PENDING, MAX_RATIOS, SMALLEST, WINDOW, LinkSeries, Series, quantile
 
 LENGTH = 400
 
@@ -146,7 +146,7 @@ def test_a_snapshot_changes_nothing(count: int, asked: bool) -> None:
         series.observe(value)
         again.observe(value)
         assert again.forecast() == series.forecast() and again.quantile(0.9) == series.quantile(0.9)
-    assert len(json.dumps(series.row())) < 40 * (WINDOW + KEPT_RATIOS + 30)
+    assert len(json.dumps(series.row())) < 40 * (WINDOW + MAX_RATIOS + 30)
 
 
 def test_what_is_measured_anew_moves_the_forecast_and_keeps_the_record() -> None:

@@ -136,7 +136,7 @@ def test_a_machine_that_turns_out_to_be_too_small_is_taken_once_and_its_size_is_
 def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> None:
     stage = Stage(provisioner=PoolProvisioner(DemandFactory()))
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
     assert only(stage, task)["commands"] == ["pilotfish site add NAME --backend slurm"]
     describe(stage, pond=slurm())
     assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish workers add pond 1"]

@@ -42,9 +42,9 @@ class Site(Stage):
     def say(self, name: str, message: m.FromAgent) -> list[e.Effect]:
         return self.tell(i.AgentMessage(self.link[name], message))
 
-    def crown(self, name: str, *subjects: str, term: int = 1) -> None:
+    def crown(self, name: str, *served: str, term: int = 1) -> None:
         self.say(name, m.SiteMasterClaim(term))
-        self.say(name, m.DelegatedWorkers(list(subjects), []))
+        self.say(name, m.DelegatedWorkers(list(served), []))
 
     def delegated(self, name: str) -> dict[int, int]:
         """What the last turn lent to it: task -> attempt."""
@@ -192,7 +192,7 @@ def test_it_cannot_vouch_for_workers_of_another_site_or_of_nobody() -> None:
     stage.join("r1", pilot=add(stage, "reef"), info=door(2))
     stage.tell(i.AgentMessage(link, m.SiteMasterClaim(1)))
     stage.tell(i.AgentMessage(link, m.DelegatedWorkers(["p1", "r1", "nobody"], [])))
-    assert list(stage.machine.site_masters.by_site["pond"].subjects) == ["p1"]
+    assert list(stage.machine.site_masters.by_site["pond"].served) == ["p1"]
 
 
 def test_while_it_vouches_silence_is_forgiven_and_afterwards_it_is_not() -> None:
@@ -258,7 +258,7 @@ def test_a_master_that_introduces_itself_again_vouches_for_those_alone_that_it_n
     stage.say("a", m.DelegatedWorkers(["a", "b"], []))
     assert stage.sent(m.SetHeartbeats) == [m.SetHeartbeats(False)] == stage.sent(m.SetHeartbeats, stage.link["c"])
     stage.say("a", m.DelegatedWorkers(["c"], []))
-    assert list(stage.machine.site_masters.by_site[""].subjects) == ["a", "b", "c"], "and then whom else it names"
+    assert list(stage.machine.site_masters.by_site[""].served) == ["a", "b", "c"], "and then whom else it names"
 
 
 @pytest.mark.parametrize("trouble", [m.Draining("its time is nearly over"), None])
@@ -268,9 +268,9 @@ def test_while_a_site_s_master_cannot_be_lent_tasks_its_workers_are_served_as_an
     link = {}
     for number, (name, site) in enumerate([("p1", "pond"), ("p2", "pond"), ("r1", "reef")], 1):
         link[name] = stage.join(name, pilot=add(stage, site), info=door(number))
-    for name, subjects in (("p1", ["p1", "p2"]), ("r1", ["r1"])):
+    for name, served in (("p1", ["p1", "p2"]), ("r1", ["r1"])):
         stage.tell(i.AgentMessage(link[name], m.SiteMasterClaim(1)))
-        stage.tell(i.AgentMessage(link[name], m.DelegatedWorkers(subjects, [])))
+        stage.tell(i.AgentMessage(link[name], m.DelegatedWorkers(served, [])))
     stage.tell(i.AgentMessage(link["p1"], trouble) if trouble is not None else i.LinkClosed(link["p1"]))
     stage.work(count=20)
     assert list(stage.held) == [link["p2"]]

@@ -39,7 +39,7 @@ def slurm(**about: Any) -> Site:
 
 def only(stage: Stage, task: Task) -> dict[str, Any]:
     """The reason about the site, which comes first: what is known of workers elsewhere follows."""
-    answer = task_reasons.why_task(stage.machine, task)
+    answer = task_reasons.explain_task(stage.machine, task)
     first: dict[str, Any] = answer["reasons"][0]
     assert first["commands"] and first["text"] in answer["sentence"]
     return first
@@ -226,7 +226,7 @@ def test_a_task_that_is_too_big_says_what_is_missing_and_more_of_it_helps(
 def test_a_task_that_is_too_big_for_every_site_has_a_reason_for_each() -> None:
     stage = stage_with(pond=slurm(cores=2), reef=slurm(memory=GIB))
     (task,) = stage.work(TaskSpec("python", request=Request(8.0, memory=4 * GIB)))
-    reasons = task_reasons.why_task(stage.machine, task)["reasons"]
+    reasons = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert [reason["code"] for reason in reasons[:2]] == ["too-big", "too-big"]
     assert "site pond has 2" in reasons[0]["text"] and "site reef has" in reasons[1]["text"]
 
@@ -265,15 +265,15 @@ def test_a_busy_worker_is_no_reason_to_ask_the_site() -> None:
     stage.work()
     fill(stage)
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["busy"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["busy"]
 
 
 def test_a_run_that_may_go_anywhere_hears_of_this_machine_as_well() -> None:
     stage = stage_with(pond=slurm(paused=True))
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["site-paused", "no-workers"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["site-paused", "no-workers"]
     (bound,) = stage.work(sites=("pond",))
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, bound)["reasons"]] == ["site-paused"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, bound)["reasons"]] == ["site-paused"]
 
 
 def test_a_task_that_outlives_its_pilots_is_not_begun_for_ever_and_longer_pilots_help() -> None:

@@ -338,7 +338,7 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
     stage.tell(after_s=2700.0)
     row = queries.QUESTIONS["sites"](stage.machine, {})[-1]
     assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
-    reasons = task_reasons.why_task(stage.machine, task)["reasons"]
+    reasons = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []
     assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""

@@ -43,12 +43,12 @@ PEEK_S = 10.0
 """Seconds that a worker has to send the output of a running task."""
 
 
-def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
+def handle(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
     machine.subscriptions.links.setdefault(link, {})
     query = message.query if isinstance(message, m.Ask) else NO_QUERY
     before = len(machine.facts), len(machine.effects)
     try:
-        _HEAR[type(message)](machine, link, message, payloads)
+        _HANDLERS[type(message)](machine, link, message, payloads)
     except REFUSALS as problem:
         if (len(machine.facts), len(machine.effects)) != before:
             raise IllegalTransition(f"{message} was refused after something had been done for it") from problem
@@ -76,7 +76,7 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
         machine.record(f.RunOpened(number, message.uid, message.options))
         if message.options.application:
             machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
-            author_gone(machine, state.runs[number])
+            author_disconnected(machine, state.runs[number])
     run = state.runs[number]
     if message.feeds:
         machine.subscriptions.authors[number] = link
@@ -102,16 +102,16 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         machine.release_payload(payload)
     if specs:
         machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
-        agent_messages.find_again(machine, (content.digest for spec in specs for content in spec.contents))
+        agent_messages.record_known_holders(machine, (content.digest for spec in specs for content in spec.contents))
     if message.tasks[known:]:
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
         numbers = [spec for spec, _ in message.tasks[known:]]
         needed = deps, contents, message.costs[known:], expected
         machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
-        agent_messages.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
+        agent_messages.record_known_holders(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         if hopeless:
-            machine.after_bad_end([run.tasks[index] for index in hopeless])
+            machine.after_failure([run.tasks[index] for index in hopeless])
     if message.advance > run.advanced:
         machine.record(f.ApplicationAdvanced(run.id, message.advance))
     machine.send(link, m.Accepted(run.id, len(run.tasks)))
@@ -290,15 +290,15 @@ def link_closed(machine: Machine, link: int) -> None:
         run = machine.state.runs.get(number)
         del subscriptions.authors[number]
         if run is not None and not run.finished:
-            author_gone(machine, run)
+            author_disconnected(machine, run)
 
 
-def author_gone(machine: Machine, run: Run) -> None:
-    machine.subscriptions.gone_since[run.id] = machine.now
-    machine.set_timer(machine.now + _patience(machine, run), "author", str(run.id))
+def author_disconnected(machine: Machine, run: Run) -> None:
+    machine.subscriptions.disconnected_at[run.id] = machine.now
+    machine.set_timer(machine.now + _author_timeout_s(machine, run), "author", str(run.id))
 
 
-def _patience(machine: Machine, run: Run) -> float:
+def _author_timeout_s(machine: Machine, run: Run) -> float:
     """Seconds to wait for the client of a run. Short for an application, whose process the master itself restarts."""
     return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
@@ -308,18 +308,18 @@ def author_expired(machine: Machine, key: str) -> None:
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
-    if machine.now < machine.subscriptions.gone_since.get(run.id, machine.now) + _patience(machine, run):
+    if machine.now < machine.subscriptions.disconnected_at.get(run.id, machine.now) + _author_timeout_s(machine, run):
         return  # it reconnected in between; a later timer counts from its last disconnect
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
-        author_gone(machine, run)
+        author_disconnected(machine, run)
     elif run.options.owned:
         pool_commands.cancel_run(machine, run, "the client that owned it is gone")
     elif not run.closed:
         machine.record(f.RunClosed(run.id, CLIENT_GONE))
 
 
-_HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
+_HANDLERS: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
     m.Open: _open,
     m.Submit: _submit,
     m.Close: _close,

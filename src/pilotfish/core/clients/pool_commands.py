@@ -52,7 +52,7 @@ def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     if live:
         _stop_at_workers(machine, live)
         machine.record(f.TasksCancelled([task.id for task in live], reason))
-        machine.after_bad_end(live)
+        machine.after_failure(live)
     return {"cancelled": len(live)}
 
 
@@ -71,7 +71,7 @@ def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> di
     return queries.run_row(machine, run)
 
 
-STEERABLE = ("priority", "share", "weight", "deadline")
+CHANGEABLE = ("priority", "share", "weight", "deadline")
 MAX_WEIGHT, MAX_PRIORITY, MAX_NAME, MAX_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
@@ -80,7 +80,7 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
-    given = {name: arguments[name] for name in STEERABLE if name in arguments}
+    given = {name: arguments[name] for name in CHANGEABLE if name in arguments}
     if "share" in given:
         given.setdefault("weight", 0.0)
     try:
@@ -152,11 +152,11 @@ def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[Expect
     for index, place in places.items():
         needed = run.expected_files.get(index, ())
         again = [ExpectedFile(places[file.maker], file.name, file.target) for file in needed if file.maker in places]
-        had = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
+        existing = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
         if again:
             expected[place] = tuple(again)
-        if had or index in run.earlier_files:
-            earlier[place] = (*run.earlier_files.get(index, ()), *had)
+        if existing or index in run.earlier_files:
+            earlier[place] = (*run.earlier_files.get(index, ()), *existing)
     return expected, earlier
 
 
@@ -169,15 +169,15 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         machine.release_payload(task.output)
     for spec in run.specs:
         machine.release_payload(spec.code)
-    _let_go(machine, run)
+    _release_contents(machine, run)
     machine.record(f.RunForgotten(run.id))
     return {"forgotten": run.id}
 
 
-def _let_go(machine: Machine, run: Run) -> None:
+def _release_contents(machine: Machine, run: Run) -> None:
     """Release contents that no other run needs, at the master and at workers."""
     kept: dict[int, list[str]] = {}
-    for record in replicas.of_this_run_alone(machine.state, run):
+    for record in replicas.used_only_by(machine.state, run):
         if record.at_master:
             machine.effects.append(e.ReleaseContent(record.digest))
         elif record.maker:

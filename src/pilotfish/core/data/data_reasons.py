@@ -30,7 +30,7 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
     if first.digest in coming:
-        text = f"{what} is on its way to worker {task.worker.id}: {how_far(coming[first.digest])}{others}"
+        text = f"{what} is on its way to worker {task.worker.id}: {progress_text(coming[first.digest])}{others}"
     else:
         text = f"{what} is not at worker {task.worker.id} yet{others}"
     return make_reason("staging", text, f"pilotfish data {task.shape.run.id}")
@@ -51,7 +51,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
     if machine.journal_full or machine.output_space_problem:
         full = machine.output_space_problem or "the master's disk is full"
         return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
-    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
+    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {progress_text(slowest)}", f"pilotfish data {task.shape.run.id}")
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
@@ -61,7 +61,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
         return None
     text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no worker that is here has it"
     again = "pilotfish workers  (one that comes back to that node brings it along)"
-    return _about_kept(machine, "lost-input", text, record, again)
+    return _kept_input_reason(machine, "lost-input", text, record, again)
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
@@ -78,10 +78,10 @@ def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
     what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
     text = f"{what} was kept at {sites} and can be had there alone, where no worker has room for it now"
-    return _about_kept(machine, "kept-elsewhere", text, record, "pilotfish workers")
+    return _kept_input_reason(machine, "kept-elsewhere", text, record, "pilotfish workers")
 
 
-def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *commands: str) -> Reason:
+def _kept_input_reason(machine: Machine, code: str, text: str, record: ContentRecord, *commands: str) -> Reason:
     maker = machine.state.find_task(record.maker) if record.maker else None
     if maker is not None:
         text += f": task {show_task(maker.id)} made it"
@@ -90,15 +90,15 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
     return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
 
 
-def of_missing_input(machine: Machine, task: Task) -> list[str]:
+def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
     """Commands that fix a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
         return list(lost.commands)
-    record = _kept_and_missed(task)
+    record = _kept_missing_input(task)
     if record is not None:
-        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
+        return list(_kept_input_reason(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
         return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
@@ -107,21 +107,21 @@ def of_missing_input(machine: Machine, task: Task) -> list[str]:
 
 def maker_of_missing(task: Task) -> str:
     """Which task made the missing input, as the end of a sentence; empty if none did."""
-    record = _kept_and_missed(task)
+    record = _kept_missing_input(task)
     if record is None:
         return ""
     name = _known_name(task, record)
     return f"; {f'it is {name}, which' if name else 'it'} was made by task {show_task(record.maker)}"
 
 
-def _kept_and_missed(task: Task) -> ContentRecord | None:
+def _kept_missing_input(task: Task) -> ContentRecord | None:
     """The missing input, if it was kept where it was made."""
     told = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
     return next((record for record in kept if record.digest[:12] in told), None)
 
 
-def how_far(transfer: TransferView) -> str:
+def progress_text(transfer: TransferView) -> str:
     percent = f"{100 * transfer.done // transfer.size if transfer.size else 100} %"
     if transfer.done >= transfer.size:
         return f"{percent}, and is being checked"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("here", "peers", "storage", "master")
 """Where needed contents were found: in the cache, at peers, in the site's storage or on a shared disk, at the master."""
-OLD_BEATS = 3
+MAX_HEARTBEATS_OLD = 3
 
 
 class TransferView(NamedTuple):
@@ -56,7 +56,7 @@ def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
     """Whether a report is outdated. Workers that a site master serves stop their heartbeats."""
-    return machine.now - at > OLD_BEATS * max(machine.settings.beat_s, worker.poll_s)
+    return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 
 def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) -> bool:
@@ -87,10 +87,10 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
-    under_way: dict[str, list[TransferView]] = {}
+    in_transfer: dict[str, list[TransferView]] = {}
     for transfer in transfers(machine, run):
-        under_way.setdefault(transfer.digest, []).append(transfer)
-    records.sort(key=lambda record: (record.digest not in under_way, not record.is_nowhere, -needed[record], -record.size, record.digest))
+        in_transfer.setdefault(transfer.digest, []).append(transfer)
+    records.sort(key=lambda record: (record.digest not in in_transfer, not record.is_nowhere, -needed[record], -record.size, record.digest))
     inputs = [record for record in records if record.path]
     at_workers = [task for worker in state.workers.values() for task in worker.active if run in (None, task.shape.run)]
     return {
@@ -101,9 +101,9 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
         "nowhere": sum(record.is_nowhere for record in records),
         "waiting_tasks": sum(task.state == ASSIGNED and bool(missing(task)) for task in at_workers),
         "moving": moving(machine, run),
-        "got": _got(machine, state.workers.values()),
+        "got": _input_counts(machine, state.workers.values()),
         "sites": _sites(machine, records),
-        "contents": [_row(machine, record, needed[record], under_way) for record in records[offset : offset + limit]],
+        "contents": [_row(machine, record, needed[record], in_transfer) for record in records[offset : offset + limit]],
     }
 
 
@@ -124,7 +124,7 @@ def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
     return found
 
 
-def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[str, list[TransferView]]) -> dict[str, Any]:
+def _row(machine: Machine, record: ContentRecord, needed: int, in_transfer: dict[str, list[TransferView]]) -> dict[str, Any]:
     workers = machine.state.workers
     return {
         "digest": record.digest,
@@ -139,7 +139,7 @@ def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[s
         "nowhere": record.is_nowhere,
         "workers": list(record.holders),
         "sites": dict(Counter(workers[worker].site for worker in record.holders)),
-        "moving": [_transfer_row(transfer) for transfer in under_way.get(record.digest, ())],
+        "moving": [_transfer_row(transfer) for transfer in in_transfer.get(record.digest, ())],
     }
 
 
@@ -166,11 +166,11 @@ def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any
     rows = []
     for site, (count, size) in held.items():
         there = [worker for worker in workers.values() if worker.site == site]
-        rows.append({"site": site, "workers": len(there), "contents": count, "bytes": size, "got": _got(machine, there)})
+        rows.append({"site": site, "workers": len(there), "contents": count, "bytes": size, "got": _input_counts(machine, there)})
     return rows
 
 
-def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
+def _input_counts(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
     """Number and bytes of inputs by where they were found, since these workers joined."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:

@@ -53,7 +53,7 @@ def receive(state: State, task: Task) -> None:
     """Add files that other tasks left to the inputs of a task whose dependencies ended. Those of other runs are inputs already."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
-    task.contents = (*task.contents, *replicas.refer(state, task.shape.run, contents))
+    task.contents = (*task.contents, *replicas.refer_to(state, task.shape.run, contents))
 
 
 def contents_of(files: Iterable[IntermediateFile]) -> list[Content]:

@@ -12,7 +12,7 @@ from pilotfish.model.site import LOCAL
 from pilotfish.model.states import JOINED
 
 
-def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
+def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
     """Get or create the records of contents that a run needs. The latest path of a user's file replaces an older one."""
     records = []
     for content in contents:
@@ -55,14 +55,14 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
         worker.holds.pop(record, None)
 
 
-def worker_gone(worker: Worker) -> None:
+def forget_worker(worker: Worker) -> None:
     """Forget the replicas at a worker that ended. They may still be on its disk; the next agent there reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
 
 
-def run_gone(state: State, run: Run) -> None:
+def forget_run(state: State, run: Run) -> None:
     for digest in run.contents:
         record = state.contents[digest]
         record.runs -= 1
@@ -72,7 +72,7 @@ def run_gone(state: State, run: Run) -> None:
                 state.workers[worker].holds.pop(record, None)
 
 
-def of_this_run_alone(state: State, run: Run) -> list[ContentRecord]:
+def used_only_by(state: State, run: Run) -> list[ContentRecord]:
     return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
 
 
@@ -96,10 +96,10 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
     if sites is None or site in sites:
         return True
     holders = (state.workers[name] for name in kept[0].holders)  # holders first: one of them probably suits, which spares the full search
-    return not any(worker.site in sites and _would_do(worker, task, state) for worker in chain(holders, state.workers.values()))
+    return not any(worker.site in sites and _can_take(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 
-def _would_do(worker: Worker, task: Task, state: State) -> bool:
+def _can_take(worker: Worker, task: Task, state: State) -> bool:
     return worker.state == JOINED and not worker.quarantined_until and worker.suits(task.shape, state.at)
 
 

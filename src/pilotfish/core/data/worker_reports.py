@@ -74,6 +74,6 @@ class ReportedCaches:
         self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
         self.gained(worker, wanted)
 
-    def gone(self, worker: str) -> None:
+    def forget(self, worker: str) -> None:
         self.lost(worker, list(self._by_worker.get(worker, ())))
         self._by_worker.pop(worker, None)

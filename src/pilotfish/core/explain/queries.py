@@ -167,7 +167,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     for row in workers:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
-        **machine.about,
+        **machine.host_status,
         "uptime_s": machine.now - machine.started_at,
         "epoch": state.epoch,
         "now": machine.now,
@@ -278,14 +278,14 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):
-        return task_reasons.why_task(machine, subject)
+        return task_reasons.explain_task(machine, subject)
     if isinstance(subject, Worker):
-        return task_reasons.why_worker(machine, subject)
+        return task_reasons.explain_worker(machine, subject)
     if isinstance(subject, NamedPilot):
-        return site_rows.why_pilot(machine, subject)
+        return site_rows.explain_pilot(machine, subject)
     if isinstance(subject, NamedSite):
-        return site_rows.why_site(machine, subject)
-    return run_reasons.why_run(machine, subject)
+        return site_rows.explain_site(machine, subject)
+    return run_reasons.explain_run(machine, subject)
 
 
 def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:

@@ -51,8 +51,8 @@ def _where(requirement: Expression, workers: list[Worker]) -> str:
     return f"{_joined(told)}; nearest is {nearest.id} ({has})"
 
 
-def _joined(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def _joined(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _value(name: str, value: Any) -> str:

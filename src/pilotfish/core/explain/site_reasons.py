@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.explain import remedies
 from pilotfish.core.explain.reasons import Reason, make_reason
-from pilotfish.core.pilots.credential_status import unusable
+from pilotfish.core.pilots.credential_status import unusable_credentials
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.core.state import UNIT, TaskShape, Worker
@@ -38,7 +38,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
         if not names:
             text = "this machine has no workers for the pool, and no site is described"
             return [make_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
-    return [_of(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
+    return [_site_reason(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
@@ -48,29 +48,33 @@ def _used(machine: Machine) -> tuple[str, ...]:
     return tuple(name for name, record in state.sites.items() if record.wanted is not None or name in there)
 
 
-def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
+def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
     if record is None or record.site is None:
         return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
     if name in shape.no_directory_sites:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
         return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
-    lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
-    lack = lack or _lack(machine, shape, name, record.site) or _small_machines(machine, shape, name, record.site)
+    lack = _no_submission_reason(machine, name, record) or _walltime_reason(shape, name, record.site, record.lost_s)
+    lack = lack or _missing_resource_reason(machine, shape, name, record.site) or _machine_size_reason(machine, shape, name, record.site)
     if lack is not None:
         return lack
     cores = cores_of_pilot(shape, record.site, machine.state.traits(record.site.backend))
-    found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores)
+    found = _waiting_pilots_reason(machine, name, record) or _limit_reason(machine, name, record, cores)
     return found or make_reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
 
 
-def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
+def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
-        cures = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
-        return make_reason("held", f"local workers are held back: {record.held}", *cures)
+        fixes = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+        return make_reason("held", f"local workers are held back: {record.held}", *fixes)
     found = None
     if record.site is not None:
-        found = _shut(machine, name, record) or _of_pilots(machine, name, record) or _limit(machine, name, record, record.site.cores or 1)
+        found = (
+            _no_submission_reason(machine, name, record)
+            or _waiting_pilots_reason(machine, name, record)
+            or _limit_reason(machine, name, record, record.site.cores or 1)
+        )
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     active = sum(pilot.joined > 0 for pilot in pilots)
     return found or make_reason(
@@ -78,7 +82,7 @@ def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
     )
 
 
-def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
+def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     """Why no pilot at all is submitted to the site; None if pilots are."""
     assert record.site is not None
     if record.leaving:
@@ -95,7 +99,7 @@ def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     return None
 
 
-def _lack(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
+def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
     """What tasks of this shape need and no pilot of the site has, by its configuration."""
     needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
@@ -130,8 +134,8 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
         return None
     together: dict[str, int] = {}
     for worker in fitting:
-        reign = machine.site_masters.by_site.get(worker.site)
-        if worker.pilot and (reign is None or worker.id not in reign.subjects):
+        term = machine.site_masters.by_site.get(worker.site)
+        if worker.pilot and (term is None or worker.id not in term.served):
             together[worker.pilot] = together.get(worker.pilot, 0) + 1
     most = max(together.values(), default=0)
     if most >= shape.nodes:
@@ -140,7 +144,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
-def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
+def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
     """Explain that no machine is large enough, where pilots take whole machines: only their agents know the sizes, and all have joined."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
@@ -157,7 +161,7 @@ def _shown(resource: str, amount: int) -> str:
     return f"{show_bytes(amount / UNIT)} of memory" if resource == MEMORY else f"{amount / UNIT:g} {resource}"
 
 
-def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
+def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
     """Explain that the walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
@@ -180,10 +184,10 @@ def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
     return reasons[0] if reasons and all(reason.code == "walltime" for reason in reasons) else None
 
 
-def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
+def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     """What the pilots of the site wait for."""
     assert record.site is not None
-    missing = unusable(machine, name)
+    missing = unusable_credentials(machine, name)
     if missing:
         text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
         return make_reason("site-trouble", text, *(row["renew"] for row in missing))
@@ -198,7 +202,7 @@ def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None
     if coming:
         shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])
         text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
-        return make_reason("pending", text, *_ways_out(machine, name, record.site, coming))
+        return make_reason("pending", text, *_fixes_for(machine, name, record.site, coming))
     return None
 
 
@@ -206,7 +210,7 @@ def _present(machine: Machine, name: str) -> list[Pilot]:
     return [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]
 
 
-def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
+def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
     """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
     assert record.site is not None
     site, pilots = record.site, _present(machine, name)
@@ -236,7 +240,7 @@ def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reas
     return None
 
 
-def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
+def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
     """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
         sighting = machine.pilot_status.get(pilot.id)
@@ -247,17 +251,17 @@ def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> l
     return ["pilotfish sites"]
 
 
-def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
+def pilot_reason(machine: Machine, pilot: Pilot) -> Reason:
     """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
         return make_reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
     if pilot.joined or record is None or record.site is None:
         return make_reason("active", f"pilot {pilot.id} is at work: {len(pilot.workers)} of its agents are here", "pilotfish workers")
-    return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_ways_out(machine, pilot.site, record.site, [pilot]))
+    return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_fixes_for(machine, pilot.site, record.site, [pilot]))
 
 
-def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
+def ended_pilot_reason(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
     """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:

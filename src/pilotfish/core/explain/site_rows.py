@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.explain.lookup import NamedPilot, NamedSite
 from pilotfish.core.explain.reasons import answer, make_reason
-from pilotfish.core.explain.site_reasons import end_of, of_gone_pilot, of_pilot, standing
+from pilotfish.core.explain.site_reasons import end_of, ended_pilot_reason, pilot_reason, state_reason
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.pilot_records import SiteRecord
 from pilotfish.model.site import BATCH_LIMIT, FAILED, JOINED, LOCAL
@@ -32,8 +32,8 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
     """A site with its pilots, workers and recent history."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     waits = sorted(event.seconds for event in record.history if event.kind == JOINED)
-    missing = credential_status.unusable(machine, name)
-    reason = standing(machine, name, record)
+    missing = credential_status.unusable_credentials(machine, name)
+    reason = state_reason(machine, name, record)
     return {
         "site": name,
         "backend": record.site.backend if record.site is not None else LOCAL,
@@ -44,7 +44,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
         "wanted": record.wanted,
         "held": record.held,
         "trouble": "; ".join(row["text"] for row in missing) or _trouble(machine, name),
-        "credentials": credential_status.of_site(machine, name),
+        "credentials": credential_status.credential_rows(machine, name),
         "waiting": sum(not pilot.joined for pilot in pilots),
         "active": sum(pilot.joined > 0 for pilot in pilots),
         "workers": sum(worker.site == name for worker in machine.state.workers.values()),
@@ -72,12 +72,12 @@ def _failures(record: SiteRecord) -> dict[str, int]:
     return causes
 
 
-def why_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
     if named.events:
-        return _why_gone(machine, named)
+        return _explain_ended(machine, named)
     pilot, sighting = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
-    reason = of_pilot(machine, pilot)
+    reason = pilot_reason(machine, pilot)
     asked = make_reason("asked", f"it was asked for because: {pilot.reason}")
     return {
         **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
@@ -87,8 +87,8 @@ def why_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     }
 
 
-def _why_gone(machine: Machine, named: NamedPilot) -> dict[str, Any]:
-    reason, end = of_gone_pilot(machine, named.name, named.events), end_of(named.events)
+def _explain_ended(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+    reason, end = ended_pilot_reason(machine, named.name, named.events), end_of(named.events)
     return {
         **answer(f"pilot {named.name}", PILOT_STATES[ENDED], [reason], reason.text),
         "job": "",
@@ -97,8 +97,8 @@ def _why_gone(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     }
 
 
-def why_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
-    reason = standing(machine, site.name, site.record)
+def explain_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
+    reason = state_reason(machine, site.name, site.record)
     fix = f"pilotfish doctor {site.name}".removesuffix(" local")
     failures = [
         make_reason("failures", f"{count} of its pilots failed lately: {cause}", fix) for cause, count in _failures(site.record).items()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data.data_reasons import (
     MISSING_INPUT,
+    fixes_for_missing_input,
     kept_elsewhere,
     lost_input,
     maker_of_missing,
-    of_missing_input,
     waits_for_inputs,
     waits_for_outputs,
 )
@@ -19,7 +19,7 @@ from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons,
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
-from pilotfish.core.tasks.fair_share import ShareAccount, standing, typical_s
+from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.site import LOCAL
@@ -41,14 +41,14 @@ from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY, Failure
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MANY_TIMES = 4
+MAX_RESTARTS = 4
 SHOWN_NEEDED = 5
 SHOWN_CUT_OFF = 3
 LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """Codes that exclude every present worker for a task."""
 
 
-def why_task(machine: Machine, task: Task) -> dict[str, Any]:
+def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
     return answer(f"task {show_task(task.id)}", TASK_STATES[task.state], task_reasons(machine, task))
 
 
@@ -58,9 +58,9 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
     if task.state == WAITING:
         return [_waits_for_others(task)]
     if task.state == READY:
-        return _why_ready(machine, task)
+        return _ready_reasons(machine, task)
     if task.state in (ASSIGNED, RUNNING):
-        return _why_placed(machine, task)
+        return _assigned_reasons(machine, task)
     if task.state == FAILED:
         assert task.failure is not None
         text = f"{task.failure.message or task.failure.cause}{maker_of_missing(task)} [{task.failure.cause}, blame: {task.failure.blame}]"
@@ -82,11 +82,11 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     if failure.cause == NO_DIRECTORY:
         return ["run it anew with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
-        return of_missing_input(machine, task)
+        return fixes_for_missing_input(machine, task)
     return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
-def _why_placed(machine: Machine, task: Task) -> list[Reason]:
+def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that is at a worker has not ended."""
     assert task.worker is not None
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
@@ -112,7 +112,7 @@ def _why_placed(machine: Machine, task: Task) -> list[Reason]:
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
 
-def _why_ready(machine: Machine, task: Task) -> list[Reason]:
+def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that could run now does not."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
@@ -225,7 +225,7 @@ def _show(name: str, amount: int) -> str:
     return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
 
 
-def why_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
+def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     subject, state = f"worker {worker.id}", WORKER_STATES[worker.state]
     if worker.id not in machine.state.workers:
         return answer(subject, state, [make_reason("ended", worker.reason, "pilotfish workers --all")])
@@ -272,8 +272,8 @@ def _less_served(shape: TaskShape, live: list[TaskShape]) -> Reason | None:
     alike = [other for other in live if other.priority == shape.priority]
     typical = typical_s([shape, *alike])
     own = shape.run.account
-    first = min(typical, key=lambda account: standing(account, typical[account]))
-    if first is own or standing(first, typical[first]) >= standing(own, typical[own]):
+    first = min(typical, key=lambda account: weighted_usage(account, typical[account]))
+    if first is own or weighted_usage(first, typical[first]) >= weighted_usage(own, typical[own]):
         return None
     text = f"it is the turn of {_named(first)}, which of late had less of the pool for its weight than {_named(own)}"
     return make_reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
@@ -291,7 +291,7 @@ def cut_off(task: Task) -> Reason | None:
         if failure_counts
         else 0
     )
-    if task.attempt - charged <= MANY_TIMES:
+    if task.attempt - charged <= MAX_RESTARTS:
         return None
     text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
     return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
@@ -309,7 +309,7 @@ def warnings(machine: Machine) -> list[Reason]:
     for name, site in state.sites.items():
         if site.held:
             found.append(make_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
-        rows = [row for row in credential_status.of_site(machine, name) if row["warn"] or not row["usable"]]
+        rows = [row for row in credential_status.credential_rows(machine, name) if row["warn"] or not row["usable"]]
         found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
     for worker_ in state.workers.values():
         if worker_.quarantined_until:

@@ -27,22 +27,22 @@ thinned equally. Tens of thousands of tasks may end per second without a query i
 """
 YOUNG = 64
 """Observations that a young class keeps. With as many, it is no longer young."""
-CELL_MEMORY, LEVEL_MEMORY = 8, 16
+MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
 """Fraction by which all slownesses move back towards a mean of 1 with each observation; slow enough for the units to follow."""
-MAX_CELLS = 16
+MAX_CLASSES_PER_WORKER = 16
 """Maximum classes by which a worker is judged."""
 SPREAD = 0.5
 """Assumed standard deviation of log slowness before anything is known."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
 """Weight of the neutral estimate (from the benchmark, or slowness 1) against what is known of the site."""
-GONE = 8.0
+MAX_LEFT_WEIGHT = 8.0
 """Maximum weight of workers that left, in the mean of their site."""
-LEAST_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
-LEAST_S = 1e-6
-LEAST_WAIT_S = 1.0
+MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
+MIN_S = 1e-6
+MIN_WAIT_S = 1.0
 """Minimum seconds of a queue wait; shorter waits count as this."""
 VAGUE = 1.0
 """Relative error of an estimate that comes from other classes or links."""
@@ -62,11 +62,11 @@ class Estimate(NamedTuple):
 class _Site:
     """Sum over the workers of a site: weighted logarithms of slowness."""
 
-    __slots__ = ("gone", "gone_total", "total", "wait", "weight")
+    __slots__ = ("left_total", "left_weight", "total", "wait", "weight")
 
     def __init__(self) -> None:
         self.weight = self.total = 0.0
-        self.gone = self.gone_total = 0.0
+        self.left_weight = self.left_total = 0.0
         self.wait: Series | None = None
 
 
@@ -90,16 +90,16 @@ class _Class:
 
 
 class _Host:
-    """A worker. ``cells``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
+    """A worker. ``class_means``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
 
-    __slots__ = ("benchmark", "cells", "here", "log", "raw", "site", "weight")
+    __slots__ = ("benchmark", "class_means", "log", "present", "raw", "site", "weight")
 
     def __init__(self, site: _Site, benchmark: float) -> None:
         self.site = site
         self.benchmark = max(-MAX_LOG, min(MAX_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
-        self.cells: OrderedDict[_Class, list[float]] = OrderedDict()
+        self.class_means: OrderedDict[_Class, list[float]] = OrderedDict()
         self.log = self.raw = self.weight = 0.0
-        self.here = True
+        self.present = True
 
 
 class Forecasts:
@@ -110,13 +110,13 @@ class Forecasts:
 
     def __init__(self) -> None:
         self._classes: OrderedDict[str, _Class] = OrderedDict()
-        self._news: list[_Class] = []
+        self._changed: list[_Class] = []
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._sites: dict[str, _Site] = {}
         self._links: dict[str, OrderedDict[str, LinkSeries]] = {}
         self._benchmarks = [0.0, 0.0]
         """Sum of the logarithms of all known benchmarks, and their number."""
-        self._yardstick = [0.0, 0.0]
+        self._benchmark_ratio = [0.0, 0.0]
         """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and their number."""
         self._all = _Site()
         """Present workers of all sites together."""
@@ -136,27 +136,27 @@ class Forecasts:
         _add(self._benchmarks, host.benchmark, 1)
 
     def left(self, worker: str) -> None:
-        self._take_in()
+        self._process_pending()
         host = self._hosts.get(worker)
         if host is None:
             return
-        site, host.log, host.here = host.site, self._log(host), False
+        site, host.log, host.present = host.site, self._log(host), False
         del self._hosts[worker]
         for place in (site, self._all):
             place.weight -= host.weight
             place.total -= host.weight * host.raw
-        keep = min(1.0, GONE / (site.gone + host.weight)) if host.weight else 1.0
-        site.gone = (site.gone + host.weight) * keep
-        site.gone_total = (site.gone_total + host.weight * host.raw) * keep
+        keep = min(1.0, MAX_LEFT_WEIGHT / (site.left_weight + host.weight)) if host.weight else 1.0
+        site.left_weight = (site.left_weight + host.weight) * keep
+        site.left_total = (site.left_total + host.weight * host.raw) * keep
         _add(self._benchmarks, host.benchmark, -1)
         if host.weight:
-            _add(self._yardstick, host.benchmark, -1, host.log)
+            _add(self._benchmark_ratio, host.benchmark, -1, host.log)
 
     def task_ended(self, name: str, worker: str, site: str, seconds: float, cost: float = 1.0) -> None:
         kind = self._classes.get(name) or self._class(name)
         pending = kind.pending
         if not pending:
-            self._news.append(kind)
+            self._changed.append(kind)
         pending.append((worker, site, seconds / cost if cost > 0.0 else seconds))
         if len(pending) > MAX_PENDING:
             pending[:] = compress(pending, THINNED)
@@ -176,7 +176,7 @@ class Forecasts:
         where = self._site(site)
         if where.wait is None:
             where.wait = Series()
-        where.wait.observe(max(LEAST_WAIT_S, seconds) if seconds >= 0.0 else seconds)
+        where.wait.observe(max(MIN_WAIT_S, seconds) if seconds >= 0.0 else seconds)
 
     # --- queries ---------------------------------------------------------------------------------------------------------------------
 
@@ -197,27 +197,27 @@ class Forecasts:
 
     def guess(self, cost: float) -> Estimate | None:
         """Estimate for an unknown class: the median of the other classes."""
-        self._take_in()
-        told = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
-        middle = quantile(sorted(forecast.value for forecast in told), 0.5)
-        return Estimate(cost * middle, VAGUE, sum(forecast.samples for forecast in told), "other classes") if told else None
+        self._process_pending()
+        forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
+        middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
+        return Estimate(cost * middle, VAGUE, sum(forecast.samples for forecast in forecasts), "other classes") if forecasts else None
 
     def unit(self, name: str) -> Estimate | None:
         """Seconds for cost 1 at a worker of slowness 1."""
-        self._take_in()
+        self._process_pending()
         kind = self._classes.get(name)
         forecast = kind.series.forecast() if kind is not None else None
         return Estimate(forecast.value, forecast.error, forecast.samples, "class") if forecast is not None else None
 
     def slowness(self, worker: str, site: str) -> float:
         """Slowness of a worker; the mean of all workers is about 1."""
-        self._take_in()
+        self._process_pending()
         host = self._hosts.get(worker)
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
         """Recent ratios of actual to forecast task time in a class: what neither cost nor worker explains."""
-        self._take_in()
+        self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
 
@@ -247,21 +247,21 @@ class Forecasts:
 
     def quality(self) -> float | None:
         """Median relative error of recent task forecasts."""
-        self._take_in()
+        self._process_pending()
         if self._quality is None:
             wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
             self._quality = quantile(wrong, 0.5) if wrong else None
         return self._quality
 
     def table(self) -> list[dict[str, Any]]:
-        self._take_in()
+        self._process_pending()
         series = [(f"task {name}", kind.series, "s") for name, kind in self._classes.items()]
         series += [(f"wait {name}", site.wait, "s") for name, site in self._sites.items() if site.wait is not None]
-        rows = [_told(what, each, unit) for what, each, unit in series]
+        rows = [_forecast_row(what, each, unit) for what, each, unit in series]
         for to, links in self._links.items():
             for source, link in links.items():
                 bandwidth = self.bandwidth(source, to)
-                row = _told(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
+                row = _forecast_row(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
                 rows.append({**row, "forecast": bandwidth and bandwidth.value, "latency_s": self.latency(source, to)})
         return rows
 
@@ -269,7 +269,7 @@ class Forecasts:
 
     def _class(self, name: str) -> _Class:
         if len(self._classes) >= MAX_CLASSES:
-            self._take_in()
+            self._process_pending()
             self._classes.popitem(last=False)
         kind = self._classes[name] = _Class(name)
         return kind
@@ -287,12 +287,12 @@ class Forecasts:
             return None, ""
         if source in links:
             return links[source], "link"
-        speeds = sorted((told.value, source) for source, link in links.items() if (told := link.forecast(1e9)) is not None)
+        speeds = sorted((forecast.value, source) for source, link in links.items() if (forecast := link.forecast(1e9)) is not None)
         return (links[speeds[len(speeds) // 2][1]], "site") if speeds else (None, "")
 
     def _knows(self, site: str) -> bool:
         known = self._sites.get(site)
-        return known is not None and known.weight + known.gone > 0.1
+        return known is not None and known.weight + known.left_weight > 0.1
 
     def _log(self, host: _Host) -> float:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
@@ -302,17 +302,17 @@ class Forecasts:
         neutral = 0.0
         if benchmark is not None:
             total, count = self._benchmarks
-            known, learnt = self._yardstick
+            known, learnt = self._benchmark_ratio
             neutral = (known + total / count) / (learnt + 1) - benchmark
         if site is None:
             return neutral
-        return (site.total + site.gone_total + NEUTRAL * neutral) / (site.weight + site.gone + NEUTRAL)
+        return (site.total + site.left_total + NEUTRAL * neutral) / (site.weight + site.left_weight + NEUTRAL)
 
-    def _take_in(self) -> None:
-        if not self._news:
+    def _process_pending(self) -> None:
+        if not self._changed:
             return
-        news, self._news, self._quality = self._news, [], None
-        for kind in news:
+        changed, self._changed, self._quality = self._changed, [], None
+        for kind in changed:
             pending, kind.pending = kind.pending, []
             if kind.name in self._classes:
                 self._classes.move_to_end(kind.name)
@@ -322,8 +322,8 @@ class Forecasts:
                     if host is None:
                         self.joined(worker, site)
                         host = self._hosts[worker]
-                    self._learn(kind, host, max(seconds, LEAST_S))
-        young = [kind for kind in news if kind.early and kind.shared]
+                    self._learn(kind, host, max(seconds, MIN_S))
+        young = [kind for kind in changed if kind.early and kind.shared]
         for kind in young * 2:
             # Twice, because each class changes what the others learn about the workers.
             self._settle(kind)
@@ -341,17 +341,17 @@ class Forecasts:
                 self._settle(kind)
                 self._remeasure(kind)
                 return
-        count = min(kind.learnt, LEVEL_MEMORY)
+        count = min(kind.learnt, MAX_LEVEL_SAMPLES)
         if kind.shared:
             limit = OUTLIER * sqrt(kind.scatter)
             wrong = max(-limit, min(limit, took - kind.level - before))
-            kind.scatter = max(LEAST_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * LEVEL_MEMORY))
-            cell = host.cells.get(kind)
-            if cell is None:
-                host.cells[kind] = [1.0, took - kind.level]
+            kind.scatter = max(MIN_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * MAX_LEVEL_SAMPLES))
+            class_mean = host.class_means.get(kind)
+            if class_mean is None:
+                host.class_means[kind] = [1.0, took - kind.level]
             else:
-                cell[0] = min(cell[0] + 1.0, CELL_MEMORY)
-                cell[1] += (max(-limit, min(limit, took - kind.level - cell[1])) - RECENTRING * self._centre()) / cell[0]
+                class_mean[0] = min(class_mean[0] + 1.0, MAX_WORKER_SAMPLES)
+                class_mean[1] += (max(-limit, min(limit, took - kind.level - class_mean[1])) - RECENTRING * self._centre()) / class_mean[0]
             self._weigh(host)
         kind.level += (took - self._log(host) - kind.level) / count
 
@@ -371,12 +371,12 @@ class Forecasts:
             below += weight
         kind.level = above / below + YOUNG_RECENTRING * self._centre()
         for host, (count, total) in sums.items():
-            if host.here:
-                host.cells[kind] = [min(count, CELL_MEMORY), total / count - kind.level]
+            if host.present:
+                host.class_means[kind] = [min(count, MAX_WORKER_SAMPLES), total / count - kind.level]
                 self._weigh(host)
         squares = sum((took - kind.level - host.log) ** 2 for host, took in early)
         freedom = max(0, len(early) - len(sums))
-        kind.scatter = max(LEAST_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
+        kind.scatter = max(MIN_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
@@ -390,7 +390,7 @@ class Forecasts:
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
         """Precision and log slowness of a worker without this class. They are fixed for a worker that left."""
-        if not host.here:
+        if not host.present:
             return PRIOR / (1 - host.weight), host.log
         precision, pull = self._evidence(host, kind)
         return precision + PRIOR, (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
@@ -398,7 +398,7 @@ class Forecasts:
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
         """Total precision of a worker's cells, and their sum weighted by precision."""
         precision = pull = 0.0
-        for kind, (count, mean) in host.cells.items():
+        for kind, (count, mean) in host.class_means.items():
             if kind is not without:
                 precision += count / kind.scatter
                 pull += count / kind.scatter * mean
@@ -406,14 +406,14 @@ class Forecasts:
 
     def _weigh(self, host: _Host) -> None:
         """Recompute the slowness of a worker from its cells, and update the sums of its site."""
-        if len(host.cells) > MAX_CELLS:
-            host.cells.popitem(last=False)
+        if len(host.class_means) > MAX_CLASSES_PER_WORKER:
+            host.class_means.popitem(last=False)
         precision, pull = self._evidence(host)
         value = (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
         raw, weight = pull / precision, precision / (precision + PRIOR)
         if host.weight:
-            _add(self._yardstick, host.benchmark, -1, host.log)
-        _add(self._yardstick, host.benchmark, 1, value)
+            _add(self._benchmark_ratio, host.benchmark, -1, host.log)
+        _add(self._benchmark_ratio, host.benchmark, 1, value)
         for place in (host.site, self._all):
             place.weight += weight - host.weight
             place.total += weight * raw - host.weight * host.raw
@@ -423,17 +423,17 @@ class Forecasts:
 
     def rows(self) -> Iterator[list[Any]]:
         """Rows for :meth:`restore`, in this order."""
-        self._take_in()
+        self._process_pending()
         names = {id(host): worker for worker, host in self._hosts.items()}
         sites = {id(site): name for name, site in self._sites.items()}
         for name, kind in self._classes.items():
             plain = [kind.level, kind.scatter, kind.learnt, kind.settled, kind.shared, kind.early is None]
             yield ["class", name, plain, kind.series.row()]
         for name, site in self._sites.items():
-            yield ["site", name, site.gone, site.gone_total, site.wait and site.wait.row()]
+            yield ["site", name, site.left_weight, site.left_total, site.wait and site.wait.row()]
         for worker, host in self._hosts.items():
-            cells = [[kind.name, *cell] for kind, cell in host.cells.items() if self._classes.get(kind.name) is kind]
-            yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], cells]
+            means = [[kind.name, *mean] for kind, mean in host.class_means.items() if self._classes.get(kind.name) is kind]
+            yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], means]
         for name, kind in self._classes.items():
             if kind.early:
                 yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], took] for host, took in kind.early]]
@@ -452,31 +452,31 @@ class Forecasts:
         if grown:
             kind.early = None
 
-    def _restore_site(self, name: str, gone: float, gone_total: float, wait: Sequence[Any] | None) -> None:
+    def _restore_site(self, name: str, left_weight: float, left_total: float, wait: Sequence[Any] | None) -> None:
         site = self._site(name)
-        site.gone, site.gone_total, site.wait = gone, gone_total, Series.from_row(wait) if wait else None
+        site.left_weight, site.left_total, site.wait = left_weight, left_total, Series.from_row(wait) if wait else None
 
-    def _restore_worker(self, worker: str, site: str, benchmark: float | None, learnt: Sequence[float], cells: Sequence[Any]) -> None:
+    def _restore_worker(self, worker: str, site: str, benchmark: float | None, learnt: Sequence[float], class_means: Sequence[Any]) -> None:
         self.joined(worker, site)
         host = self._hosts[worker]
         host.benchmark = benchmark
         host.log, host.raw, host.weight = learnt
-        host.cells.update((self._classes[name], [count, mean]) for name, count, mean in cells)
+        host.class_means.update((self._classes[name], [count, mean]) for name, count, mean in class_means)
         _add(self._benchmarks, benchmark, 1)
         if host.weight:
-            _add(self._yardstick, benchmark, 1, host.log)
+            _add(self._benchmark_ratio, benchmark, 1, host.log)
         for place in (host.site, self._all):
             place.weight += host.weight
             place.total += host.weight * host.raw
 
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
         """Restore the observations of a young class. For a worker that left, the row has its slowness and weight instead of its name."""
-        gone: dict[tuple[float, float], _Host] = {}
+        left: dict[tuple[float, float], _Host] = {}
         kept = self._classes[name].early = deque(maxlen=YOUNG)
-        for who, took in early:
-            host = self._hosts[who] if isinstance(who, str) else gone.setdefault(tuple(who), _Host(_Site(), 0.0))
-            if not isinstance(who, str):
-                (host.log, host.weight), host.here = who, False
+        for key, took in early:
+            host = self._hosts[key] if isinstance(key, str) else left.setdefault(tuple(key), _Host(_Site(), 0.0))
+            if not isinstance(key, str):
+                (host.log, host.weight), host.present = key, False
             kept.append((host, took))
 
     def _restore_link(self, site: str, source: str, row: Sequence[Any]) -> None:
@@ -489,7 +489,7 @@ def _add(sums: list[float], benchmark: float | None, sign: int, more: float = 0.
         sums[1] += sign
 
 
-def _told(what: str, series: Series, unit: str) -> dict[str, Any]:
-    told = series.forecast()
-    value, error, predictor, samples = told or (None, None, "", 0)
+def _forecast_row(what: str, series: Series, unit: str) -> dict[str, Any]:
+    forecast = series.forecast()
+    value, error, predictor, samples = forecast or (None, None, "", 0)
     return {"what": what, "forecast": value, "unit": unit, "error": error, "predictor": predictor, "samples": samples}

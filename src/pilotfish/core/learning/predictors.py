@@ -27,9 +27,9 @@ NAMES = (
 )
 FADING = 0.95
 """Factor on the past error of a predictor with each new observation."""
-KEPT_RATIOS = 64
+MAX_RATIOS = 64
 MAX_PENDING = 64
-SHORTEST_S = 1e-6
+MIN_S = 1e-6
 SMALLEST, LARGEST = 1e-12, 1e15
 """Bounds of an observation, so that squares and quotients stay finite."""
 
@@ -44,7 +44,7 @@ class Forecast(NamedTuple):
 
 
 class Series:
-    """A series of positive values, such as durations and rates. Zero counts as ``LEAST``; negative and non-finite values are ignored."""
+    """A series of positive values, such as durations and rates. Zero counts as ``SMALLEST``; negative and non-finite values are ignored."""
 
     __slots__ = (
         "_errors",
@@ -64,7 +64,7 @@ class Series:
     def __init__(self) -> None:
         self.samples = 0
         """Number of observations, including those that were condensed."""
-        self._ratios: deque[float] = deque(maxlen=KEPT_RATIOS)
+        self._ratios: deque[float] = deque(maxlen=MAX_RATIOS)
         self._pending: list[float] = []
         self._means = 0
         """Number of pending values, from the first, that are means of several observations."""
@@ -94,7 +94,7 @@ class Series:
     def forecast(self) -> Forecast | None:
         """Forecast of the next value; None before the first observation."""
         if self._pending:
-            self._take_in()
+            self._process_pending()
         if self._forecast is None and self._predictions:
             best = self._best()
             self._forecast = Forecast(self._predictions[best], self._error(), NAMES[best], self.samples)
@@ -102,12 +102,12 @@ class Series:
 
     def predictions(self) -> dict[str, float]:
         """The prediction of each predictor, by name."""
-        self._take_in()
+        self._process_pending()
         return dict(zip(NAMES, self._predictions, strict=False))
 
     def ratios(self) -> list[float]:
         """Ratios of recent values to their forecasts."""
-        self._take_in()
+        self._process_pending()
         return list(self._ratios)
 
     def quantile(self, q: float) -> float:
@@ -116,7 +116,7 @@ class Series:
 
     def relearn(self, values: Iterable[float]) -> None:
         """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""
-        self._take_in()
+        self._process_pending()
         self._forget()
         for value in values:
             self._take(min(max(value, SMALLEST), LARGEST))
@@ -147,7 +147,7 @@ class Series:
         self._means = len(pending)
         pending += odd
 
-    def _take_in(self) -> None:
+    def _process_pending(self) -> None:
         """Process pending values in order. Each is compared with the forecast from those before it; means are not, as they scatter less."""
         pending = self._pending
         if not pending:
@@ -240,14 +240,14 @@ class LinkSeries:
 
     def observe(self, size: float, seconds: float) -> None:
         if 0.0 <= size <= LARGEST and 0.0 <= seconds <= LARGEST:
-            self._pending.append((size, max(seconds, SHORTEST_S)))
+            self._pending.append((size, max(seconds, MIN_S)))
 
     def forecast(self, size: float) -> Forecast | None:
         """Seconds to transfer ``size`` bytes."""
         if self._pending:
-            self._take_in()
-        told = self.series.forecast()
-        return told and told._replace(value=(size + self._head) * told.value)
+            self._process_pending()
+        forecast = self.series.forecast()
+        return forecast and forecast._replace(value=(size + self._head) * forecast.value)
 
     def row(self) -> list[Any]:
         return [self._head, [list(pair) for pair in self._last], [list(pair) for pair in self._pending], self.series.row()]
@@ -261,7 +261,7 @@ class LinkSeries:
         link._pending.extend((size, seconds) for size, seconds in pending)
         return link
 
-    def _take_in(self) -> None:
+    def _process_pending(self) -> None:
         fitted = 0
         for place, (size, seconds) in enumerate(self._pending, 1):
             self.series.observe(seconds / (size + self._head))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Speedup = dict[int, tuple[int, float]]
 """By cores in units of 1/10000: number of ended tasks, and mean seconds for cost 1."""
 MAX_CLASSES = 1_000
-REMEMBERED = 20
+MAX_SAMPLES = 20
 """Maximum number of earlier tasks that count in the mean, so that it follows a change."""
 
 
@@ -30,7 +30,7 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
     cost = run.cost(task.id & INDEX_MASK) or 1.0
-    known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, REMEMBERED)
+    known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, MAX_SAMPLES)
 
 
 def table(state: State) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
         machine.pilot_status[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
 
-def pilot_gone(machine: Machine, item: i.PilotEndReported) -> None:
+def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
         # A site may forget a job. The heartbeats of its agents are better evidence.
@@ -68,7 +68,7 @@ def pilot_gone(machine: Machine, item: i.PilotEndReported) -> None:
         machine.effects.append(e.ReadSites())
 
 
-def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
+def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
     if item.trouble:
         machine.site_problems[item.site] = item
     else:
@@ -80,7 +80,7 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
     for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
         site, before = item.sites.get(name), known.get(name)
-        leaving = site is None and before is not None and _send_home(machine, name, f"site {name} was removed")
+        leaving = site is None and before is not None and _release_pilots(machine, name, f"site {name} was removed")
         if leaving and before is not None:
             # The site controller needs the configuration until the last pilot is gone.
             site = msgspec.structs.replace(before, paused=True)
@@ -108,7 +108,7 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
                 machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_user=True)
 
 
-def _send_home(machine: Machine, name: str, reason: str) -> bool:
+def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
     """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
@@ -119,11 +119,11 @@ def _send_home(machine: Machine, name: str, reason: str) -> bool:
     return bool(pilots)
 
 
-NEWS: dict[type, Callable[[Machine, Any], None]] = {
+HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.PilotAccepted: pilot_accepted,
     i.PilotSeen: pilot_seen,
-    i.PilotEndReported: pilot_gone,
-    i.SiteReachability: site_spoke,
+    i.PilotEndReported: pilot_end_reported,
+    i.SiteReachability: site_reachability,
     i.CredentialsSeen: credential_status.credentials_seen,
     i.SitesRead: sites_read,
 }
@@ -149,7 +149,7 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         machine.record(f.SiteUseChanged(name, pilots))
         machine.decide_again = True
         if pilots is None:
-            _send_home(machine, name, f"the pool no longer uses site {name}")
+            _release_pilots(machine, name, f"the pool no longer uses site {name}")
     return {"site": name, "pilots": pilots}
 
 
@@ -167,8 +167,8 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if there + count > site.max_pilots:
         text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
-    wish = PilotProposal(name, site.pilot_size, "somebody asked for it")
-    return {"pilots": [machine.request_pilot(wish, by_user=True) for _ in range(count)]}
+    proposal = PilotProposal(name, site.pilot_size, "somebody asked for it")
+    return {"pilots": [machine.request_pilot(proposal, by_user=True) for _ in range(count)]}
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from pilotfish.model.site import LOCAL, PilotSize, Site
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
 
-WORTH_S = 60.0
+MIN_WORK_S = 60.0
 """Minimum seconds of work for which one more core is worthwhile."""
 UNKNOWN_CORES = 4.0
 """Assumed cores of a machine with unknown size whose agent has not joined."""
 UNKNOWN = 1 << 62
 """Larger than any request: an unknown amount excludes no task."""
 MAX_SIZES = 2000
-NODES_APART_S = 60.0
+NODE_JOIN_WAIT_S = 60.0
 """Seconds to wait for the other nodes of a pilot after its first one joined."""
 START_S = 30.0
 """Assumed seconds that a pilot needs to start and end, before one was observed."""
@@ -65,7 +65,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
         places = tuple(site.name for site in sites if fits_site(shape, site))
         if places:
             demand.tasks += count
-            work.append(WaitingTasks(shape, size_for(shape), _worth(shape, count), places))
+            work.append(WaitingTasks(shape, size_for(shape), _worthwhile(shape, count), places))
     _fill_workers(state, work, now)
     _fill_coming(state, work, demand, now)
     for waiting in work:
@@ -101,7 +101,7 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
             continue
         if not pilot.joined:
             groups.setdefault(pilot.replica_of or pilot.id, []).append(pilot)
-        elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODES_APART_S for name in pilot.workers):
+        elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODE_JOIN_WAIT_S for name in pilot.workers):
             _fill_pilot(state, pilot, work)
     for members in groups.values():
         served = _fill_pilot(state, members[0], work)
@@ -214,8 +214,8 @@ def size_for(shape: TaskShape) -> PilotSize:
     return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
 
 
-def _worth(shape: TaskShape, count: int) -> int:
+def _worthwhile(shape: TaskShape, count: int) -> int:
     """Number of tasks to run at once that is worthwhile. Several short tasks must follow each other on one core."""
     if not shape.samples:
         return count
-    return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / WORTH_S)))
+    return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / MIN_WORK_S)))

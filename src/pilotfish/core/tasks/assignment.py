@@ -94,42 +94,42 @@ def send_all(
     copies: bool = False,
 ) -> None:
     known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
-    parcelling = AssignmentBuilder(known, copies)
+    builder = AssignmentBuilder(known, copies)
     for task in tasks:
-        _add(machine, connection, parcelling, task, cores.get(task.id, 0.0))
-        if parcelling.size > BYTES_PER_MESSAGE:
-            _send(machine, connection, parcelling, kind)
-            parcelling = AssignmentBuilder(known, copies)
-    if parcelling.tasks:
-        _send(machine, connection, parcelling, kind)
+        _add(machine, connection, builder, task, cores.get(task.id, 0.0))
+        if builder.size > BYTES_PER_MESSAGE:
+            _send(machine, connection, builder, kind)
+            builder = AssignmentBuilder(known, copies)
+    if builder.tasks:
+        _send(machine, connection, builder, kind)
 
 
-def _add(machine: Machine, connection: WorkerConnection, parcelling: AssignmentBuilder, task: Task, cores: float) -> None:
+def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> None:
     whole = not connection.shares
     run = task.shape.run
     number = run.id << INDEX_BITS | task.spec
     launch = multi_node.with_hosts(machine.state, task) if machine.state.multi_node_workers else None
-    if number not in parcelling.known or launch is not None:
-        parcelling.known[number] = None
+    if number not in builder.known or launch is not None:
+        builder.known[number] = None
         spec = machine.state.spec_of(task)
         length = sent_bytes(spec.code, whole)
-        parcelling.codes.append(spec.code)
+        builder.codes.append(spec.code)
         contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
         words = (spec.requirement, spec.rank, spec.tags)
-        parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
-        parcelling.size += length
+        builder.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
+        builder.size += length
     length = sent_bytes(task.payload, whole)
     memory = task.failure_counts.memory if task.failure_counts else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
-    attempt = machine.state.copies[task].attempt if parcelling.copies else task.attempt
+    attempt = machine.state.copies[task].attempt if builder.copies else task.attempt
     intermediate = tuple(intermediate_files.inputs_of(task)) if run.expected_files or run.earlier_files else ()
-    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
-    parcelling.payloads.append(task.payload)
-    parcelling.size += length + ROW_BYTES * (len(contents) + len(intermediate))
+    builder.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
+    builder.payloads.append(task.payload)
+    builder.size += length + ROW_BYTES * (len(contents) + len(intermediate))
 
 
-def _send(machine: Machine, connection: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
+def _send(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
     assert connection.link is not None
-    message = kind(parcelling.specs, parcelling.tasks)
-    machine.effects.append(e.Send(connection.link, message, parcelling.codes + parcelling.payloads, not connection.shares))
+    message = kind(builder.specs, builder.tasks)
+    machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))

@@ -93,6 +93,6 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
     return {account: total / samples / 1e6 if samples else UNKNOWN_S for account, (total, samples) in known.items()}
 
 
-def standing(account: ShareAccount, typical: float) -> float:
+def weighted_usage(account: ShareAccount, typical: float) -> float:
     """Usage by weight, including what running tasks will still use. The share with the least comes first."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

@@ -70,7 +70,7 @@ def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
 # --- how facts change it ----------------------------------------------------------------------------------------------------------
 
 
-def formed(state: State, fact: f.TasksAssigned, at: float) -> None:
+def occupy_nodes(state: State, fact: f.TasksAssigned, at: float) -> None:
     for number, names in fact.other_workers.items():
         task = state.task(number)
         others = [state.workers[name] for name in names]
@@ -81,7 +81,7 @@ def formed(state: State, fact: f.TasksAssigned, at: float) -> None:
         state.multi_node_workers[task] = [state.workers[fact.worker], *others]
 
 
-def disband(state: State, task: Task, at: float) -> None:
+def free_nodes(state: State, task: Task, at: float) -> None:
     """Free all workers of an attempt that is over."""
     for worker in state.multi_node_workers.pop(task, ()):
         take_away(worker, task, at)

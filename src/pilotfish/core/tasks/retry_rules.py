@@ -22,7 +22,7 @@ import msgspec
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.pilots.unmet_demand import fits_site, usable_sites
 from pilotfish.core.state import FRESH, UNIT, FailureCounts, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.speculative_copies import is_doubled
+from pilotfish.core.tasks.speculative_copies import has_copy
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
@@ -36,8 +36,8 @@ SUSPECT_AFTER = 2
 """Number of workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
-WORTH_NOTING_S = 1.0
-LONGER = 1.05
+MIN_CUT_OFF_S = 1.0
+GROWTH_OF_WALLTIME = 1.05
 
 
 def judge(
@@ -70,13 +70,13 @@ def judge(
     elif failure.blame in ("worker", "site"):
         budget, avoid = "losses", True
         final = failure_counts.losses + failure_counts.deaths >= spec.losses
-    elif _doubtful(state, worker, task, failure):
+    elif _is_doubtful(state, worker, task, failure):
         budget, avoid = "second_opinions", True
     else:
         budget = "failures"
         final = failure_counts.failures >= spec.retries
     fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0 if final else memory, avoid, failure_counts.suspect, usage, output)
-    return _spared(fact) if is_doubled(state, task) else fact
+    return _reduced_charge(fact) if has_copy(state, task) else fact
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
@@ -94,10 +94,10 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
         suspect = suspect or deaths >= SUSPECT_AFTER
     budget = "deaths" if died and task.shape.nodes == 1 else "losses"
     fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0, False, suspect and not final, (0, 0, 0), b"")
-    return _spared(fact) if is_doubled(state, task) else fact
+    return _reduced_charge(fact) if has_copy(state, task) else fact
 
 
-def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
+def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
     """Reduce the charge when another attempt of the task continues: a copy costs no retry and ends no task.
 
     Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
@@ -112,18 +112,18 @@ def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
     More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
     tasks have few shapes.
     """
-    if worker.ends_at is None or ran_s < WORTH_NOTING_S:
+    if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
     life_s = worker.ends_at - worker.joined_at
-    return (pilot_s or LONGER * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
+    return (pilot_s or GROWTH_OF_WALLTIME * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
 
 
 def _more_memory(state: State, task: Task) -> int:
     """Twice the memory of the last attempt if a worker has it; else the largest amount of any worker, if that is more; else 0."""
-    had = dict(task.shape.needs).get(MEMORY, 0)
+    current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
-    wanted = min(2 * had, largest)
-    return wanted // UNIT if wanted > had > 0 else 0
+    wanted = min(2 * current, largest)
+    return wanted // UNIT if wanted > current > 0 else 0
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
@@ -138,7 +138,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
     return any(view.name not in tried and fits_site(shape, view) for view in usable_sites(state))
 
 
-def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
+def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
     """Whether this worker fails one task after the other while another worker that could run this task does well."""
     if (
         failure.cause not in DOUBTED_CAUSES

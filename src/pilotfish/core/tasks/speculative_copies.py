@@ -29,12 +29,12 @@ def attempt_at(state: State, worker: Worker, task: Task) -> int:
     return next((number for holder, number in attempts(state, task) if holder is worker), 0)
 
 
-def is_doubled(state: State, task: Task) -> bool:
+def has_copy(state: State, task: Task) -> bool:
     copy = state.copies.get(task)
     return copy is not None and copy.worker is not None
 
 
-def is_seen_running(worker: Worker, task: Task) -> bool:
+def is_reported_running(worker: Worker, task: Task) -> bool:
     """Whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
@@ -59,18 +59,18 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
         task.shape.run.attempts += 1
 
 
-def won(state: State, worker: Worker, task: Task, at: float) -> None:
+def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
     """Keep the attempt at this worker, which has the result, and drop the other."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
-            _give_up(state, other, task, at)
+            _drop_attempt(state, other, task, at)
     state.copies.pop(task, None)
 
 
-def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
+def end_attempt(state: State, worker: Worker, task: Task, at: float) -> bool:
     """End the attempt at this worker, which has no result. Returns whether another attempt continues."""
-    if is_doubled(state, task):
-        _give_up(state, worker, task, at)
+    if has_copy(state, task):
+        _drop_attempt(state, worker, task, at)
         return True
     copy = state.copies.pop(task, None)
     if copy is not None:
@@ -78,7 +78,7 @@ def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
     return False
 
 
-def _give_up(state: State, worker: Worker, task: Task, at: float) -> None:
+def _drop_attempt(state: State, worker: Worker, task: Task, at: float) -> None:
     copy, first = state.copies[task], task.worker
     take_away(worker, task, at)
     if worker is first:

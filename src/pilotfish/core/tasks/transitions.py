@@ -41,12 +41,12 @@ def dequeue(state: State, task: Task) -> None:
     shape = task.shape
     shape.queue.pop(task, None)
     if task.contents:
-        _no_longer_wanting(shape, task)
+        _remove_by_content(shape, task)
     if not shape.queue:
         state.ready.pop(shape, None)
 
 
-def _no_longer_wanting(shape: TaskShape, task: Task) -> None:
+def _remove_by_content(shape: TaskShape, task: Task) -> None:
     for record in task.contents:
         queue_by_content = shape.queue_by_content.get(record)
         if queue_by_content is not None and queue_by_content.pop(task, task) is None and not queue_by_content:
@@ -94,18 +94,18 @@ def end(state: State, task: Task, new: int, at: float) -> None:
     state.unfinished -= 1
     if new == DONE and task.children:
         for index in task.children:
-            _needed_one_less(state, run.tasks[index])
+            _dependency_done(state, run.tasks[index])
         task.children = None
     if len(run.ended) == len(run.tasks):
-        maybe_ended(run, at)
+        mark_if_ended(run, at)
 
 
-def maybe_ended(run: Run, at: float) -> None:
+def mark_if_ended(run: Run, at: float) -> None:
     if run.finished and not run.ended_at:
         run.ended_at = at
 
 
-def _needed_one_less(state: State, task: Task) -> None:
+def _dependency_done(state: State, task: Task) -> None:
     task.waits_for -= 1
     if task.waits_for == 0 and task.state == WAITING:
         if task.shape.run.expected_files:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 
-_OF_A_WORKER = m.Hello, m.AgentDied
+_NAMING_WORKER = m.Hello, m.AgentDied
 """Messages that name their worker."""
 MAX_FULL_DISKS = 10
 """Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
 
 
-def hear(machine: Machine, spoke: i.AgentMessage) -> None:
+def handle(machine: Machine, spoke: i.AgentMessage) -> None:
     link, message, payloads = spoke.link, spoke.message, spoke.payloads
-    if isinstance(message, _OF_A_WORKER):
+    if isinstance(message, _NAMING_WORKER):
         known = machine.state.workers.get(message.worker)
         if known is not None and spoke.pilot and known.pilot != spoke.pilot:
             # The key of a pilot is valid for workers of that pilot only.
@@ -56,7 +56,7 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
         if message.gained or message.lost:
-            _holds(machine, worker, m.CacheReport(message.gained, message.lost))
+            _update_holders(machine, worker, m.CacheReport(message.gained, message.lost))
     elif isinstance(message, m.Heartbeat):
         _started(machine, worker, message.started)
         connection.transfers.update(machine.now, message.moving)
@@ -65,15 +65,15 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         if worker.state == DRAINING and not worker.held:
             leases.ask_to_drain(machine, worker)
     elif isinstance(message, m.CacheReport):
-        _holds(machine, worker, message)
+        _update_holders(machine, worker, message)
     elif isinstance(message, m.ClaimedTasks):
-        site_masters.claims(machine, worker, message)
+        site_masters.record_claimed(machine, worker, message)
     elif isinstance(message, m.DelegatedTasks):
-        site_masters.loans(machine, worker, message)
+        site_masters.requeue_missing(machine, worker, message)
     elif isinstance(message, m.DelegatedWorkers):
-        site_masters.vouch(machine, worker, message)
+        site_masters.update_served(machine, worker, message)
     elif isinstance(message, m.SiteMasterClaim):
-        site_masters.introduced(machine, worker, message.term)
+        site_masters.claimed(machine, worker, message.term)
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
     elif isinstance(message, m.Draining):
@@ -116,9 +116,9 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     machine.decide_again = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     if hello.info.get("empty"):
-        _holds(machine, worker, m.CacheReport([], [], True))
+        _update_holders(machine, worker, m.CacheReport([], [], True))
     site_masters.introduce(machine, worker)
-    site_masters.connected(machine, worker)
+    site_masters.worker_connected(machine, worker)
     _reconcile(machine, link, worker, hello.holding)
 
 
@@ -138,7 +138,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
     missing = [task for task, attempt in own if attempt and (task.id, attempt) not in held]
-    unseen = [task.id for task in missing if not speculative_copies.is_seen_running(worker, task)]
+    unseen = [task.id for task in missing if not speculative_copies.is_reported_running(worker, task)]
     if unseen:
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
@@ -167,7 +167,7 @@ def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> 
     tasks: dict[int, None] = {}
     for number, attempt in items:
         task = site_masters.find_current(machine, worker, number, attempt)
-        if task is not None and not speculative_copies.is_seen_running(worker, task):
+        if task is not None and not speculative_copies.is_reported_running(worker, task):
             tasks[number] = None
     if tasks:
         machine.record(f.TasksStarted(worker.id, list(tasks)))
@@ -201,7 +201,7 @@ def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payloa
     machine.release_payload(payload)
     if item.made:
         here = [made.digest for made in item.made if made.at_worker]
-        _holds(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.at_master]))
+        _update_holders(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.at_master]))
         needless = [made.digest for made in item.made if made.at_master and made.digest not in machine.state.contents]
         machine.effects.extend(e.ReleaseContent(digest) for digest in needless)
 
@@ -237,7 +237,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
         return
-    failure = _with_a_node_less(machine, task, item.failure) if machine.state.multi_node_workers else item.failure
+    failure = _blame_lost_node(machine, task, item.failure) if machine.state.multi_node_workers else item.failure
     fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
         machine.release_payload(payload)
@@ -252,7 +252,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         machine.set_timer(until, "quarantine", worker.id)
 
 
-def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
+def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
     """Blame the worker when a multi-node task fails because one of its nodes died. The task may notice that before the master does."""
     others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.connections[other.id].link is None), None)
@@ -261,7 +261,7 @@ def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure
     return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
 
 
-def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
+def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
     """Journal only contents that a run needs, because a cache may be full of others. Remember the rest for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
@@ -283,7 +283,7 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
         machine.send(connection.link, m.ReleaseContents(needless))
 
 
-def find_again(machine: Machine, digests: Iterable[str]) -> None:
+def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:
     """Record which workers already hold contents that a run needs now."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
@@ -298,7 +298,7 @@ def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) ->
     tasks: dict[int, None] = {}
     for number, attempt in items:
         if (
-            site_masters.is_lent(machine, worker, number, attempt)
+            site_masters.is_delegated(machine, worker, number, attempt)
             or site_masters.find_current(machine, worker, number, attempt) is not None
         ):
             tasks[number] = None

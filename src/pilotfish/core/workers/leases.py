@@ -99,8 +99,8 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
 def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> None:
     """Remove a worker that holds no tasks, and retire its agent if it is connected."""
     machine.record(f.WorkerEnded(worker.id, lost, reason))
-    machine.caches.gone(worker.id)
-    site_masters.gone(machine, worker)
+    machine.caches.forget(worker.id)
+    site_masters.worker_ended(machine, worker)
     connection = machine.connections.pop(worker.id, None)
     if connection is not None and connection.link is not None:
         machine.agent_links.pop(connection.link, None)

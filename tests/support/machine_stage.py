@@ -78,7 +78,7 @@ class Stage:
     def _take(self, turn: Turn) -> list[e.Effect]:
         check(self.machine.state)
         if turn.facts:
-            record = encode_record(TurnRecord(turn.at, turn.facts))  # type: ignore[arg-type]
+            record = encode_record(TurnRecord(turn.at, turn.facts))
             self.journal.append(record)
             again = decode_record(record)
             for fact in again.facts:

@@ -45,27 +45,6 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
 class TaskShape:
     """Ready tasks of one run that are equal to a policy: same priority, needs, time limit and tags."""
 
-    __slots__ = (
-        "__weakref__",
-        "cores_max",
-        "least_s",
-        "made_from",
-        "mean_us",
-        "needs",
-        "no_directory_sites",
-        "nodes",
-        "priority",
-        "queue",
-        "queue_by_content",
-        "rank",
-        "requirement",
-        "run",
-        "samples",
-        "served",
-        "tags",
-        "time_s",
-    )
-
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
         needs = dict(in_units(spec.request.amounts()))
@@ -104,45 +83,38 @@ class TaskShape:
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
+@dataclass(slots=True)
 class FailureCounts:
-    """Counts of failed attempts of one task. Most tasks have none."""
+    """Counts of failed attempts of one task. Most tasks have none. The order of the fields is the row in snapshots."""
 
-    __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.losses = 0
-        self.deaths = 0
-        self.crashes = 0
-        self.ooms = 0
-        self.second_opinions = 0
-        self.suspect = False
-        self.avoid = ""
-        self.memory = 0
-        self.least_s = 0.0
-
-    def as_row(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+    avoid: str = ""
+    crashes: int = 0
+    deaths: int = 0
+    failures: int = 0
+    least_s: float = 0.0
+    losses: int = 0
+    memory: int = 0
+    ooms: int = 0
+    second_opinions: int = 0
+    suspect: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class ContentRecord:
     """One content. ``holders``: workers that have it; ``at_master``: the master has it in its own store."""
 
-    __slots__ = ("at_master", "digest", "holders", "inode", "maker", "mtime_ns", "path", "runs", "size")
-
-    def __init__(self, digest: str, size: int) -> None:
-        self.digest = digest
-        self.size = size
-        self.path = ""
-        """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
-        self.mtime_ns = 0
-        self.inode = 0
-        self.at_master = False
-        self.maker = 0
-        """Id of the task that made it; 0 for a user's file."""
-        self.holders: dict[str, None] = {}
-        self.runs = 0
-        """Number of runs that need it or made it."""
+    digest: str
+    size: int
+    path: str = ""
+    """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
+    mtime_ns: int = 0
+    inode: int = 0
+    at_master: bool = False
+    maker: int = 0
+    """Id of the task that made it; 0 for a user's file."""
+    holders: dict[str, None] = field(default_factory=dict)
+    runs: int = 0
+    """Number of runs that need it or made it."""
 
     @property
     def is_nowhere(self) -> bool:
@@ -154,38 +126,22 @@ class ContentRecord:
         return Content(self.digest, self.size, self.path, self.mtime_ns, self.inode)
 
 
+@dataclass(slots=True, eq=False)
 class Task:
-    __slots__ = (
-        "attempt",
-        "children",
-        "contents",
-        "failure",
-        "failure_counts",
-        "id",
-        "output",
-        "payload",
-        "shape",
-        "spec",
-        "state",
-        "waits_for",
-        "worker",
-    )
-
-    def __init__(self, id: int, spec: int, shape: TaskShape, payload: Payload) -> None:
-        self.id = id
-        self.spec = spec
-        self.shape = shape
-        self.payload = payload
-        self.state = READY
-        self.attempt = 0
-        self.worker: Worker | None = None
-        self.output: Payload = b""
-        self.failure: Failure | None = None
-        self.failure_counts: FailureCounts | None = None
-        self.waits_for = 0
-        self.children: list[int] | None = None
-        self.contents: tuple[ContentRecord, ...] = ()
-        """Inputs of this task alone, besides the contents of its spec."""
+    id: int
+    spec: int
+    shape: TaskShape
+    payload: Payload
+    state: int = READY
+    attempt: int = 0
+    worker: Worker | None = None
+    output: Payload = b""
+    failure: Failure | None = None
+    failure_counts: FailureCounts | None = None
+    waits_for: int = 0
+    children: list[int] | None = None
+    contents: tuple[ContentRecord, ...] = ()
+    """Inputs of this task alone, besides the contents of its spec."""
 
     @property
     def suspect(self) -> bool:

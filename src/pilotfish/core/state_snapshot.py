@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -71,21 +72,8 @@ def _run_row(run: Run) -> list[Any]:
     ]
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
-    return [
-        run.id,
-        run.uid,
-        run.options,
-        times,
-        run.closed,
-        run.paused,
-        run.advanced,
-        run.taken,
-        run.attempts,
-        run.specs,
-        columns,
-        shapes,
-        list(run.contents),
-    ]
+    progress = [run.closed, run.paused, run.advanced, run.taken, run.attempts]
+    return [run.id, run.uid, run.options, times, *progress, run.specs, columns, shapes, list(run.contents)]
 
 
 def _restore_run(state: State, row: Any) -> None:
@@ -119,7 +107,7 @@ def _task_row(task: Task) -> list[Any]:
     """Write a task as a row. Most tasks have only a spec, a payload and a state; their rows are short."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
     if task.failure or task.failure_counts or task.waits_for or task.children or task.contents:
-        row += [task.failure, task.failure_counts and task.failure_counts.as_row(), task.waits_for, task.children]
+        row += [task.failure, task.failure_counts and astuple(task.failure_counts), task.waits_for, task.children]
         row.append([record.digest for record in task.contents])
     return row
 
@@ -147,9 +135,7 @@ def _restore_rest(run: Run, task: Task, failure: Any, failure_counts: Any, waits
     task.failure = failure and msgspec.convert(failure, Failure)
     task.waits_for, task.children = waits_for, children
     if failure_counts:
-        task.failure_counts = FailureCounts()
-        for name, value in zip(FailureCounts.__slots__, failure_counts, strict=True):
-            setattr(task.failure_counts, name, value)
+        task.failure_counts = FailureCounts(*failure_counts)
         task.shape = run.shape_for(task.spec, task.failure_counts.memory, task.failure_counts.least_s)
 
 

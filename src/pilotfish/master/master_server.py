@@ -324,7 +324,7 @@ class MasterServer:
         others get theirs after the sync, which runs while the messages are encoded.
         """
         if turn.facts:
-            self._write(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+            self._write(encode_record(TurnRecord(turn.at, turn.facts)))
         for link in self._prepare(turn.effects, near=True).values():
             link.flush()
         if turn.facts:

@@ -5,7 +5,7 @@ A fact about many tasks has columns, because one fact per task would cost more t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 from msgspec import Struct
@@ -325,47 +325,10 @@ class Restored(Fact, frozen=True, tag="restored"):
     row: Any
 
 
-AnyFact = (
-    MasterStarted
-    | PoolSized
-    | RunOpened
-    | SpecsAdded
-    | TasksAdded
-    | LinkMeasured
-    | ApplicationAdvanced
-    | RunClosed
-    | RunPaused
-    | RunOptionsChanged
-    | OutputsTaken
-    | RunForgotten
-    | TasksAssigned
-    | TasksDelegated
-    | TasksClaimed
-    | TasksDuplicated
-    | TasksStarted
-    | TasksDone
-    | TasksRecalled
-    | TasksReturned
-    | AttemptFailed
-    | TasksSkipped
-    | TasksCancelled
-    | RunCancelled
-    | WorkerJoined
-    | WorkerDraining
-    | WorkerQuarantined
-    | WorkerEnded
-    | ReplicasChanged
-    | PilotRequested
-    | PilotSubmitted
-    | PilotEnding
-    | PilotEnded
-    | SiteHeld
-    | SiteDescribed
-    | SiteUseChanged
-    | KeyRevoked
-    | RequestAnswered
-    | Restored
-)
+if TYPE_CHECKING:
+    AnyFact = Fact
+else:
+    AnyFact = Union[tuple(Fact.__subclasses__())]  # noqa: UP007 - not known before it runs
 
 
 class TurnRecord(Struct, frozen=True, array_like=True):

@@ -200,7 +200,7 @@ class SimulatedMaster:
         if self.world.journal.full:
             self.world.after(RETRY_FULL_S, self._write, turn)
             return
-        self.world.journal.append(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+        self.world.journal.append(encode_record(TurnRecord(turn.at, turn.facts)))
         if not self._doomed(BEFORE_SYNC, turn):
             self.world.after(self.world.sync_s(), self._written, turn)
 

@@ -89,7 +89,7 @@ def replay_without(missing: set[int]) -> State:
         for fact in turn.facts:
             assert isinstance(fact, f.Fact)
             if holes:
-                apply_repaired(state, fact, turn.at)  # type: ignore[arg-type]
+                apply_repaired(state, fact, turn.at)
             else:
                 apply(state, fact, turn.at)
     if holes:

@@ -46,21 +46,6 @@ class Forecast(NamedTuple):
 class Series:
     """A series of positive values, such as durations and rates. Zero counts as ``SMALLEST``; negative and non-finite values are ignored."""
 
-    __slots__ = (
-        "_errors",
-        "_forecast",
-        "_mean",
-        "_means",
-        "_order",
-        "_pending",
-        "_predictions",
-        "_ratios",
-        "_smoothed",
-        "_taken",
-        "_window",
-        "samples",
-    )
-
     def __init__(self) -> None:
         self.samples = 0
         """Number of observations, including those that were condensed."""

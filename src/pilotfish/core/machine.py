@@ -14,8 +14,7 @@ from typing import Any
 
 from pilotfish.core.apply import apply
 from pilotfish.core.clients import client_messages, pool_commands, subscriptions
-from pilotfish.core.connections import WorkerConnection
-from pilotfish.core.data.worker_reports import ReportedCaches
+from pilotfish.core.connections import ReportedCaches, WorkerConnection
 from pilotfish.core.pilots import site_events
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_events import events_of
@@ -32,7 +31,6 @@ from pilotfish.core.policy_interface import (
 )
 from pilotfish.core.state import State, Task
 from pilotfish.core.tasks import assignment
-from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate, may_retire
 from pilotfish.core.workers import agent_messages, leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -252,7 +250,7 @@ class Machine:
 
     def _policy_view(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
-        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
+        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(assignment.can_take, self), divide)
 
     def _decide(self) -> None:
         self.decide_again = False
@@ -283,13 +281,13 @@ class Machine:
         for proposal in self.policy.propose(view):
             if isinstance(proposal, RecallProposal):
                 assignment.recall(self, proposal)
-            elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
+            elif isinstance(proposal, DelegationProposal) and assignment.may_delegate(self, proposal):
                 site_masters.delegate(self, proposal.worker, proposal.tasks)
-            elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
+            elif isinstance(proposal, CopyProposal) and assignment.may_copy(self, proposal):
                 assignment.duplicate(self, proposal)
-            elif isinstance(proposal, RetireProposal) and may_retire(self, proposal):
+            elif isinstance(proposal, RetireProposal) and assignment.may_retire(self, proposal):
                 leases.drain(self, proposal.worker, proposal.reason)
-            elif isinstance(proposal, AssignmentProposal) and may_assign(self, proposal):
+            elif isinstance(proposal, AssignmentProposal) and assignment.may_assign(self, proposal):
                 assignment.assign(self, proposal)
             else:
                 self.refused_proposals += 1

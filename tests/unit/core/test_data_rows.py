@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.core.data.worker_reports import TransferReport
+from pilotfish.core.connections import TransferReport
 from pilotfish.core.explain import run_reasons, task_reasons
 from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import run_reasons, site_rows, task_reasons
+from pilotfish.core.explain import run_reasons, site_reasons, task_reasons
 from pilotfish.core.explain.lookup import (
     NamedObject,
     NamedPilot,
@@ -282,9 +282,9 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if isinstance(subject, Worker):
         return task_reasons.explain_worker(machine, subject)
     if isinstance(subject, NamedPilot):
-        return site_rows.explain_pilot(machine, subject)
+        return site_reasons.explain_pilot(machine, subject)
     if isinstance(subject, NamedSite):
-        return site_rows.explain_site(machine, subject)
+        return site_reasons.explain_site(machine, subject)
     return run_reasons.explain_run(machine, subject)
 
 
@@ -322,7 +322,7 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "task": _one_task,
     "payload": _payload,
     "workers": _workers,
-    "sites": site_rows.sites,
+    "sites": site_reasons.sites,
     "data": _data,
     "forecasts": _forecasts,
     "why": _why,

@@ -213,6 +213,17 @@ class Machine:
     def send(self, link: int, message: m.Message, payloads: list[Any] | None = None) -> None:
         self.effects.append(e.Send(link, message, payloads or []))
 
+    def link_of(self, worker: str) -> int | None:
+        """The open link to a worker; None if it is not connected."""
+        connection = self.connections.get(worker)
+        return connection.link if connection is not None else None
+
+    def send_to_worker(self, worker: str, message: m.Message) -> None:
+        """Send a message to a worker if it is connected."""
+        link = self.link_of(worker)
+        if link is not None:
+            self.send(link, message)
+
     def peeked(self, message: m.Peeked, payloads: list[Any]) -> None:
         client_messages.peeked(self, message, payloads)
 
@@ -312,8 +323,7 @@ class Machine:
             return False
         if record is None or record.site is None:
             return True
-        there = sum(1 for pilot in self.state.pilots.values() if pilot.site == proposal.site and pilot.state <= ACTIVE)
-        return not record.site.paused and not record.held and there < record.site.max_pilots
+        return not record.site.paused and not record.held and len(self.state.pilots_at(proposal.site)) < record.site.max_pilots
 
     def request_pilot(self, proposal: PilotProposal, by_user: bool = False) -> str:
         pilot = f"{proposal.site}-{self.state.next_pilot}"

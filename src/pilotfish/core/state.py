@@ -17,7 +17,7 @@ from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
 from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile
-from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
+from pilotfish.model.states import ACTIVE, DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
 from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
@@ -412,6 +412,10 @@ class State:
         worker.count_room()
         if worker.ahead:
             self.prefetching_workers[worker] = None
+
+    def pilots_at(self, site: str) -> list[Pilot]:
+        """Pilots of a site that are requested, submitted or active."""
+        return [pilot for pilot in self.pilots.values() if pilot.site == site and pilot.state <= ACTIVE]
 
     def find_task(self, task: int) -> Task | None:
         run = self.runs.get(task >> ids.INDEX_BITS)

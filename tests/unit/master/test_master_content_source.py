@@ -55,9 +55,9 @@ class Stage:
             workers={name: SimpleNamespace(id=name, site="pond") for name in names},
             sites={"pond": SimpleNamespace(site=SimpleNamespace(transfers=transfers))},
         )
-        connection = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
+        connections = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
         pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
-        machine: Any = Guarded(SimpleNamespace(state=state, connection=connection))
+        machine: Any = Guarded(SimpleNamespace(state=state, connections=connections))
         self.told: list[i.Input] = []
         self.calls = LoopCalls(schedule or (lambda act: act()))
         meter = LinkMeter(lambda asker: "pond", lambda: None)

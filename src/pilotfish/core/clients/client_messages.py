@@ -253,14 +253,14 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far. The reply is passed to the client later."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
-    connection = machine.connections.get(task.worker.id) if task.worker is not None else None
-    if connection is None or connection.link is None:
+    to_worker = machine.link_of(task.worker.id) if task.worker is not None else None
+    if to_worker is None:
         machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
         return
     subscriptions = machine.subscriptions
     subscriptions.next_peek += 1
     subscriptions.peeks[subscriptions.next_peek] = (link, message.query)
-    machine.send(connection.link, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
+    machine.send(to_worker, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
     machine.set_timer(machine.now + PEEK_S, "peek", str(subscriptions.next_peek))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,14 +55,6 @@ def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         machine.record(f.TasksCancelled([task.id for task in live], reason))
         machine.after_failure(live)
     return {"cancelled": len(live)}
-
-
-def _pause(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _set_paused(machine, arguments, True)
-
-
-def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _set_paused(machine, arguments, False)
 
 
 def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
@@ -176,17 +169,15 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 def _release_contents(machine: Machine, run: Run) -> None:
     """Release contents that no other run needs, at the master and at workers."""
-    kept: dict[int, list[str]] = {}
+    kept: dict[str, list[str]] = {}
     for record in replicas.used_only_by(machine.state, run):
         if record.at_master:
             machine.effects.append(e.ReleaseContent(record.digest))
         elif record.maker:
             for worker in record.holders:
-                connection = machine.connections.get(worker)
-                if connection is not None and connection.link is not None:
-                    kept.setdefault(connection.link, []).append(record.digest)
-    for link, digests in kept.items():
-        machine.send(link, m.ReleaseContents(digests))
+                kept.setdefault(worker, []).append(record.digest)
+    for worker, digests in kept.items():
+        machine.send_to_worker(worker, m.ReleaseContents(digests))
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -239,8 +230,8 @@ def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "cancel": _cancel,
-    "pause": _pause,
-    "resume": _resume,
+    "pause": partial(_set_paused, paused=True),
+    "resume": partial(_set_paused, paused=False),
     "set": _set,
     "rerun": _rerun,
     "forget": _forget,

@@ -15,8 +15,6 @@ from pilotfish.model.states import ASSIGNED, DRAINING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MISSING_INPUT = "missing-input"
-
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     """Why an assigned task waits for inputs; None if its worker has them all."""
@@ -67,9 +65,8 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     """Workers have room for the task, but none at the site where an input was kept."""
     state = machine.state
-    links = {name: connection.link for name, connection in machine.connections.items()}
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
-    present = (worker for worker in taking if links.get(worker.id) is not None)
+    present = (worker for worker in taking if machine.link_of(worker.id) is not None)
     able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
     if not able or any(can_get_inputs(state, task, worker.site) for worker in able):
         return None

@@ -131,7 +131,6 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
 
 
 def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
-    connection = machine.connections.get(worker.id)
     state = WORKER_STATES[worker.state]
     if worker.state == JOINED:
         state = "quarantined" if worker.quarantined_until else "busy" if worker.held else "idle"
@@ -140,7 +139,7 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
         "pilot": worker.pilot,
         "site": worker.site,
         "state": state,
-        "connected": connection is not None and connection.link is not None,
+        "connected": machine.link_of(worker.id) is not None,
         "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
         "free": {name: amount / UNIT for name, amount in worker.free.items()},
         "running": len(worker.active),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.explain import remedies
 from pilotfish.core.explain.lookup import NamedPilot, NamedSite
-from pilotfish.core.explain.reasons import Reason, answer, make_reason
+from pilotfish.core.explain.reasons import Reason, answer, make_reason, show_amount
 from pilotfish.core.pilots.credential_status import credential_rows, unusable_credentials
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
@@ -112,9 +112,8 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
         amount = needs.get(resource, 0)
         if amount > most * UNIT and (most or resource == GPUS):
             wanted = math.ceil(amount / UNIT)
-            shown = show_bytes(amount / UNIT) if resource == MEMORY else f"{amount / UNIT:g} {resource}"
             has = show_bytes(most) if resource == MEMORY else f"{most:g}"
-            text = f"a task asks for {shown}, a pilot of site {name} has {has}"
+            text = f"a task asks for {show_amount(resource, amount)}, a pilot of site {name} has {has}"
             return make_reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
     if shape.nodes > nodes_of_pilot(shape.nodes, site, traits):
         text = f"a task asks for {shape.nodes} nodes of one pilot; pilots of site {name} ({site.backend}) have {site.nodes}"
@@ -157,13 +156,11 @@ def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Si
     for resource, amount in shape.needs:
         largest = max(worker.capacity.get(resource, 0) for worker in workers)
         if largest < amount and resource in (CORES, MEMORY):
-            text = f"a task asks for {_shown(resource, amount)}, the largest machine of site {name} has {_shown(resource, largest)}"
+            text = (
+                f"a task asks for {show_amount(resource, amount)}, the largest machine of site {name} has {show_amount(resource, largest)}"
+            )
             return make_reason("too-big", text, f"pilotfish site set {name} {resource}={math.ceil(amount / UNIT)}")
     return None
-
-
-def _shown(resource: str, amount: int) -> str:
-    return f"{show_bytes(amount / UNIT)} of memory" if resource == MEMORY else f"{amount / UNIT:g} {resource}"
 
 
 def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
@@ -203,7 +200,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
         return make_reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
-    coming = [pilot for pilot in _present(machine, name) if not pilot.joined]
+    coming = [pilot for pilot in machine.state.pilots_at(name) if not pilot.joined]
     if coming:
         shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])
         text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
@@ -211,14 +208,10 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
     return None
 
 
-def _present(machine: Machine, name: str) -> list[Pilot]:
-    return [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]
-
-
 def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
     """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
     assert record.site is not None
-    site, pilots = record.site, _present(machine, name)
+    site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
         text = f"site {name} has {len(pilots)} pilots, as many as it may"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")

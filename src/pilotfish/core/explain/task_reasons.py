@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data.data_reasons import (
-    MISSING_INPUT,
     fixes_for_missing_input,
     kept_elsewhere,
     lost_input,
@@ -14,7 +13,7 @@ from pilotfish.core.data.data_reasons import (
     waits_for_inputs,
     waits_for_outputs,
 )
-from pilotfish.core.explain.reasons import Reason, answer, count, make_reason
+from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, too_few_nodes
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
@@ -36,7 +35,7 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY, Failure
+from pilotfish.model.task import CORES, MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure
 from pilotfish.portable.expressions.evaluation import Expression
 from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
@@ -106,9 +105,8 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
         reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
-    connection = machine.connections.get(task.worker.id)
     unreachable = None
-    if connection is None or connection.link is None:
+    if machine.link_of(task.worker.id) is None:
         text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
         unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
@@ -178,7 +176,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
-    reached = [worker for worker in usable if (connection := machine.connections.get(worker.id)) and connection.link is not None]
+    reached = [worker for worker in usable if machine.link_of(worker.id) is not None]
     if not reached:
         return [make_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
@@ -209,7 +207,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
         if largest < amount:
-            lacks.append(f"{_show(name, amount)} asked for, the largest worker has {_show(name, largest)}")
+            lacks.append(f"{show_amount(name, amount)} asked for, the largest worker has {show_amount(name, largest)}")
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
     wanted = dict(needs).get(CORES, 0)
@@ -219,12 +217,6 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
         else []
     )
     return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
-
-
-def _show(name: str, amount: int) -> str:
-    if name == MEMORY:
-        return f"{show_bytes(amount / UNIT)} of memory"
-    return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
@@ -282,11 +274,10 @@ def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     if worker.id not in machine.state.workers:
         return answer(subject, state, [make_reason("ended", worker.reason, "pilotfish workers --all")])
     reasons = []
-    connection = machine.connections.get(worker.id)
     if worker.quarantined_until:
         left = worker.quarantined_until - machine.now
         reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
-    if connection is None or connection.link is None:
+    if machine.link_of(worker.id) is None:
         reasons.append(make_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
         text = f"it runs {count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"

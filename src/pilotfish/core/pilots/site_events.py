@@ -11,6 +11,7 @@ import msgspec
 from pilotfish.core.explain.lookup import find_site
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
+from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
@@ -101,8 +102,8 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
     """Cancel queued pilots after a change of the keys in SUBMITTED_WITH. New ones are submitted with the new values."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
-    for pilot in list(machine.state.pilots.values()):
-        if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
+    for pilot in machine.state.pilots_at(name):
+        if not pilot.joined:
             machine.end_pilot(pilot.id, f"site {name} is described anew")
             if pilot.by_user and not site.paused:
                 machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_user=True)
@@ -112,11 +113,16 @@ def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
     """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
-        if not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, reason)
-        for worker in list(pilot.workers):
-            leases.drain(machine, machine.state.workers[worker], reason)
+        _release_pilot(machine, pilot, reason)
     return bool(pilots)
+
+
+def _release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
+    """Cancel a pilot if it is queued; drain its workers if it runs."""
+    if not pilot.joined and pilot.state <= ACTIVE:
+        machine.end_pilot(pilot.id, reason, cause)
+    for worker in list(pilot.workers):
+        leases.drain(machine, machine.state.workers[worker], reason)
 
 
 HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
@@ -163,7 +169,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
     if site.paused:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
-    there = sum(1 for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE)
+    there = len(machine.state.pilots_at(name))
     if there + count > site.max_pilots:
         text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
@@ -178,10 +184,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
     found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_user]
     for pilot in found:
-        if not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, reason, UNNEEDED)
-        for worker in list(pilot.workers):
-            leases.drain(machine, machine.state.workers[worker], reason)
+        _release_pilot(machine, pilot, reason, UNNEEDED)
     return {"pilots": [pilot.id for pilot in found]}
 
 

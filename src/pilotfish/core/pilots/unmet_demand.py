@@ -37,7 +37,7 @@ def usable_sites(state: State) -> list[SiteView]:
         SiteView(
             name,
             record.site,
-            [pilot for pilot in state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE],
+            state.pilots_at(name),
             record.history,
             record.wanted,
             record.lost_s,

@@ -146,23 +146,20 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> None:
 def recall(machine: Machine, proposal: RecallProposal) -> None:
     """Ask a worker to return tasks that it has not started."""
     worker = proposal.worker
-    connection = machine.connections.get(worker.id)
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
-    if connection is None or connection.link is None or not tasks:
+    if machine.link_of(worker.id) is None or not tasks:
         return
     machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.delegated]))
-    machine.send(connection.link, m.Recall([(task.id, task.attempt) for task in tasks]))
+    machine.send_to_worker(worker.id, m.Recall([(task.id, task.attempt) for task in tasks]))
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
     """Stop these attempts at their workers. A disconnected worker is told when it reconnects."""
-    kills: dict[int, list[tuple[int, int]]] = {}
+    kills: dict[str, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
-        connection = machine.connections.get(worker.id)
-        if connection is not None and connection.link is not None:
-            kills.setdefault(connection.link, []).append((task.id, number))
-    for link, items in kills.items():
-        machine.send(link, m.Kill(items))
+        kills.setdefault(worker.id, []).append((task.id, number))
+    for name, items in kills.items():
+        machine.send_to_worker(name, m.Kill(items))
 
 
 def stop_hosted_tasks(machine: Machine, worker: Worker) -> None:

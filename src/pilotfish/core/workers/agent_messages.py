@@ -278,9 +278,8 @@ def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) ->
     if gained or lost:
         machine.record(f.ReplicasChanged(worker.id, gained, lost))
     needless = [digest for digest in message.held if digest not in contents]
-    connection = machine.connections[worker.id]
-    if needless and connection.link is not None:
-        machine.send(connection.link, m.ReleaseContents(needless))
+    if needless:
+        machine.send_to_worker(worker.id, m.ReleaseContents(needless))
 
 
 def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:

@@ -122,6 +122,5 @@ def ask_to_drain(machine: Machine, worker: Worker) -> None:
     """Ask the agent to drain, but not while a multi-node task of another worker occupies its room: the agent does not know of that task and
     would leave. The next heartbeat asks again.
     """
-    connection = machine.connections.get(worker.id)
-    if connection is not None and connection.link is not None and not multi_node.hosts_other_task(worker):
-        machine.send(connection.link, m.Drain(worker.reason))
+    if not multi_node.hosts_other_task(worker):
+        machine.send_to_worker(worker.id, m.Drain(worker.reason))

@@ -162,8 +162,7 @@ def _set_heartbeats(machine: Machine, name: str, quiet: bool) -> None:
     if connection is None:
         return
     connection.lease_at = max(connection.lease_at, machine.now + max(2 * machine.settings.lease_s, REPORT_VALID_S))
-    if connection.link is not None:
-        machine.send(connection.link, m.SetHeartbeats(quiet))
+    machine.send_to_worker(name, m.SetHeartbeats(quiet))
 
 
 def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None:
@@ -212,9 +211,8 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
             (wanted if is_delegated(machine, site_master, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
-        connection = machine.connections.get(name)
-        if unwanted and connection is not None and connection.link is not None:
-            machine.send(connection.link, m.Kill(unwanted))
+        if unwanted:
+            machine.send_to_worker(name, m.Kill(unwanted))
 
 
 def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
@@ -223,10 +221,9 @@ def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedT
     missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
         machine.record(f.TasksReturned(site_master.id, missing, "the loan never reached its site"))
-    connection = machine.connections[site_master.id]
     unwanted = [(number, attempt) for number, attempt in held if not is_delegated(machine, site_master, number, attempt)]
-    if unwanted and connection.link is not None:
-        machine.send(connection.link, m.Kill(unwanted))
+    if unwanted:
+        machine.send_to_worker(site_master.id, m.Kill(unwanted))
 
 
 def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: int) -> bool:

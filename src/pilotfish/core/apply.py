@@ -224,7 +224,7 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         needs = task.shape.needs
         if worker.fits(needs):
             occupy(worker, task, needs)
-            move(task, RUNNING)  # as far as the master will be told
+            move(task, RUNNING)  # no later report says so
         else:
             worker.ahead[task] = needs
 
@@ -448,8 +448,8 @@ def _site(state: State, name: str) -> SiteRecord:
 def _happened(state: State, pilot: Pilot, kind: str, at: float, seconds: float = 0.0, cause: str = "") -> None:
     record = _site(state, pilot.site)
     record.events += 1
-    said = pilot.reason if pilot.state == ENDED else ""  # before the end, ``reason`` says why the pilot was requested
-    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, said))
+    reason = pilot.reason if pilot.state == ENDED else ""  # before the end, ``reason`` says why the pilot was requested
+    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, reason))
 
 
 def _move_pilot(pilot: Pilot, new: int) -> None:

@@ -68,7 +68,7 @@ def _trouble_with(state: State, task: Task) -> str:
         return f"is at worker {worker}"
     if worker is not None:
         if state.workers.get(worker.id) is not worker:
-            return f"is at {worker}, which is gone"
+            return f"is at {worker}, which ended"
         if (task in worker.active) + (task in worker.ahead) + (task in worker.delegated) != 1:
             return f"is not held once by {worker}"
         if task.shape.nodes > 1 and task in worker.active and task not in state.multi_node_workers:
@@ -94,13 +94,13 @@ def _check_copy(state: State, task: Task) -> None:
         _demand(copy.worker is not task.worker, f"{task} is twice at {copy.worker}")
         _demand(task.state == RUNNING and not task.suspect, f"{task} has two attempts")
         _demand(task.attempt < copy.attempt, f"{task}: its copy is older than itself")
-        _demand(state.workers.get(copy.worker.id) is copy.worker, f"the copy of {task} is at {copy.worker}, which is gone")
+        _demand(state.workers.get(copy.worker.id) is copy.worker, f"the copy of {task} is at {copy.worker}, which ended")
         _demand(task in copy.worker.active, f"{copy.worker} does not have its copy of {task}")
 
 
 def _check_multi_node(state: State, task: Task) -> None:
     workers = state.multi_node_workers[task]
-    _demand(task.worker is workers[0] and state.find_task(task.id) is task, f"{task} is at {task.worker}, and was told to {workers[0]}")
+    _demand(task.worker is workers[0] and state.find_task(task.id) is task, f"{task} is at {task.worker}, and was sent to {workers[0]}")
     _demand(len(set(workers)) == len(workers) == task.shape.nodes, f"{task} has {workers}, and wants {task.shape.nodes}")
     _demand(len({worker.pilot for worker in workers}) == 1, f"{task} has workers of several pilots")
     _demand(task not in state.copies and not task.suspect, f"{task} has several workers, and a copy or a bad name")
@@ -163,7 +163,7 @@ def _check_contents(state: State) -> None:
     )
     held = {(worker.id, record.digest) for worker in state.workers.values() for record in worker.holds}
     holders = {(worker, record.digest) for record in state.contents.values() for worker in record.holders}
-    _demand(held == holders, f"who holds what does not agree: {held ^ holders}")
+    _demand(held == holders, f"holders of contents differ: {held ^ holders}")
 
 
 def fingerprint(state: State) -> str:

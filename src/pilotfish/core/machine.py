@@ -388,7 +388,7 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, did not end well"
+            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, failed"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:

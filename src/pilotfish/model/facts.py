@@ -290,7 +290,7 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """The configuration of a site; None: it is gone. ``leaving``: the user removed it, and its last pilots are still ending."""
+    """The configuration of a site; None: it was removed. ``leaving``: the user removed it, and its last pilots are still ending."""
 
     name: str
     site: Site | None

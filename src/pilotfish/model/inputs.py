@@ -1,4 +1,4 @@
-"""Lists what the world tells the machine. Time is not an input: it comes with every turn."""
+"""Lists what the host reports to the machine. Time is not an input: it comes with every turn."""
 
 from __future__ import annotations
 

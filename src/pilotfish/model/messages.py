@@ -314,7 +314,7 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client will send the tasks. If it is gone for long, the run is closed. False: it only watches."""
+    """Whether this client will send the tasks. If it is disconnected for long, the run is closed. False: it only watches."""
 
 
 class Submit(Message, frozen=True, tag="submit"):

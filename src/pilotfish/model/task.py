@@ -118,7 +118,7 @@ class RunOptions(Struct, frozen=True, array_like=True):
     command: str = ""
     cwd: str = ""
     owned: bool = False
-    """Whether the run belongs to one client. It is cancelled when that client has been gone for a while."""
+    """Whether the run belongs to one client. It is cancelled when that client has been disconnected for a while."""
     max_failures: int = 0
     """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""

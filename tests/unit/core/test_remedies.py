@@ -103,7 +103,7 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
     assert pilots(stage)
     stage.tell(i.SiteReachability("pond", "AssocMaxSubmitJobLimit", BATCH_LIMIT))
     reason = only(stage, task)
-    assert reason["code"] == "batch-limit" and reason["text"].endswith("it said: AssocMaxSubmitJobLimit")
+    assert reason["code"] == "batch-limit" and reason["text"].endswith("it reported: AssocMaxSubmitJobLimit")
     assert reason["commands"] == [
         "pilotfish site exec pond -- scancel JOB",
         "pilotfish site set pond queue=QUEUE",

@@ -436,13 +436,13 @@ def test_why_a_site_stands_as_it_does() -> None:
     assert stage.ask("sites")[0]["trouble"] == "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"
     stage.tell(i.SiteReachability("pond", ""), i.PilotEndReported(add(stage), False, "was refused: no account", cause=REFUSED))
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
-    assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed lately: refused"
+    assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed recently: refused"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=1)}))
     why("ready", "site-limit", "as many as it may", "pilotfish site set pond max_pilots=2")
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
     why("paused", "site-paused", "site pond is paused: it gets no new pilots", "pilotfish site resume pond")
     stage.tell(i.SitesRead({}))
-    why("leaving", "no-site", "its last pilots are on their way home", "pilotfish site add pond --backend slurm")
+    why("leaving", "no-site", "its last pilots are ending", "pilotfish site add pond --backend slurm")
     stage.restart()
     assert stage.ask("sites")[0]["state"] == "leaving"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))

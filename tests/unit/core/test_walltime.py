@@ -144,4 +144,4 @@ def test_a_task_that_is_begun_again_and_again_is_told_of_whatever_ends_its_worke
         stage.tell(i.AgentMessage(link, m.Leave("told to end (SIGTERM)")))
     stage.join("last")
     answer = stage.ask("why", task="1.0")
-    assert answer["reasons"][0]["code"] == "cut-off" and "begun 7 times" in answer["sentence"] and task.failure_counts is None
+    assert answer["reasons"][0]["code"] == "cut-off" and "started 7 times" in answer["sentence"] and task.failure_counts is None

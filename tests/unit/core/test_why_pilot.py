@@ -18,7 +18,7 @@ def test_why_a_pilot_is_where_it_is_and_what_it_was_asked_for() -> None:
     assert answer["sentence"] == f"pilot {pilot} (job job of {pilot}): Priority"
     assert [reason["code"] for reason in answer["reasons"]] == ["pending", "asked"] and "a test wants it" in answer["reasons"][1]["text"]
     stage.join("w", pilot=pilot, cores=2.0)
-    assert "is at work: 1 of its agents" in stage.ask("why", pilot=pilot)["sentence"]
+    assert "is running: 1 of its agents" in stage.ask("why", pilot=pilot)["sentence"]
 
 
 def test_what_a_site_says_of_a_pilot_can_be_read_without_its_sentence() -> None:
@@ -57,7 +57,7 @@ def test_how_a_pilot_ended_is_told_of_itself_and_not_of_others() -> None:
         "was withdrawn while it waited",
         "failed after its agent had joined: NODE_FAIL",
         "ended before its agent joined (TIMEOUT)",
-        "is gone, and how it ended is not known",
+        "ended; how is not known",
     ]
     assert told[refused]["end"] == {"kind": FAILED, "cause": REFUSED, "reason": "was refused: invalid partition"}
     assert told[refused]["reasons"][0]["commands"][0] == "pilotfish site set pond queue=QUEUE"

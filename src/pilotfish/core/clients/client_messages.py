@@ -148,7 +148,7 @@ def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
         if not DIGEST.match(content.digest) or not 0 <= content.size <= MAX_AMOUNT or (known is not None and known.size != content.size):
             raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
         if known is None and not content.path:
-            raise BadInput(f"nobody has the content {content.digest}", "give the path of the file, or the file that a task has made")
+            raise BadInput(f"no worker has the content {content.digest}", "give the path of the file, or the file that a task has made")
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
@@ -304,7 +304,7 @@ def _author_timeout_s(machine: Machine, run: Run) -> float:
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Close a run whose client is gone; cancel it if it belonged to that client."""
+    """Close a run whose client disconnected for good; cancel it if it belonged to that client."""
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
@@ -314,7 +314,7 @@ def author_expired(machine: Machine, key: str) -> None:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_disconnected(machine, run)
     elif run.options.owned:
-        pool_commands.cancel_run(machine, run, "the client that owned it is gone")
+        pool_commands.cancel_run(machine, run, "the client that owned it disconnected")
     elif not run.closed:
         machine.record(f.RunClosed(run.id, CLIENT_GONE))
 

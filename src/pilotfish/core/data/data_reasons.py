@@ -28,7 +28,7 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
     if first.digest in coming:
-        text = f"{what} is on its way to worker {task.worker.id}: {progress_text(coming[first.digest])}{others}"
+        text = f"{what} is in transfer to worker {task.worker.id}: {progress_text(coming[first.digest])}{others}"
     else:
         text = f"{what} is not at worker {task.worker.id} yet{others}"
     return make_reason("staging", text, f"pilotfish data {task.shape.run.id}")
@@ -45,7 +45,8 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
-    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {'is' if len(going) == 1 else 'are'} on the way home"
+    are = "is" if len(going) == 1 else "are"
+    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {are} in transfer to the master"
     if machine.journal_full or machine.output_space_problem:
         full = machine.output_space_problem or "the master's disk is full"
         return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
@@ -57,7 +58,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
-    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no worker that is here has it"
+    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no present worker has it"
     again = "pilotfish workers  (one that comes back to that node brings it along)"
     return _kept_input_reason(machine, "lost-input", text, record, again)
 
@@ -84,7 +85,7 @@ def _kept_input_reason(machine: Machine, code: str, text: str, record: ContentRe
         text += f": task {show_task(maker.id)} made it"
         command = machine.state.runs[run_of(maker.id)].options.command.removeprefix("-- ")
         commands = (*commands, f"make it again: pilotfish run ... {command}".rstrip())
-    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it comes home")
+    return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it is copied back")
 
 
 def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
@@ -98,7 +99,7 @@ def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
         return list(_kept_input_reason(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
-        return [f"run it anew, with its files as they are now: pilotfish run ... {command}".rstrip()]
+        return [f"run it again, with its files as they are now: pilotfish run ... {command}".rstrip()]
     return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
@@ -113,9 +114,9 @@ def maker_of_missing(task: Task) -> str:
 
 def _kept_missing_input(task: Task) -> ContentRecord | None:
     """The missing input, if it was kept where it was made."""
-    told = task.failure.message if task.failure is not None else ""
+    message = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
-    return next((record for record in kept if record.digest[:12] in told), None)
+    return next((record for record in kept if record.digest[:12] in message), None)
 
 
 def progress_text(transfer: TransferView) -> str:
@@ -125,7 +126,7 @@ def progress_text(transfer: TransferView) -> str:
     if transfer.rate is None or not transfer.done:
         return percent
     if not transfer.rate or transfer.eta_s is None:
-        return f"{percent}, and nothing came of late"
+        return f"{percent}, and nothing arrived recently"
     return f"{percent}, {show_bytes(transfer.rate)}/s, about {show_seconds(max(1, round(transfer.eta_s)))}"
 
 

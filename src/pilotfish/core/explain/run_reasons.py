@@ -45,7 +45,7 @@ def explain_run(machine: Machine, run: Run) -> dict[str, Any]:
 
 def _unfinished(machine: Machine, run: Run) -> list[Reason]:
     if run.paused:
-        return [make_reason("paused", "somebody paused it", f"pilotfish resume {run.id}")]
+        return [make_reason("paused", "a user paused it", f"pilotfish resume {run.id}")]
     for wanted in (READY, WAITING):
         first = next((task for task in run.tasks if task.state == wanted), None)
         if first is not None:

@@ -58,21 +58,21 @@ def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteReco
         return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
     if name in shape.no_directory_sites:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
-        return make_reason(NO_DIRECTORY, text, "run them anew with --sandbox, and --input for their files")
+        return make_reason(NO_DIRECTORY, text, "run them again with --sandbox, and --input for their files")
     lack = _no_submission_reason(machine, name, record) or _walltime_reason(shape, name, record.site, record.lost_s)
     lack = lack or _missing_resource_reason(machine, shape, name, record.site) or _machine_size_reason(machine, shape, name, record.site)
     if lack is not None:
         return lack
     cores = cores_of_pilot(shape, record.site, machine.state.traits(record.site.backend))
     found = _waiting_pilots_reason(machine, name, record) or _limit_reason(machine, name, record, cores)
-    return found or make_reason("starting", f"pilots for site {name} are about to be sent", "pilotfish sites")
+    return found or make_reason("starting", f"pilots for site {name} are about to be submitted", "pilotfish sites")
 
 
 def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
         fixes = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
-        return make_reason("held", f"local workers are held back: {record.held}", *fixes)
+        return make_reason("held", f"local workers are held: {record.held}", *fixes)
     found = None
     if record.site is not None:
         found = (
@@ -91,14 +91,14 @@ def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Re
     """Why no pilot at all is submitted to the site; None if pilots are."""
     assert record.site is not None
     if record.leaving:
-        text = f"site {name} was removed, and its last pilots are on their way home"
+        text = f"site {name} was removed, and its last pilots are ending"
         return make_reason("no-site", text, f"pilotfish site add {name} --backend {record.site.backend}")
     if record.site.paused:
-        text = f"site {name} is paused: it gets no new pilots until somebody resumes it"
+        text = f"site {name} is paused: it gets no new pilots until a user resumes it"
         return make_reason("site-paused", text, f"pilotfish site resume {name}")
     if record.held:
         commands = (*remedies.for_bad_start(name, record.site, record.held), f"pilotfish site resume {name}")
-        return make_reason("held", f"site {name} is held back: {record.held}", *commands)
+        return make_reason("held", f"site {name} is held: {record.held}", *commands)
     if record.wanted is None and not any(pilot.site == name for pilot in machine.state.pilots.values()):
         return make_reason("site-unused", f"this pool does not use site {name}", remedies.try_now(name))
     return None
@@ -144,7 +144,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     most = max(together.values(), default=0)
     if most >= shape.nodes:
         return None
-    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of those that are here could be had together"
+    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of the present ones belong together"
     return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
@@ -195,7 +195,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
         return make_reason("site-trouble", text, *(row["renew"] for row in missing))
     found = machine.site_problems.get(name)
     if found is not None and found.code == BATCH_LIMIT:
-        text = f"site {name} takes no more pilots now, and is asked again by itself; it said: {found.trouble}"
+        text = f"site {name} takes no more pilots now and will be asked again automatically; it reported: {found.trouble}"
         return make_reason("batch-limit", text, *remedies.for_limit(name, machine.state.traits(record.site.backend), found.trouble))
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
@@ -226,14 +226,14 @@ def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) 
     if not site.max_queued:
         return make_reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
     if record.wanted is not None and 0 <= record.wanted <= len(pilots):
-        text = f"site {name} has {len(pilots)} pilots, as many as this pool was told to keep there"
+        text = f"site {name} has {len(pilots)} pilots, as many as this pool is set to keep there"
         return make_reason("site-limit", text, remedies.try_now(name))
     if record.bad_starts:
-        text = f"the last pilot at site {name} {record.last_bad}; another one is sent soon"
+        text = f"the last pilot at site {name} {record.last_bad}; another one is submitted soon"
         return make_reason("bootstrap", text, *remedies.for_bad_start(name, record.site, record.last_bad), f"pilotfish site resume {name}")
     last = record.history[-1] if record.history else None
     if last is not None and last.kind == FAILED:
-        text = f"the last pilot at site {name} did not do well ({last.cause or 'failed'}); another one is sent after a while"
+        text = f"the last pilot at site {name} failed ({last.cause or 'unknown cause'}); another one is submitted after a while"
         return make_reason("back-off", text, f"pilotfish doctor {name}", f"pilotfish site resume {name}")
     return None
 
@@ -253,9 +253,9 @@ def pilot_reason(machine: Machine, pilot: Pilot) -> Reason:
     """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
-        return make_reason("ending", f"pilot {pilot.id} is on its way home", "pilotfish sites")
+        return make_reason("ending", f"pilot {pilot.id} is ending", "pilotfish sites")
     if pilot.joined or record is None or record.site is None:
-        return make_reason("active", f"pilot {pilot.id} is at work: {len(pilot.workers)} of its agents are here", "pilotfish workers")
+        return make_reason("active", f"pilot {pilot.id} is running: {len(pilot.workers)} of its agents are connected", "pilotfish workers")
     return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_fixes_for(machine, pilot.site, record.site, [pilot]))
 
 
@@ -263,7 +263,7 @@ def ended_pilot_reason(machine: Machine, name: str, events: Sequence[SiteEvent])
     """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
-        return make_reason("ended", f"pilot {name} is gone, and how it ended is not known", "pilotfish sites")
+        return make_reason("ended", f"pilot {name} ended; how is not known", "pilotfish sites")
     if end.kind in HOW_ENDED and (joined or end.kind != EXPIRED):
         return make_reason("ended", f"pilot {name} {HOW_ENDED[end.kind]}", "pilotfish sites")
     if joined:
@@ -352,7 +352,7 @@ def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
         return _explain_ended(machine, named)
     pilot, sighting = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
     reason = pilot_reason(machine, pilot)
-    asked = make_reason("asked", f"it was asked for because: {pilot.reason}")
+    asked = make_reason("asked", f"it was requested because: {pilot.reason}")
     return {
         **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
         "job": pilot.job,
@@ -375,6 +375,6 @@ def explain_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
     reason = state_reason(machine, site.name, site.record)
     fix = f"pilotfish doctor {site.name}".removesuffix(" local")
     failures = [
-        make_reason("failures", f"{count} of its pilots failed lately: {cause}", fix) for cause, count in _failures(site.record).items()
+        make_reason("failures", f"{count} of its pilots failed recently: {cause}", fix) for cause, count in _failures(site.record).items()
     ]
     return answer(f"site {site.name}", STATES.get(reason.code, "ready"), [reason, *failures], reason.text)

@@ -68,7 +68,7 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [make_reason(task.failure.cause, text, *_after_failure(machine, task, task.failure))]
     if task.state == CANCELLED:
         return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
-    return [make_reason("done", f"it ended well at attempt {task.attempt}", f"pilotfish logs {name}")]
+    return [make_reason("done", f"it succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
 
 
 def _waits_for_others(task: Task) -> Reason:
@@ -81,7 +81,7 @@ def _waits_for_others(task: Task) -> Reason:
 
 def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     if failure.cause == NO_DIRECTORY:
-        return ["run it anew with --sandbox, and --input for its files"]
+        return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
         return fixes_for_missing_input(machine, task)
     return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
@@ -101,7 +101,7 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
         reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
     if task in task.worker.delegated:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
-        text = f"it was lent to {where}, where worker {task.worker.id} gives tasks to the others as they have room"
+        text = f"it is delegated to {where}: its site master, worker {task.worker.id}, assigns it when a worker has room"
         reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
@@ -117,7 +117,7 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.inspect_only:
-        return [make_reason("stopped", "the pool was stopped, and nobody has gone on with it since", f"pilotfish attach {run.id}")]
+        return [make_reason("stopped", "the pool was stopped, and was not resumed since", f"pilotfish attach {run.id}")]
     if machine.journal_full:
         reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
     if run.paused:
@@ -158,9 +158,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [lack]
     tagged = [worker for worker in able if worker.qualifies(shape)]
     if not tagged and any(worker.site in shape.no_directory_sites for worker in able):
-        return [
-            make_reason(NO_DIRECTORY, "no worker that is here has its directory", "run it anew with --sandbox, and --input for its files")
-        ]
+        return [make_reason(NO_DIRECTORY, "no present worker has its directory", "run it again with --sandbox, and --input for its files")]
     if not tagged and shape.run.options.sites:
         return [make_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
     if not tagged:
@@ -189,15 +187,13 @@ def no_workers(machine: Machine) -> Reason:
     state = machine.state
     site = state.sites.get("local")
     if site is not None and site.held:
-        return make_reason(
-            "held", f"local workers are held back: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)"
-        )
+        return make_reason("held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)")
     if state.local_cores <= 0:
         return make_reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
     starting = list(state.pilots.values())
     if starting:
         names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
-        return make_reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
+        return make_reason("starting", f"no worker has joined yet; starting: {names}", "pilotfish status")
     return make_reason("starting", "no worker has joined yet", "pilotfish status")
 
 
@@ -248,13 +244,13 @@ def _unmet_clauses(requirement: Expression, workers: list[Worker]) -> str:
     names = dict.fromkeys(name for part in failing[nearest.id] for name in part.names)
     has = ", ".join(_value(name, nearest.properties.get(name)) for name in names)
     if len(workers) == 1:
-        return f"the only worker that is here, {nearest.id}, fails {_joined([str(part) for part in failing[nearest.id]])} ({has})"
-    told = []
+        return f"the only worker, {nearest.id}, fails {_joined([str(part) for part in failing[nearest.id]])} ({has})"
+    failures = []
     for part in parts:
         count = sum(not part.holds(worker.properties) for worker in workers)
         if count:
-            told.append(f"{part} fails at {'all' if count == len(workers) else f'{count} of'} {len(workers)} workers")
-    return f"{_joined(told)}; nearest is {nearest.id} ({has})"
+            failures.append(f"{part} fails at {'all' if count == len(workers) else f'{count} of'} {len(workers)} workers")
+    return f"{_joined(failures)}; nearest is {nearest.id} ({has})"
 
 
 def _joined(parts: list[str]) -> str:
@@ -318,7 +314,7 @@ def _less_served(shape: TaskShape, live: list[TaskShape]) -> Reason | None:
     first = min(typical, key=lambda account: weighted_usage(account, typical[account]))
     if first is own or weighted_usage(first, typical[first]) >= weighted_usage(own, typical[own]):
         return None
-    text = f"it is the turn of {_named(first)}, which of late had less of the pool for its weight than {_named(own)}"
+    text = f"{_named(first)} comes first: it recently used less of the pool for its weight than {_named(own)}"
     return make_reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
 
 
@@ -336,7 +332,7 @@ def cut_off(task: Task) -> Reason | None:
     )
     if task.attempt - charged <= MAX_RESTARTS:
         return None
-    text = f"task {show_task(task.id)} was begun {task.attempt} times: each time its worker ended first, or gave it back"
+    text = f"task {show_task(task.id)} was started {task.attempt} times: each time its worker ended first or returned it"
     return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
 
 

@@ -22,7 +22,7 @@ def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
 def describe(name: str, left_s: float, problem: str) -> str:
     """Describe the state of one credential."""
     if left_s == math.inf:
-        return f"nobody can say how long its {name} is good: {problem}" if problem else f"its {name} has no end"
+        return f"it is unknown how long its {name} is valid: {problem}" if problem else f"its {name} has no end"
     if left_s == -math.inf:
         return f"its {name} is missing ({problem})"
     if left_s <= 0:

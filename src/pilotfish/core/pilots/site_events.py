@@ -104,7 +104,7 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
         return
     for pilot in machine.state.pilots_at(name):
         if not pilot.joined:
-            machine.end_pilot(pilot.id, f"site {name} is described anew")
+            machine.end_pilot(pilot.id, f"site {name} was changed")
             if pilot.by_user and not site.paused:
                 machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_user=True)
 
@@ -173,13 +173,13 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     if there + count > site.max_pilots:
         text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
-    proposal = PilotProposal(name, site.pilot_size, "somebody asked for it")
+    proposal = PilotProposal(name, site.pilot_size, "a user requested it")
     return {"pilots": [machine.request_pilot(proposal, by_user=True) for _ in range(count)]}
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Withdraw pilots that a user requested: cancel queued ones, drain running ones. Returns those that still existed."""
-    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "somebody no longer wants it")
+    names, reason = arguments.get("pilots"), str(arguments.get("reason") or "a user withdrew it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
     found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_user]

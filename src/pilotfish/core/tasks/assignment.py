@@ -154,7 +154,7 @@ def recall(machine: Machine, proposal: RecallProposal) -> None:
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts at their workers. A disconnected worker is told when it reconnects."""
+    """Stop these attempts at their workers. A disconnected worker learns of it when it reconnects."""
     kills: dict[str, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         kills.setdefault(worker.id, []).append((task.id, number))

@@ -7,7 +7,7 @@ Each kind of failure has its own budget, so that a lost worker never uses up the
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
-* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same; and a directory that
+* second_opinions  a failure on a worker that fails everything is not believed until another worker confirms it; and a directory that
                    one site does not have may be at another
 
 Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
@@ -139,7 +139,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Whether this worker fails one task after the other while another worker that could run this task does well."""
+    """Whether this worker fails one task after the other while another worker that could run this task succeeds."""
     if (
         failure.cause not in DOUBTED_CAUSES
         or len(worker.streak) < DOUBT_AFTER

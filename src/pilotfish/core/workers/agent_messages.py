@@ -86,10 +86,10 @@ def handle(machine: Machine, spoke: i.AgentMessage) -> None:
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     state = machine.state
-    gone = state.ended_workers.get(hello.worker)
+    ended = state.ended_workers.get(hello.worker)
     pilot = state.pilots.get(hello.pilot)
-    if gone is not None or (pilot is not None and pilot.state == ENDING):
-        reason = gone.reason if gone is not None else "its pilot was cancelled"
+    if ended is not None or (pilot is not None and pilot.state == ENDING):
+        reason = ended.reason if ended is not None else "its pilot was cancelled"
         machine.send(link, m.Retire(f"this worker was removed: {reason}"))
         machine.effects.append(e.HangUp(link))
         return
@@ -129,7 +129,7 @@ def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
     for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
         if other is not pilot and first in (other.id, other.replica_of) and not other.joined and other.state <= ACTIVE:
             cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
-            machine.end_pilot(other.id, f"{pilot.id} was asked for as well, and started first", cause)
+            machine.end_pilot(other.id, f"{pilot.id} was requested as well and started first", cause)
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -144,7 +144,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     for lost in missing:
         if worker.has(lost):
             # The agent reported this task as running and does not know it now: it died and was restarted under its old name.
-            machine.fail_attempt(judge_death(state, worker, lost, "was started anew", died=True))
+            machine.fail_attempt(judge_death(state, worker, lost, "was restarted", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
     for number, attempt, stage in holding:
@@ -247,7 +247,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
         last = item.failure.message or item.failure.cause
-        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers do well; the last one: {last}"
+        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers succeed; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
 
@@ -258,7 +258,7 @@ def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
     lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
         return failure
-    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
+    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it also had, cannot be reached")
 
 
 def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
@@ -270,11 +270,11 @@ def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) ->
         machine.caches.gained(worker.id, message.gained)
     contents = machine.state.contents
     gained = [digest for digest in dict.fromkeys(message.gained) if digest in contents and worker.id not in contents[digest].holders]
-    gone = dict.fromkeys(message.lost)
+    dropped = dict.fromkeys(message.lost)
     if message.all:
         here = dict.fromkeys(message.gained)
-        gone = {record.digest: None for record in worker.holds if record.digest not in here}
-    lost = [digest for digest in gone if digest in contents and worker.id in contents[digest].holders]
+        dropped = {record.digest: None for record in worker.holds if record.digest not in here}
+    lost = [digest for digest in dropped if digest in contents and worker.id in contents[digest].holders]
     if gained or lost:
         machine.record(f.ReplicasChanged(worker.id, gained, lost))
     needless = [digest for digest in message.held if digest not in contents]

@@ -91,7 +91,7 @@ def introduce(machine: Machine, worker: Worker) -> None:
     connection = machine.connections[worker.id]
     if connection.peer is None:
         if worker.delegated:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "it no longer speaks for its site"))
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "it is no longer the master of its site"))
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
     present = (machine.connections[other.id] for other in others if other.id in machine.connections)
@@ -220,7 +220,7 @@ def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedT
     held = dict.fromkeys(message.items)
     missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
-        machine.record(f.TasksReturned(site_master.id, missing, "the loan never reached its site"))
+        machine.record(f.TasksReturned(site_master.id, missing, "the delegated tasks never reached its site"))
     unwanted = [(number, attempt) for number, attempt in held if not is_delegated(machine, site_master, number, attempt)]
     if unwanted:
         machine.send_to_worker(site_master.id, m.Kill(unwanted))

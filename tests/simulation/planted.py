@@ -354,14 +354,14 @@ def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
 @bug
 def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
     """A rerun does not keep the payloads that its tasks need."""
-    rerun = client_messages.KNOWN["rerun"]
+    rerun = client_messages.ANSWERS["rerun"]
 
     def careless(master: Machine, arguments: dict[str, Any]) -> Any:
         answer = rerun(master, arguments)
         master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
         return answer
 
-    patch.setitem(client_messages.KNOWN, "rerun", careless)
+    patch.setitem(client_messages.ANSWERS, "rerun", careless)
 
 
 @bug
@@ -375,7 +375,7 @@ def the_next_turn_lies_in_the_past(patch: Patch) -> None:
         return float(min(worker.progress_at for worker in held_up) + dispatcher.STALE_S)
 
     patch.setattr(dispatcher.Dispatcher, "next_look_at", hasty)
-    patch.setattr(machine, "SOON_S", -1e9)
+    patch.setattr(machine, "MIN_DECISION_INTERVAL_S", -1e9)
 
 
 # --- state and journal --------------------------------------------------------------------------------------------------------------

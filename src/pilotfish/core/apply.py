@@ -40,9 +40,9 @@ from pilotfish.model.states import (
 )
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
-FORGETTING = 0.8
+LOSS_DECAY = 0.8
 """Factor by which the learnt start-up loss shrinks with each quicker start."""
-TOGETHER_S = 1.0
+SAME_SUBMISSION_S = 1.0
 MAX_LOST_S, MAX_LOST = 30.0, 0.1
 """Maximum start-up loss that is learnt: seconds plus a fraction of the walltime. A longer loss was an accident."""
 
@@ -91,9 +91,9 @@ def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
 
 def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
     run = state.runs[fact.run]
-    for index in run.ended[run.taken : fact.count]:
+    for index in run.ended[run.outputs_taken : fact.count]:
         run.tasks[index].output = b""
-    run.taken = fact.count
+    run.outputs_taken = fact.count
 
 
 def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
@@ -177,12 +177,8 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         state.prefetching_workers[worker] = None
     for place, number in enumerate(fact.tasks):
         task = state.task(number)
-        shape = task.shape
-        dequeue(state, task)
-        move(task, ASSIGNED)
-        task.attempt += 1
-        task.worker = worker
-        needs = shape.needs
+        _begin_attempt(state, task, worker, at)
+        needs = task.shape.needs
         if number in fact.cores:
             cores = round(fact.cores[number] * UNIT)
             needs = tuple((name, cores if name == CORES else amount) for name, amount in needs)
@@ -190,9 +186,6 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
             occupy(worker, task, needs)
         else:
             worker.ahead[task] = needs
-        shape.run.attempts += 1
-        if not shape.run.first_started_at:
-            shape.run.first_started_at = at
     if fact.other_workers:
         multi_node.occupy_nodes(state, fact, at)
 
@@ -201,15 +194,19 @@ def _tasks_delegated(state: State, fact: f.TasksDelegated, at: float) -> None:
     site_master = state.workers[fact.worker]
     for number in fact.tasks:
         task = state.task(number)
-        dequeue(state, task)
-        move(task, ASSIGNED)
-        task.attempt += 1
-        task.worker = site_master
+        _begin_attempt(state, task, site_master, at)
         site_master.delegated[task] = None
-        run = task.shape.run
-        run.attempts += 1
-        if not run.first_started_at:
-            run.first_started_at = at
+
+
+def _begin_attempt(state: State, task: Task, worker: Worker, at: float) -> None:
+    dequeue(state, task)
+    move(task, ASSIGNED)
+    task.attempt += 1
+    task.worker = worker
+    run = task.shape.run
+    run.attempts += 1
+    if not run.first_started_at:
+        run.first_started_at = at
 
 
 def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
@@ -260,10 +257,10 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         shape.learn(wall_us)
         run = shape.run
         forecasts.task_ended(run.class_of(task.spec), worker.id, worker.site, wall_us / 1e6, run.cost(number & INDEX_MASK))
-        if worker.site not in shape.served:
-            shape.served[worker.site] = None
+        if worker.site not in shape.succeeded_sites:
+            shape.succeeded_sites[worker.site] = None
         if number in fact.made:
-            replicas.made(state, task, worker, fact.made[number])
+            replicas.record_produced(state, task, worker, fact.made[number])
             intermediate_files.leave(task, fact.made[number])
         end(state, task, DONE, at)
     worker.done += len(fact.tasks)
@@ -312,11 +309,11 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
     if fact.budget:
         setattr(failure_counts, fact.budget, getattr(failure_counts, fact.budget) + 1)
-    goes_on = bool(state.copies) and speculative_copies.end_attempt(state, worker, task, at)
+    continues = bool(state.copies) and speculative_copies.end_attempt(state, worker, task, at)
     worker.failed += 1
     worker.progress_at = at
     _blame(worker, task, fact)
-    if goes_on:
+    if continues:
         return
     multi_node.free_nodes(state, task, at)
     release(worker, task)
@@ -398,7 +395,7 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
         record.bad_starts = 0
         if worker.ends_at is not None and pilot.size.walltime_s:
             lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MAX_LOST_S + MAX_LOST * pilot.size.walltime_s)
-            record.lost_s = max(lost_s, FORGETTING * record.lost_s)
+            record.lost_s = max(lost_s, LOSS_DECAY * record.lost_s)
         state.forecasts.waited(pilot.site, at - pilot.requested_at)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
 
@@ -486,7 +483,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
         # Pilots that were submitted and refused together count as one failed start.
-        site.bad_starts += not site.bad_starts or at - site.last_bad_at > TOGETHER_S
+        site.bad_starts += not site.bad_starts or at - site.last_bad_at > SAME_SUBMISSION_S
         site.last_bad_at = at
         site.last_bad = fact.reason
     asked_for = pilot.state == ENDING

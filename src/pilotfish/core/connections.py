@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-APART_S = 0.5
+MIN_INTERVAL_S = 0.5
 """Minimum seconds between two heartbeats from which a rate is computed."""
 
 Moving = list[tuple[str, int, int]]
@@ -31,7 +31,7 @@ class TransferReport:
     _next_at: float = 0.0
 
     def update(self, now: float, moving: Moving) -> None:
-        if now - self._next_at >= APART_S:
+        if now - self._next_at >= MIN_INTERVAL_S:
             self._before, self._before_at = self._next, self._next_at
             self._next, self._next_at = {digest: done for digest, done, _ in moving}, now
         self.moving, self.at = moving, now

@@ -44,7 +44,7 @@ from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
 """Seconds after its deadline from which a call counts as late. Then the master was suspended, not the workers."""
-SOON_S = 0.01
+MIN_DECISION_INTERVAL_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
@@ -172,9 +172,9 @@ class Machine:
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
         """Handle all inputs first, then decide once."""
         now = max(now, self.now)
-        slept = self.deadline is not None and now - self.deadline > STALL_S
+        was_suspended = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
-        if slept:
+        if was_suspended:
             leases.extend_all(self)
         for item in inputs:
             _HANDLERS[type(item)](self, item)
@@ -275,7 +275,7 @@ class Machine:
         times.append(self._retire_idle(view))
         # A time in the past becomes the next possible one; otherwise the host would loop without pause.
         soonest = min([time for time in times if time is not None], default=None)
-        self._decide_at = max(soonest, self.now + SOON_S) if soonest is not None else None
+        self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 
     def _retire_idle(self, view: PolicyView) -> float | None:
         """Drain workers that were idle for long. Returns when to check again."""

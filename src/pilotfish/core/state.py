@@ -28,9 +28,9 @@ UNIT = 10_000
 CLIENT_GONE = "its client is gone"
 """Reason for closing a run that its own client did not close."""
 
-GROWTH, FRESH = 1.5, 0.9
-"""Walltime to ask for after a task was cut off by the end of a pilot: GROWTH times the seconds that it ran, or a worker that still has at
-least FRESH of its walltime.
+CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
+"""Walltime to ask for after a task was cut off by the end of a pilot: CUT_OFF_GROWTH times the seconds that it ran, or a worker that still
+has at least FRESH_FRACTION of its walltime.
 """
 
 MAX_NAME = 80
@@ -61,7 +61,7 @@ class TaskShape:
         """Seconds that such a task ran before it was cut off. It takes longer than this."""
         self.no_directory_sites: dict[str, None] = {}
         """Sites without the directory in which the tasks run."""
-        self.served: dict[str, None] = {}
+        self.succeeded_sites: dict[str, None] = {}
         """Sites where such a task succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
@@ -73,7 +73,7 @@ class TaskShape:
         self.samples = 0
 
     @property
-    def lasts_s(self) -> float:
+    def min_walltime_s(self) -> float:
         """Minimum seconds that a worker must have left for such a task, as far as known."""
         return max(self.time_s, self.least_s)
 
@@ -164,7 +164,7 @@ class Run:
         self.closed = ""
         self.paused = False
         self.advanced = 0
-        self.taken = 0
+        self.outputs_taken = 0
         """Number of ended tasks, in order of ending, whose outputs the owning client has. The master no longer keeps them."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
@@ -227,7 +227,7 @@ class Run:
         """The shape for a spec. ``memory``: the amount granted instead of the request, if not 0."""
         spec = self.specs[number]
         request = spec.request
-        wishes = (
+        needs = (
             spec.priority,
             request.amounts(),
             request.cores_max,
@@ -238,7 +238,7 @@ class Run:
             spec.rank,
         )
         directory = "" if spec.launch.get("sandbox") else spec.launch.get("cwd")
-        key = (*wishes, directory, memory, least_s)
+        key = (*needs, directory, memory, least_s)
         shape = self.shapes.get(key)
         if shape is None:
             shape = self.shapes[key] = TaskShape(self, number, memory, least_s)
@@ -345,7 +345,8 @@ class Worker:
         if self.ends_at is None:
             return True
         left = self.ends_at - now
-        return left >= shape.lasts_s and left >= min(GROWTH * shape.least_s, FRESH * (self.ends_at - self.joined_at))
+        enough = min(CUT_OFF_GROWTH * shape.least_s, FRESH_FRACTION * (self.ends_at - self.joined_at))
+        return left >= shape.min_walltime_s and left >= enough
 
     @property
     def runs_suspect(self) -> bool:

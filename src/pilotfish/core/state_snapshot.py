@@ -27,7 +27,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     """Yield facts that give an equal state when they are applied to an empty one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
-        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
+        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE_FIELDS), list(site.history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for row in state.forecasts.rows():
@@ -67,12 +67,12 @@ def restore(state: State, kind: str, row: Any) -> None:
 
 def _run_row(run: Run) -> list[Any]:
     shapes = [
-        [*shape.made_from, list(shape.no_directory_sites), list(shape.served), shape.mean_us, shape.samples]
+        [*shape.made_from, list(shape.no_directory_sites), list(shape.succeeded_sites), shape.mean_us, shape.samples]
         for shape in run.shapes.values()
     ]
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
-    progress = [run.closed, run.paused, run.advanced, run.taken, run.attempts]
+    progress = [run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts]
     return [run.id, run.uid, run.options, times, *progress, run.specs, columns, shapes, list(run.contents)]
 
 
@@ -80,11 +80,11 @@ def _restore_run(state: State, row: Any) -> None:
     number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
-    run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
+    run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts = closed, paused, advanced, taken, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
-    for spec, memory, least_s, no_directory_sites, served, mean, samples in shapes:
+    for spec, memory, least_s, no_directory_sites, succeeded_sites, mean, samples in shapes:
         shape = run.shape_for(spec, memory, least_s)
-        shape.no_directory_sites, shape.served = dict.fromkeys(no_directory_sites), dict.fromkeys(served)
+        shape.no_directory_sites, shape.succeeded_sites = dict.fromkeys(no_directory_sites), dict.fromkeys(succeeded_sites)
         shape.mean_us, shape.samples = mean, samples
     run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
     counted: tuple[array[int], ...] = (run.ended, run.wall_us, run.cpu_us, run.rss_kib)
@@ -156,14 +156,14 @@ def _restore_files(state: State, row: Any) -> None:
 
 
 def _worker_row(worker: Worker) -> list[Any]:
-    plain = [getattr(worker, name) for name in _PLAIN]
+    plain = [getattr(worker, name) for name in _WORKER_FIELDS]
     held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
     recalled, delegated = ([task.id for task in tasks] for tasks in (worker.recalled, worker.delegated))
     started = [[task.id, at] for task, at in worker.started.items()]
     return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], delegated, started]
 
 
-_PLAIN = [
+_WORKER_FIELDS = [
     "id",
     "pilot",
     "capacity",
@@ -187,7 +187,7 @@ _PLAIN = [
 def _restore_worker(state: State, row: Any) -> None:
     plain, held, recalled, streak, holds, delegated, started = row
     worker = Worker(*plain[:4])
-    for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
+    for name, value in zip(_WORKER_FIELDS[4:], plain[4:], strict=True):
         setattr(worker, name, value)
     worker.history = [(at, what) for at, what in worker.history]
     for target, tasks in zip((worker.active, worker.ahead), held, strict=True):
@@ -196,7 +196,7 @@ def _restore_worker(state: State, row: Any) -> None:
             task.worker = worker
             target[task] = tuple((name, amount) for name, amount in needs)
             if target is worker.active:
-                fair_share.occupied(task.shape.run, target[task])
+                fair_share.add_occupied(task.shape.run, target[task])
     worker.recalled = {state.task(number): None for number in recalled}
     worker.started = {state.task(number): at for number, at in started}
     worker.streak = dict.fromkeys(streak)
@@ -255,7 +255,7 @@ def _restore_pool(state: State, row: Any) -> None:
     state.revoked = dict.fromkeys(revoked)
 
 
-_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
+_SITE_FIELDS = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
 
 
 def _restore_site(state: State, row: Any) -> None:

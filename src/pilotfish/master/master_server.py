@@ -177,7 +177,7 @@ class MasterServer:
         self.transfer_server.close()
         self._turn()
         # Queries about a stopped pool are answered from this file, without a master.
-        note_stop(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
+        note_stop(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()

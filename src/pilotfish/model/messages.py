@@ -139,7 +139,7 @@ class DelegatedWorkers(Message, frozen=True, tag="vouch"):
     """
 
     joined: list[str]
-    gone: list[str]
+    removed: list[str]
     term: int = 0
 
 

@@ -95,7 +95,7 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
     for index, told in person.told_ever.items():
         task = run.tasks[index]
         known = (task.state, task.failure.cause if task.failure else "", world.payloads.get(task.output))
-        if told != known and (told[:2] != known[:2] or known[2] or not person.taken):
+        if told != known and (told[:2] != known[:2] or known[2] or not person.outputs_taken):
             raise WrongEnd(f"{person.plan.uid} was told {told} of {task}, the journal says {known}")
     if len(person.view) != len(run.tasks) and not person.left_early:
         raise WrongEnd(f"{person.plan.uid} was told of {len(person.view)} tasks, there are {len(run.tasks)}")

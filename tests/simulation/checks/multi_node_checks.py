@@ -15,7 +15,7 @@ from pilotfish.core.machine import Machine
 from pilotfish.core.state import UNIT, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.multi_node import can_get_inputs, hosted_tasks
 from pilotfish.core.tasks.speculative_copies import attempt_at
-from pilotfish.core.workers.leases import RETURN_S
+from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.task import CORES
@@ -151,7 +151,7 @@ class MultiNodeChecks:
         oracle, settings = self.world.oracle, self.world.scenario.settings
         for task, workers in machine.state.multi_node_workers.items():
             lost = [worker for worker in workers if not self.world.nodes[worker.id].alive]
-            lease_s = max(settings.lease_s, RETURN_S, *(3 * worker.poll_s for worker in workers))
+            lease_s = max(settings.lease_s, RECONNECT_S, *(3 * worker.poll_s for worker in workers))
             if oracle.lasts(("a node less", task.id, task.attempt), bool(lost), lease_s + settings.beat_s + oracle.settle_s):
                 raise MultiNodeViolation(f"{task} goes on without {lost}")
         for shape in (shape for run in machine.state.runs.values() for shape in run.shapes.values() if shape.nodes > 1):

@@ -25,7 +25,7 @@ from pilotfish.core.check import check, fingerprint
 from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempt_at
-from pilotfish.core.workers.leases import RETURN_S
+from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.facts import TurnRecord
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
@@ -207,7 +207,7 @@ class Oracle:
         if "no work and no client" in fact.reason and not self.world.journal.shadow.unfinished:
             return
         settings = self.world.scenario.settings
-        lease_s = max(settings.lease_s, RETURN_S, 3 * node.site.poll_s)
+        lease_s = max(settings.lease_s, RECONNECT_S, 3 * node.site.poll_s)
         # While the master's disk takes seconds per turn, agents give up waiting for the welcome and reconnect repeatedly.
         trouble_until = max(node.trouble_until, self.world.slow_disk_until)
         if "silent" in fact.reason and trouble_until >= self._decided_at - lease_s - 1.0:

@@ -51,7 +51,7 @@ class SimulatedClient:
         self.cursor = 0
         self.view: dict[int, tuple[int, str, bytes]] = {}
         self.told_ever: dict[int, tuple[int, str, bytes]] = {}
-        self.taken = 0
+        self.outputs_taken = 0
         """Number of finished tasks whose outputs it has acknowledged; the master may have deleted these outputs."""
         self._life = 0
 
@@ -214,7 +214,7 @@ class SimulatedClient:
         for place, item in enumerate(message.items, message.cursor):
             told = (item.state, item.failure.cause if item.failure else "", body[start : start + item.length])
             start += item.length
-            if place < self.taken and not told[2] and item.index in self.told_ever:
+            if place < self.outputs_taken and not told[2] and item.index in self.told_ever:
                 told = self.told_ever[item.index]
             if item.index in self.view:
                 raise Broken(f"{self.plan.uid}: task {item.index} ended twice")
@@ -223,7 +223,7 @@ class SimulatedClient:
             self.view[item.index] = told
         self.cursor += len(message.items)
         if self.plan.options.owned:
-            self.taken = max(self.taken, self.cursor)
+            self.outputs_taken = max(self.outputs_taken, self.cursor)
             self._say(m.Taken(self.run, self.cursor))
         if any(task.uses and not task.is_promised for task in self.plan.tasks[self.sent : self.sent + 1]):
             self._submit_more()

@@ -334,14 +334,14 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
     assert see(i.CredentialSeen("Kerberos ticket", 2400.0, 3600.0, "kinit")) == [
         ("site hpc: its Kerberos ticket ends in 40 min", ["kinit"])
     ]
-    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUERIES["sites"](stage.machine, {})[-1]["trouble"] == ""
     stage.tell(after_s=2700.0)
-    row = queries.QUESTIONS["sites"](stage.machine, {})[-1]
+    row = queries.QUERIES["sites"](stage.machine, {})[-1]
     assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
     reasons = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []
-    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUERIES["sites"](stage.machine, {})[-1]["trouble"] == ""
 
 
 @pytest.mark.parametrize(("written", "hint"), [("kerberros", "kerberos, x509, ssh-certificate, token"), ("ssh-certificate", "id_ed25519")])

@@ -27,7 +27,7 @@ from pilotfish.portable.expressions.evaluation import BadExpression, parse
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-APPLICATION_BACK_S = 1.0
+APPLICATION_RESTART_S = 1.0
 """Seconds until the process of an application is restarted after it died; starting takes about as long."""
 MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
@@ -211,9 +211,9 @@ def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload
 def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
     count = min(message.count, len(run.ended))
-    if not run.options.owned or count <= run.taken:
+    if not run.options.owned or count <= run.outputs_taken:
         return
-    for index in run.ended[run.taken : count]:
+    for index in run.ended[run.outputs_taken : count]:
         machine.release_payload(run.tasks[index].output)
     machine.record(f.OutputsTaken(run.id, count))
 
@@ -222,8 +222,8 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    if message.kind not in KNOWN:
-        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(KNOWN))}")
+    if message.kind not in ANSWERS:
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     answer = _answer_once(machine, message)
     if isinstance(answer, queries.PayloadAnswer):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
@@ -231,7 +231,7 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
         machine.send(link, m.Answer(message.query, answer))
 
 
-KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTIONS, **pool_commands.COMMANDS, **site_events.COMMANDS}
+ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIES, **pool_commands.COMMANDS, **site_events.COMMANDS}
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
@@ -243,7 +243,7 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
     if message.request in machine.state.answers:
         return machine.state.answers[message.request]
     before = len(machine.facts)
-    answer = KNOWN[message.kind](machine, message.arguments)
+    answer = ANSWERS[message.kind](machine, message.arguments)
     if message.request and len(machine.facts) > before:
         machine.record(f.RequestAnswered(message.request, answer))
     return answer
@@ -300,7 +300,7 @@ def author_disconnected(machine: Machine, run: Run) -> None:
 
 def _author_timeout_s(machine: Machine, run: Run) -> float:
     """Seconds to wait for the client of a run. Short for an application, whose process the master itself restarts."""
-    return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
+    return min(APPLICATION_RESTART_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:

@@ -17,8 +17,8 @@ from pilotfish.model.ids import INDEX_MASK
 def inputs_of(task: Task) -> list[IntermediateFile]:
     """Files that other tasks left for this task, under the names that it uses."""
     run, index = task.shape.run, task.id & INDEX_MASK
-    promised = (file for expected in run.expected_files.get(index, ()) for file in left_for(run, expected))
-    return list(dict.fromkeys((*run.earlier_files.get(index, ()), *promised)))
+    same_run = (file for expected in run.expected_files.get(index, ()) for file in left_for(run, expected))
+    return list(dict.fromkeys((*run.earlier_files.get(index, ()), *same_run)))
 
 
 def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:

@@ -23,7 +23,7 @@ def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[Conte
     return tuple(records)
 
 
-def made(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
+def record_produced(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
     """Record contents that a task left at its worker, and maybe at the master."""
     run = task.shape.run
     for content in contents:

@@ -313,7 +313,7 @@ def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+QUERIES: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "status": _status,
     "runs": _runs,
     "run": _one_run,

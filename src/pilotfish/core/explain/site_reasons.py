@@ -24,7 +24,7 @@ from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-SHOWN_PILOTS = 3
+MAX_SHOWN_PILOTS = 3
 HOW_ENDED = {
     SUCCEEDED: "ended in order",
     EXPIRED: "ended because its time was over",
@@ -202,7 +202,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
         return make_reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
     coming = [pilot for pilot in machine.state.pilots_at(name) if not pilot.joined]
     if coming:
-        shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])
+        shown = "; ".join(_pending(machine, pilot) for pilot in coming[:MAX_SHOWN_PILOTS])
         text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
         return make_reason("pending", text, *_fixes_for(machine, name, record.site, coming))
     return None
@@ -241,11 +241,11 @@ def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) 
 def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
     """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
-        sighting = machine.pilot_status.get(pilot.id)
-        if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
+        status = machine.pilot_status.get(pilot.id)
+        if status is not None and status.runs and machine.now - status.since > remedies.LATE_S:
             return remedies.for_silence(name, site)
-        if sighting is not None and sighting.reason and not sighting.runs:
-            return remedies.for_wait(name, machine.state.traits(site.backend), pilot.job, sighting.reason)
+        if status is not None and status.reason and not status.runs:
+            return remedies.for_wait(name, machine.state.traits(site.backend), pilot.job, status.reason)
     return ["pilotfish sites"]
 
 
@@ -280,14 +280,14 @@ def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:
 
 
 def _pending(machine: Machine, pilot: Pilot) -> str:
-    sighting = machine.pilot_status.get(pilot.id)
+    status = machine.pilot_status.get(pilot.id)
     if not pilot.job:
         return f"{pilot.id} is being submitted"
-    if sighting is None:
+    if status is None:
         return f"{pilot.id} (job {pilot.job})"
-    if sighting.runs:
+    if status.runs:
         return f"{pilot.id} (job {pilot.job}) runs, and its agent has not joined yet"
-    return f"{pilot.id} (job {pilot.job}): {sighting.reason or 'no reason given'}"
+    return f"{pilot.id} (job {pilot.job}): {status.reason or 'no reason given'}"
 
 
 # --- rows and answers ------------------------------------------------------------------------------------------------------
@@ -350,13 +350,13 @@ def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
     if named.events:
         return _explain_ended(machine, named)
-    pilot, sighting = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
+    pilot, status = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
     reason = pilot_reason(machine, pilot)
     asked = make_reason("asked", f"it was requested because: {pilot.reason}")
     return {
         **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
         "job": pilot.job,
-        "seen": None if sighting is None else {"runs": sighting.runs, "reason": sighting.reason},
+        "seen": None if status is None else {"runs": status.runs, "reason": status.reason},
         "end": None,
     }
 

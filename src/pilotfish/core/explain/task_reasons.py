@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MAX_RESTARTS = 4
-SHOWN_NEEDED = 5
-SHOWN_CUT_OFF = 3
-LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
+MAX_SHOWN_NEEDED = 5
+MAX_SHOWN_CUT_OFF = 3
+NO_WORKER_CODES = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """Codes that exclude every present worker for a task."""
 
 
@@ -74,7 +74,7 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
 def _waits_for_others(task: Task) -> Reason:
     index = task.id & INDEX_MASK
     needed = [other for other in task.shape.run.tasks if other.children and index in other.children and other.state != DONE]
-    shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:SHOWN_NEEDED])
+    shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:MAX_SHOWN_NEEDED])
     text = f"it needs {count(task.waits_for, 'other task')} first: {shown}"
     return make_reason("waits", text, f"pilotfish why {show_task(needed[0].id)}")
 
@@ -142,7 +142,7 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why no present worker takes the task; if none ever will, first why no site provides one."""
     found = _worker_reasons(machine, task)
-    sites = site_reasons(machine, task.shape) if found and found[0].code in LACKS else []
+    sites = site_reasons(machine, task.shape) if found and found[0].code in NO_WORKER_CODES else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
 
 
@@ -350,22 +350,20 @@ def warnings(machine: Machine) -> list[Reason]:
             found.append(make_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
         rows = [row for row in credential_status.credential_rows(machine, name) if row["warn"] or not row["usable"]]
         found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
-    for worker_ in state.workers.values():
-        if worker_.quarantined_until:
-            found.append(
-                make_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}")
-            )
-    cut = [reason for worker_ in state.workers.values() for task in worker_.active if (reason := cut_off(task))]
-    found += cut[:SHOWN_CUT_OFF]
+    for worker in state.workers.values():
+        if worker.quarantined_until:
+            found.append(make_reason("quarantine", f"worker {worker.id} is in quarantine: {worker.reason}", f"pilotfish why {worker.id}"))
+    cut = [reason for worker in state.workers.values() for task in worker.active if (reason := cut_off(task))]
+    found += cut[:MAX_SHOWN_CUT_OFF]
     for shape in state.ready:
-        if shape.lasts_s and (reason := never_long_enough(machine, shape)):
+        if shape.min_walltime_s and (reason := never_long_enough(machine, shape)):
             text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {reason.text}"
             found.append(make_reason("walltime", text, *reason.commands))
     if state.workers:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
                 continue  # shown by ``why`` for its sites
-            able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
+            able = [worker for worker in state.workers.values() if worker.could_fit(shape.needs)]
             lack = unmet(shape, able) if able else too_big(machine, shape.needs)
             if lack is not None:
                 text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {'' if able else 'no worker fits: '}{lack.text}"

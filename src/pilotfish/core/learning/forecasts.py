@@ -25,7 +25,7 @@ THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
 """Which pending observations to keep when there are too many: every second one, in Thue-Morse order, so that workers that take turns are
 thinned equally. Tens of thousands of tasks may end per second without a query in between.
 """
-YOUNG = 64
+YOUNG_SAMPLES = 64
 """Observations that a young class keeps. With as many, it is no longer young."""
 MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
@@ -44,9 +44,9 @@ MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
 MIN_S = 1e-6
 MIN_WAIT_S = 1.0
 """Minimum seconds of a queue wait; shorter waits count as this."""
-VAGUE = 1.0
+VAGUE_ERROR = 1.0
 """Relative error of an estimate that comes from other classes or links."""
-LATEST = 16
+LATEST_CLASSES = 16
 """Number of recently used classes that the forecast quality and the typical task are computed from."""
 
 
@@ -86,7 +86,7 @@ class _Class:
         """Number of observations when level and worker shares were last fitted together."""
         self.shared = False
         """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
-        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG)
+        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG_SAMPLES)
 
 
 class _Host:
@@ -173,10 +173,10 @@ class Forecasts:
         links.move_to_end(source)
 
     def waited(self, site: str, seconds: float) -> None:
-        where = self._site(site)
-        if where.wait is None:
-            where.wait = Series()
-        where.wait.observe(max(MIN_WAIT_S, seconds) if seconds >= 0.0 else seconds)
+        record = self._site(site)
+        if record.wait is None:
+            record.wait = Series()
+        record.wait.observe(max(MIN_WAIT_S, seconds) if seconds >= 0.0 else seconds)
 
     # --- queries ---------------------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Forecasts:
         self._process_pending()
         forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
         middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
-        return Estimate(cost * middle, VAGUE, sum(forecast.samples for forecast in forecasts), "other classes") if forecasts else None
+        return Estimate(cost * middle, VAGUE_ERROR, sum(forecast.samples for forecast in forecasts), "other classes") if forecasts else None
 
     def unit(self, name: str) -> Estimate | None:
         """Seconds for cost 1 at a worker of slowness 1."""
@@ -227,22 +227,22 @@ class Forecasts:
         forecast = link.forecast(size) if link is not None else None
         if forecast is None:
             return None
-        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE, forecast.samples, origin)
+        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE_ERROR, forecast.samples, origin)
 
     def bandwidth(self, source: str, site: str) -> Estimate | None:
         """Bytes per second, without the latency."""
-        little, much = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
-        return much._replace(value=1e9 / (much.value - little.value)) if little is not None and much is not None else None
+        empty, large = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
+        return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
     def latency(self, source: str, site: str) -> float:
         """Seconds that even an empty transfer takes; about 0 if unknown."""
-        nothing = self.transfer_s(source, site, 0)
-        return nothing.value if nothing is not None else 0.0
+        empty = self.transfer_s(source, site, 0)
+        return empty.value if empty is not None else 0.0
 
     def wait(self, site: str) -> Estimate | None:
         """Seconds in the site's queue."""
-        where = self._sites.get(site)
-        forecast = where and where.wait and where.wait.forecast()
+        record = self._sites.get(site)
+        forecast = record and record.wait and record.wait.forecast()
         return Estimate(forecast.value, forecast.error, forecast.samples, "site") if forecast else None
 
     def quality(self) -> float | None:
@@ -278,7 +278,7 @@ class Forecasts:
         return self._sites.get(name) or self._sites.setdefault(name, _Site())
 
     def _latest(self) -> Iterator[_Class]:
-        return islice(reversed(self._classes.values()), LATEST)
+        return islice(reversed(self._classes.values()), LATEST_CLASSES)
 
     def _link(self, source: str, site: str) -> tuple[LinkSeries | None, str]:
         """The link from a source to a site. For an unused link: the median of the links to the same site."""
@@ -331,12 +331,12 @@ class Forecasts:
             self._remeasure(kind)
 
     def _learn(self, kind: _Class, host: _Host, seconds: float) -> None:
-        before, took = self._log(host), log(seconds)
+        before, log_s = self._log(host), log(seconds)
         kind.series.observe(seconds / exp(before))
         kind.learnt += 1
         if kind.early is not None:
             kind.shared = kind.shared or bool(kind.early and kind.early[0][0] is not host)
-            kind.early.append((host, took))
+            kind.early.append((host, log_s))
             if kind.shared and kind.learnt * 4 > kind.settled * 5:
                 self._settle(kind)
                 self._remeasure(kind)
@@ -344,25 +344,25 @@ class Forecasts:
         count = min(kind.learnt, MAX_LEVEL_SAMPLES)
         if kind.shared:
             limit = OUTLIER * sqrt(kind.scatter)
-            wrong = max(-limit, min(limit, took - kind.level - before))
+            wrong = max(-limit, min(limit, log_s - kind.level - before))
             kind.scatter = max(MIN_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * MAX_LEVEL_SAMPLES))
             class_mean = host.class_means.get(kind)
             if class_mean is None:
-                host.class_means[kind] = [1.0, took - kind.level]
+                host.class_means[kind] = [1.0, log_s - kind.level]
             else:
                 class_mean[0] = min(class_mean[0] + 1.0, MAX_WORKER_SAMPLES)
-                class_mean[1] += (max(-limit, min(limit, took - kind.level - class_mean[1])) - RECENTRING * self._centre()) / class_mean[0]
+                class_mean[1] += (max(-limit, min(limit, log_s - kind.level - class_mean[1])) - RECENTRING * self._centre()) / class_mean[0]
             self._weigh(host)
-        kind.level += (took - self._log(host) - kind.level) / count
+        kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
         """Fit a young class and the slownesses of its workers together: first the level, from slownesses without this class."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
-        for host, took in early:
+        for host, log_s in early:
             count_total = sums.setdefault(host, [0.0, 0.0])
             count_total[0] += 1.0
-            count_total[1] += took
+            count_total[1] += log_s
         above = below = 0.0
         for host, (count, total) in sums.items():
             precision, value = self._elsewhere(host, kind)
@@ -374,15 +374,15 @@ class Forecasts:
             if host.present:
                 host.class_means[kind] = [min(count, MAX_WORKER_SAMPLES), total / count - kind.level]
                 self._weigh(host)
-        squares = sum((took - kind.level - host.log) ** 2 for host, took in early)
+        squares = sum((log_s - kind.level - host.log) ** 2 for host, log_s in early)
         freedom = max(0, len(early) - len(sums))
         kind.scatter = max(MIN_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
         """Recompute the series of a young class with the current slownesses."""
-        kind.series.relearn([exp(took - host.log) for host, took in kind.early or ()])
-        if kind.learnt >= YOUNG:
+        kind.series.relearn([exp(log_s - host.log) for host, log_s in kind.early or ()])
+        if kind.learnt >= YOUNG_SAMPLES:
             kind.early = None
 
     def _centre(self) -> float:
@@ -392,25 +392,25 @@ class Forecasts:
         """Precision and log slowness of a worker without this class. They are fixed for a worker that left."""
         if not host.present:
             return PRIOR / (1 - host.weight), host.log
-        precision, pull = self._evidence(host, kind)
-        return precision + PRIOR, (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+        precision, weighted_sum = self._evidence(host, kind)
+        return precision + PRIOR, (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
 
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
         """Total precision of a worker's cells, and their sum weighted by precision."""
-        precision = pull = 0.0
+        precision = weighted_sum = 0.0
         for kind, (count, mean) in host.class_means.items():
             if kind is not without:
                 precision += count / kind.scatter
-                pull += count / kind.scatter * mean
-        return precision, pull
+                weighted_sum += count / kind.scatter * mean
+        return precision, weighted_sum
 
     def _weigh(self, host: _Host) -> None:
         """Recompute the slowness of a worker from its cells, and update the sums of its site."""
         if len(host.class_means) > MAX_CLASSES_PER_WORKER:
             host.class_means.popitem(last=False)
-        precision, pull = self._evidence(host)
-        value = (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
-        raw, weight = pull / precision, precision / (precision + PRIOR)
+        precision, weighted_sum = self._evidence(host)
+        value = (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+        raw, weight = weighted_sum / precision, precision / (precision + PRIOR)
         if host.weight:
             _add(self._benchmark_ratio, host.benchmark, -1, host.log)
         _add(self._benchmark_ratio, host.benchmark, 1, value)
@@ -436,7 +436,7 @@ class Forecasts:
             yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], means]
         for name, kind in self._classes.items():
             if kind.early:
-                yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], took] for host, took in kind.early]]
+                yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], log_s] for host, log_s in kind.early]]
         for to, links in self._links.items():
             for source, link in links.items():
                 yield ["link", to, source, link.row()]
@@ -472,12 +472,12 @@ class Forecasts:
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
         """Restore the observations of a young class. For a worker that left, the row has its slowness and weight instead of its name."""
         left: dict[tuple[float, float], _Host] = {}
-        kept = self._classes[name].early = deque(maxlen=YOUNG)
-        for key, took in early:
+        kept = self._classes[name].early = deque(maxlen=YOUNG_SAMPLES)
+        for key, log_s in early:
             host = self._hosts[key] if isinstance(key, str) else left.setdefault(tuple(key), _Host(_Site(), 0.0))
             if not isinstance(key, str):
                 (host.log, host.weight), host.present = key, False
-            kept.append((host, took))
+            kept.append((host, log_s))
 
     def _restore_link(self, site: str, source: str, row: Sequence[Any]) -> None:
         self._links.setdefault(site, OrderedDict())[source] = LinkSeries.from_row(row)

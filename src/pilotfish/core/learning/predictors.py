@@ -25,7 +25,7 @@ NAMES = (
     *(f"smoothing by {gain}" for gain in GAINS),
     "autoregression over 31",
 )
-FADING = 0.95
+ERROR_DECAY = 0.95
 """Factor on the past error of a predictor with each new observation."""
 MAX_RATIOS = 64
 MAX_PENDING = 64
@@ -149,7 +149,7 @@ class Series:
     def _take(self, value: float) -> None:
         if self._predictions:
             self._errors = [
-                error * FADING + (predicted - value if predicted > value else value - predicted)
+                error * ERROR_DECAY + (predicted - value if predicted > value else value - predicted)
                 for error, predicted in zip(self._errors, self._predictions, strict=True)
             ]
             self._smoothed = [smoothed + gain * (value - smoothed) for smoothed, gain in zip(self._smoothed, GAINS, strict=True)]

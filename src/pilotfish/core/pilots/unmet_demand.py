@@ -118,9 +118,9 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
     if record is None or record.site is None or record.held:
         return None
     view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend))
-    able = [
-        waiting for waiting in work if fits_site(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
-    ]
+    able = [waiting for waiting in work if fits_site(waiting.shape, view)]
+    if size.walltime_s:
+        able = [waiting for waiting in able if waiting.shape.min_walltime_s <= size.walltime_s]
     first: WaitingTasks | None = None
     one = {
         CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
@@ -188,7 +188,7 @@ def fits_site(shape: TaskShape, view: SiteView) -> bool:
 
 
 def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
-    return not site.walltime_s or not shape.lasts_s or shape.lasts_s + overhead_s(lost_s) <= site.walltime_s
+    return not site.walltime_s or not shape.min_walltime_s or shape.min_walltime_s + overhead_s(lost_s) <= site.walltime_s
 
 
 def overhead_s(lost_s: float) -> float:
@@ -211,7 +211,8 @@ def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
 def size_for(shape: TaskShape) -> PilotSize:
     """The smallest pilot that takes a task of this shape."""
     needs = dict(shape.needs)
-    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+    memory, gpus = needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT
+    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.min_walltime_s, memory, gpus)
 
 
 def _worthwhile(shape: TaskShape, count: int) -> int:

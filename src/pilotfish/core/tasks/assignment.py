@@ -198,8 +198,8 @@ def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuil
         builder.codes.append(spec.code)
         contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
-        words = (spec.requirement, spec.rank, spec.tags)
-        builder.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
+        matching = (spec.requirement, spec.rank, spec.tags)
+        builder.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *matching))
         builder.size += length
     length = sent_bytes(task.payload, whole)
     memory = task.failure_counts.memory if task.failure_counts else 0

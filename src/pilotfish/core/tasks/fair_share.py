@@ -61,13 +61,13 @@ def cores_of(needs: Needs) -> int:
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
-def occupied(run: Run, needs: Needs) -> None:
+def add_occupied(run: Run, needs: Needs) -> None:
     cores = cores_of(needs)
     run.occupied += cores
     run.account.occupied += cores
 
 
-def freed(run: Run, needs: Needs) -> None:
+def remove_occupied(run: Run, needs: Needs) -> None:
     cores = cores_of(needs)
     run.occupied -= cores
     run.account.occupied -= cores

@@ -12,7 +12,7 @@ from typing import Any
 
 from pilotfish.core.data import replicas
 from pilotfish.core.policy_interface import AssignmentProposal
-from pilotfish.core.state import FRESH, State, Task, Worker
+from pilotfish.core.state import FRESH_FRACTION, State, Task, Worker
 from pilotfish.core.tasks.transitions import occupy, take_away
 from pilotfish.model import facts as f
 from pilotfish.model.states import JOINED, READY
@@ -62,7 +62,7 @@ def hosts_other_task(worker: Worker) -> bool:
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
     """Multi-node tasks that a worker's end of walltime cut off, with the seconds that each ran."""
-    if worker.ends_at is None or now < worker.joined_at + FRESH * (worker.ends_at - worker.joined_at):
+    if worker.ends_at is None or now < worker.joined_at + FRESH_FRACTION * (worker.ends_at - worker.joined_at):
         return []
     return [(task.id, now - task.worker.started.get(task, now)) for task in hosted_tasks(worker) if task.worker is not None]
 

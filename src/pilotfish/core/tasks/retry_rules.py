@@ -21,7 +21,7 @@ import msgspec
 
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.pilots.unmet_demand import fits_site, usable_sites
-from pilotfish.core.state import FRESH, UNIT, FailureCounts, State, Task, TaskShape, Worker
+from pilotfish.core.state import FRESH_FRACTION, UNIT, FailureCounts, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import has_copy
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
@@ -37,7 +37,7 @@ SUSPECT_AFTER = 2
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
-GROWTH_OF_WALLTIME = 1.05
+WALLTIME_GROWTH = 1.05
 
 
 def judge(
@@ -62,7 +62,7 @@ def judge(
         # It may have been killed from outside. But a task that is killed each time is probably the cause.
         budget, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
-    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
+    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.succeeded_sites:
         # Workers of one site are alike: try another site, if there is one.
         budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
@@ -106,7 +106,7 @@ def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
-def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
+def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
     """Seconds of walltime to ask for after a cut-off, or 0.
 
     More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
@@ -115,7 +115,7 @@ def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
     if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
     life_s = worker.ends_at - worker.joined_at
-    return (pilot_s or GROWTH_OF_WALLTIME * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
+    return (pilot_s or WALLTIME_GROWTH * life_s) if ran_s >= FRESH_FRACTION * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
 
 
 def _more_memory(state: State, task: Task) -> int:

@@ -33,11 +33,11 @@ MAX_FULL_DISKS = 10
 """Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
 
 
-def handle(machine: Machine, spoke: i.AgentMessage) -> None:
-    link, message, payloads = spoke.link, spoke.message, spoke.payloads
+def handle(machine: Machine, item: i.AgentMessage) -> None:
+    link, message, payloads = item.link, item.message, item.payloads
     if isinstance(message, _NAMING_WORKER):
         known = machine.state.workers.get(message.worker)
-        if known is not None and spoke.pilot and known.pilot != spoke.pilot:
+        if known is not None and item.pilot and known.pilot != item.pilot:
             # The key of a pilot is valid for workers of that pilot only.
             machine.effects.append(e.HangUp(link))
         elif isinstance(message, m.Hello):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import assignment, multi_node
-from pilotfish.core.tasks.retry_rules import judge_death, time_to_ask_for
+from pilotfish.core.tasks.retry_rules import judge_death, walltime_to_request
 from pilotfish.core.workers import site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -18,7 +18,7 @@ from pilotfish.model.states import ACTIVE, JOINED, RUNNING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-RETURN_S = 15.0
+RECONNECT_S = 15.0
 """Minimum seconds that workers get to reconnect after a restart of the master. Agents retry every 5 s or more often."""
 
 
@@ -29,7 +29,7 @@ def lease_s(machine: Machine, worker: Worker) -> float:
 
 def time_to_return_s(machine: Machine, worker: Worker) -> float:
     """Seconds that a worker gets to reconnect after the master was away."""
-    return max(RETURN_S, lease_s(machine, worker))
+    return max(RECONNECT_S, lease_s(machine, worker))
 
 
 def extend_all(machine: Machine) -> None:
@@ -91,7 +91,7 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
         pilot_s = pilot.size.walltime_s if pilot else 0.0
         current = [(number, ran_s) for number, attempt, ran_s in cut_off if site_masters.find_current(machine, worker, number, attempt)]
         current += multi_node.cut_off(worker, machine.now)
-        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
+        least_s = {number: needed for number, ran_s in current if (needed := walltime_to_request(worker, pilot_s, ran_s))}
         machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
     end_worker(machine, worker, lost=False, reason=reason)
 

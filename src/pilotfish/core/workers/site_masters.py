@@ -177,12 +177,12 @@ def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers)
         if name in workers and workers[name].site == worker.site and name not in term.served:
             term.served[name] = None
             _set_heartbeats(machine, name, True)
-    gone = message.gone
+    removed = message.removed
     if term.expects_full_list:
         named = dict.fromkeys(message.joined)
-        gone = [name for name in term.served if name not in named]
+        removed = [name for name in term.served if name not in named]
         term.expects_full_list = False
-    for name in gone:
+    for name in removed:
         if term.served.pop(name, worker) is None:
             _set_heartbeats(machine, name, False)
     until = machine.now + max(machine.settings.lease_s, REPORT_VALID_S)

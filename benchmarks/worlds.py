@@ -127,9 +127,9 @@ class Sage(Projection):
         return replace(true, files=known.files) if true is not None else known
 
     def _draw_slowness(self, worker: Worker) -> float:
-        presence = self._world.machine.presence[worker.id]
-        assert presence.link is not None
-        return 1.0 / self._world.hosts[presence.link].speed
+        connection = self._world.machine.connections[worker.id]
+        assert connection.link is not None
+        return 1.0 / self._world.hosts[connection.link].speed
 
     def _draw_lengths(self) -> None:
         state, laws = self.machine.state, self._world.laws

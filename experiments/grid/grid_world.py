@@ -24,7 +24,7 @@ from pilotfish.core.pilots.factory_interface import (
     SiteEvent,
     SiteView,
 )
-from pilotfish.core.pilots.pilot_records import KEPT_EVENTS, Pilot
+from pilotfish.core.pilots.pilot_records import MAX_EVENTS, Pilot
 from pilotfish.core.state import State
 from pilotfish.factories.replication import group_of
 from pilotfish.factories.site_limits import is_queued
@@ -78,7 +78,7 @@ class GridPlace:
     site: Site
     queue: list[PilotLife] = field(default_factory=list)
     running: int = 0
-    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
 
 
 class GridWorld:
@@ -199,7 +199,7 @@ class GridWorld:
     # --- a pilot's life ---------------------------------------------------------------------------------------------------------------
 
     def _submit(self, wish: PilotProposal) -> None:
-        pilot = Pilot(f"p{len(self.bodies) + 1}", wish.site, wish.size, self.now, reason=wish.reason, instead_of=wish.replaces)
+        pilot = Pilot(f"p{len(self.bodies) + 1}", wish.site, wish.size, self.now, reason=wish.reason, replica_of=wish.replaces)
         body = self.bodies[pilot.id] = PilotLife(pilot, self.places[wish.site].shape)
         self.state.pilots[pilot.id] = pilot
         self.after(body.site.submit_s * self.dice.uniform(0.5, 2.0), self._accept, body, self.now)

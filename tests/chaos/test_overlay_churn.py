@@ -29,7 +29,7 @@ LOSSES = 1000
 """Maximum losses per task, because kills are not the task's fault."""
 FEW_LOSSES = 12
 """Maximum losses of tasks whose input may be lost for good, so that they fail in the end."""
-GONE = "was kept on its worker, and no connected worker has it"
+GONE = "was kept where it was made, and no present worker has it"
 UNLUCKY = "workers died while they ran task"
 """Accepted failures: the only node with the input died, or the task's workers were killed three times. In both cases the user must retry.
 """

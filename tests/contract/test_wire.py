@@ -10,7 +10,7 @@ import pytest
 
 from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
 from pilotfish.model import messages as wire
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, Request, RunOptions, TaskSpec
 from pilotfish.portable.wire import frames as agent_frames
 
@@ -50,7 +50,7 @@ EXAMPLES: list[Any] = [
     wire.Returned([(4, 1)]),
     wire.Draining("nearly over"),
     wire.Leave("drained"),
-    wire.Gone("w", "signal 9"),
+    wire.AgentDied("w", "signal 9"),
     wire.Peeked(3, True, 1024),
     wire.Welcome(7, 5.0, 60.0),
     wire.Assign(
@@ -66,7 +66,7 @@ EXAMPLES: list[Any] = [
     wire.Peek(3, 1, 1, 2, 0),
     wire.Open("uid", RunOptions(name="n")),
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4, {0: (CONTENT,)}),
-    wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, awaited={1: (AwaitedFile(0, "a/b", "c"),)}),
+    wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, expected_files={1: (ExpectedFile(0, "a/b", "c"),)}),
     wire.Close(1),
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),

@@ -233,7 +233,7 @@ def busy_agent(client: Client, agent: Agent, tmp_path: Path) -> list[int]:
 def test_when_the_agent_is_killed_nothing_of_it_is_left_and_the_master_is_told(client: Client, agent: Agent, tmp_path: Path) -> None:
     everybody = busy_agent(client, agent, tmp_path)
     os.kill(agent.pid, signal.SIGKILL)
-    gone = client.master.wait_for(wire.Gone)
+    gone = client.master.wait_for(wire.AgentDied)
     assert gone.worker == "w1" and "signal 9" in gone.reason
     assert not any(alive(pid) for pid in everybody)
     code, _ = agent.wait()

@@ -207,7 +207,7 @@ def test_a_task_of_a_list_that_does_not_make_what_others_wait_for_has_failed(typ
     said = typist.type("run", "--tasks", "tasks.txt")
     assert said.status == 1
     assert "did not leave the file 'made'" in said.out
-    assert "task 1.0, which it depends on, failed" in said.out
+    assert "task 1.0, which it needs, failed" in said.out
 
 
 def test_the_tour_kills_three_things_and_loses_nothing(typist: Typist) -> None:

@@ -81,7 +81,7 @@ def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(ty
     assert "a new run, with the current files" in attached.out and "rerun 2" not in attached.out
     why = json.loads(typist.type("why", "2.0", "--json").out)
     assert "was changed after it was submitted" in why["sentence"]
-    assert why["reasons"][0]["commands"] == ["run it again with the current files: pilotfish run ... cat large.dat"]
+    assert why["reasons"][0]["commands"] == ["run it again, with its files as they are now: pilotfish run ... cat large.dat"]
 
 
 def test_a_file_that_only_the_last_task_misses_is_told_before_the_first_one_begins(typist: Typist) -> None:

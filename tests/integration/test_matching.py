@@ -49,14 +49,14 @@ def said(futures: list[Any]) -> list[str]:
 def settle(site: PeerPool) -> None:
     """Wait until the site assigns tasks by itself, so that the master assigns none."""
 
-    def lent() -> bool:
+    def delegated() -> bool:
         before = counts(site)
         with site.run() as run:
             said([run.executable(["true"], sandbox=True) for _ in range(4)])
         after = counts(site)
         return after["TasksAssigned"] == before["TasksAssigned"] and after["TasksDelegated"] > before["TasksDelegated"]
 
-    wait_until(lent, "the site matches by itself")
+    wait_until(delegated, "the site matches by itself")
 
 
 def test_everybody_of_a_site_gets_work_through_its_master(site: PeerPool) -> None:
@@ -126,11 +126,11 @@ def test_a_site_whose_master_dies_has_another_and_no_task_is_lost(site: PeerPool
     with site.run() as run:
         futures = [run.executable(WHO, sandbox=True, losses=100) for _ in range(60)]
         futures[5].result(timeout=PATIENCE_S)
-        lender = who_is_master(site)
-        site.kill(lender)
+        site_master = who_is_master(site)
+        site.kill(site_master)
         workers = said(futures)
-        assert set(workers) >= set(names) - {lender}
-        wait_until(lambda: who_is_master(site) not in (lender, "") or bool(more(run, site)), "another one is lent tasks")
+        assert set(workers) >= set(names) - {site_master}
+        wait_until(lambda: who_is_master(site) not in (site_master, "") or bool(more(run, site)), "another one is lent tasks")
 
 
 def who_is_master(site: PeerPool) -> str:

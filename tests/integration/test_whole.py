@@ -87,7 +87,7 @@ def test_dependencies_hold_and_a_failure_cuts_only_what_needs_it(start: Start) -
         assert fine.result(PATIENCE_S).exit == 0
         with pytest.raises(TaskFailed, match="1"):
             bad.result(PATIENCE_S)
-        with pytest.raises(TaskFailed, match="which it depends on, failed"):
+        with pytest.raises(TaskFailed, match="which it needs, failed"):
             skipped.result(PATIENCE_S)
 
 

@@ -176,11 +176,11 @@ class CoreStory(RuleBasedStateMachine):
         if what == "accepted":
             self.stage.tell(i.PilotAccepted(name, "job"))
         else:
-            self.stage.tell(i.PilotGone(name, what == "well", "so it is", witnessed=what != "unseen"))
+            self.stage.tell(i.PilotEndReported(name, what == "well", "so it is", witnessed=what != "unseen"))
 
     @rule(full=st.booleans())
     def space(self, full: bool) -> None:
-        self.stage.tell(i.SpaceChanged(full))
+        self.stage.tell(i.JournalSpaceChanged(full))
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 25.0]), quietly=st.booleans())
     def wait(self, seconds: float, quietly: bool) -> None:
@@ -214,7 +214,7 @@ class CoreStory(RuleBasedStateMachine):
         for run in self.state.runs.values():
             for task in run.tasks:
                 if task.state < DONE:
-                    assert task_reasons.why_task(self.stage.machine, task)["reasons"]
+                    assert task_reasons.explain_task(self.stage.machine, task)["reasons"]
 
     @invariant()
     def the_next_turn_is_not_in_the_past(self) -> None:

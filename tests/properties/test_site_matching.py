@@ -65,11 +65,11 @@ def test_no_task_is_assigned_twice_or_beyond_free_resources_and_all_end(cores: l
     site = make_site(cores, dice)
     site.on_assignment = assert_it_fits
     site.appoint(1)
-    lent = 0
+    delegated = 0
     for _ in range(200):
         act = dice.random()
         if act < 0.05:
-            lent = lend_some(site, dice, lent)
+            delegated = lend_some(site, dice, delegated)
         elif act < 0.2:
             end_one(site, dice)
         elif act < 0.25:
@@ -84,7 +84,7 @@ def test_no_task_is_assigned_twice_or_beyond_free_resources_and_all_end(cores: l
         end_one(site, dice)
         assert before < 3000.0
     counts = Counter(task for _, task, _ in site.assignments)
-    assert set(counts) == set(range(lent))
+    assert set(counts) == set(range(delegated))
     assert all(count == 1 for count in counts.values()), counts.most_common(2)
     site.settle(IDLE_ROUND_S)
     assert sorted(site.claimed()) == sorted(site.assignments)
@@ -98,11 +98,11 @@ def test_deaths_lose_no_task_and_no_worker_has_one_twice(cores: list[float], see
     site = make_site([*cores, 1.0, 1.0], dice)
     site.appoint(1)
     site.settle(IDLE_ROUND_S)
-    lent = 0
+    delegated = 0
     for _ in range(150):
         act = dice.random()
         if act < 0.05:
-            lent = lend_some(site, dice, lent)
+            delegated = lend_some(site, dice, delegated)
         elif act < 0.2:
             end_one(site, dice)
         elif act < 0.23 and len(site.living()) > 1:
@@ -117,8 +117,8 @@ def test_deaths_lose_no_task_and_no_worker_has_one_twice(cores: list[float], see
         end_one(site, dice)
         assert site.now < 3000.0
     assert all(max(Counter(agent.got).values(), default=1) == 1 for agent in site.agents.values())
-    assert {task for agent in site.agents.values() for task, _ in agent.got} == set(range(lent))
-    assert {task for _, task, _ in site.claimed()} == set(range(lent))
+    assert {task for agent in site.agents.values() for task, _ in agent.got} == set(range(delegated))
+    assert {task for _, task, _ in site.claimed()} == set(range(delegated))
 
 
 # --- with the real core -----------------------------------------------------------------------------------------------------------------

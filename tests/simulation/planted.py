@@ -121,9 +121,9 @@ def a_late_hello_is_believed(patch: Patch) -> None:
     hello = agent_messages._hello
 
     def believe(master: Machine, link: int, message: m.Hello) -> None:
-        presence = master.presence.get(message.worker)
-        if presence is not None:
-            presence.newest_link = 0
+        connection = master.connections.get(message.worker)
+        if connection is not None:
+            connection.newest_link = 0
         hello(master, link, message)
 
     patch.setattr(agent_messages, "_hello", believe)
@@ -152,7 +152,7 @@ def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
 
 @bug
 def a_lease_never_expires(patch: Patch) -> None:
-    patch.setitem(machine._EXPIRE, "lease", lambda *_: None)
+    patch.setitem(machine._TIMERS, "lease", lambda *_: None)
 
 
 @bug
@@ -205,7 +205,7 @@ def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
 
 @bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
-    patch.setitem(machine._EXPIRE, "quarantine", lambda *_: None)
+    patch.setitem(machine._TIMERS, "quarantine", lambda *_: None)
 
 
 # --- blame --------------------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def poison_is_convicted_by_company(patch: Patch) -> None:
 
     def rash(state: Any, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
         fact = judge_death(state, worker, task, reason, died)
-        deaths = task.troubles.deaths if task.troubles else 0
+        deaths = task.failure_counts.deaths if task.failure_counts else 0
         if died and deaths >= 2:
             return msgspec.structs.replace(fact, final=True, suspect=False, failure=Failure("poison", "task", "it was there again"))
         return msgspec.structs.replace(fact, suspect=False)
@@ -270,12 +270,12 @@ def a_swift_poison_costs_nothing(patch: Patch) -> None:
 @bug
 def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
     """A pilot that ended while no master watched makes its tasks suspects."""
-    gone = machine._HEAR[i.PilotGone]
+    gone = machine._HANDLERS[i.PilotEndReported]
 
-    def assume(master: Machine, item: i.PilotGone) -> None:
+    def assume(master: Machine, item: i.PilotEndReported) -> None:
         gone(master, msgspec.structs.replace(item, witnessed=True))
 
-    patch.setitem(machine._HEAR, i.PilotGone, assume)
+    patch.setitem(machine._HANDLERS, i.PilotEndReported, assume)
 
 
 @bug
@@ -314,7 +314,7 @@ def a_repeated_submission_counts_twice(patch: Patch) -> None:
             message = msgspec.structs.replace(message, first=known, deps={})
         submit(master, link, message, payloads)
 
-    patch.setitem(client_messages._HEAR, m.Submit, gullible)
+    patch.setitem(client_messages._HANDLERS, m.Submit, gullible)
 
 
 @bug
@@ -322,9 +322,9 @@ def a_watcher_starts_from_the_beginning(patch: Patch) -> None:
     """The cursor of a reconnected client is ignored."""
 
     def rewind(master: Machine, link: int, message: m.Watch, payloads: list[Any]) -> None:
-        master.audience.links[link][message.run] = Subscription(0, message.payloads)
+        master.subscriptions.links[link][message.run] = Subscription(0, message.payloads)
 
-    patch.setitem(client_messages._HEAR, m.Watch, rewind)
+    patch.setitem(client_messages._HANDLERS, m.Watch, rewind)
 
 
 @bug
@@ -333,11 +333,11 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
     expired = client_messages.author_expired
 
     def hasty(master: Machine, key: str) -> None:
-        master.audience.gone_since.pop(int(key), None)
-        master.audience.gone_since[int(key)] = master.now - master.settings.author_s
+        master.subscriptions.disconnected_at.pop(int(key), None)
+        master.subscriptions.disconnected_at[int(key)] = master.now - master.settings.author_s
         expired(master, key)
 
-    patch.setitem(machine._EXPIRE, "author", hasty)
+    patch.setitem(machine._TIMERS, "author", hasty)
 
 
 @bug
@@ -348,20 +348,20 @@ def cancelled_tasks_run_on(patch: Patch) -> None:
 @bug
 def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
     """A request for the output of a task is never answered if its worker dies first."""
-    patch.setitem(machine._EXPIRE, "peek", lambda *_: None)
+    patch.setitem(machine._TIMERS, "peek", lambda *_: None)
 
 
 @bug
 def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
     """A rerun does not keep the payloads that its tasks need."""
-    rerun = client_messages.KNOWN["rerun"]
+    rerun = client_messages.ANSWERS["rerun"]
 
     def careless(master: Machine, arguments: dict[str, Any]) -> Any:
         answer = rerun(master, arguments)
         master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
         return answer
 
-    patch.setitem(client_messages.KNOWN, "rerun", careless)
+    patch.setitem(client_messages.ANSWERS, "rerun", careless)
 
 
 @bug
@@ -375,7 +375,7 @@ def the_next_turn_lies_in_the_past(patch: Patch) -> None:
         return float(min(worker.progress_at for worker in held_up) + dispatcher.STALE_S)
 
     patch.setattr(dispatcher.Dispatcher, "next_look_at", hasty)
-    patch.setattr(machine, "SOON_S", -1e9)
+    patch.setattr(machine, "MIN_DECISION_INTERVAL_S", -1e9)
 
 
 # --- state and journal --------------------------------------------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def a_payload_is_given_up_twice(patch: Patch) -> None:
                 master.release_payload(payload)
         submit(master, link, message, payloads)
 
-    patch.setitem(client_messages._HEAR, m.Submit, twice)
+    patch.setitem(client_messages._HANDLERS, m.Submit, twice)
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------------------------

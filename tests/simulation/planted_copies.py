@@ -21,7 +21,7 @@ def who_lost_is_not_told(patch: Patch) -> None:
     kill = assignment.kill
 
     def forgetful(master: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-        kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.twins])
+        kill(master, [attempt for attempt in attempts if attempt[0] not in master.state.copies])
 
     patch.setattr(assignment, "kill", forgetful)
 
@@ -29,17 +29,17 @@ def who_lost_is_not_told(patch: Patch) -> None:
 @bug
 def the_room_of_who_lost_is_not_freed(patch: Patch) -> None:
     def careless(state: State, worker: Worker, task: Task, at: float) -> None:
-        twin = state.twins.pop(task, None)
-        if twin is not None and twin.worker is worker:
-            task.attempt = twin.attempt
+        copy = state.copies.pop(task, None)
+        if copy is not None and copy.worker is worker:
+            task.attempt = copy.attempt
 
-    patch.setattr(speculative_copies, "won", careless)
+    patch.setattr(speculative_copies, "keep_winner", careless)
 
 
 @bug
 def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
     """Two workers run an attempt with the same number."""
-    goes_on = speculative_copies.goes_on
+    goes_on = speculative_copies.end_attempt
 
     def forgetful(state: State, worker: Worker, task: Task, at: float) -> bool:
         number = task.attempt
@@ -48,7 +48,7 @@ def the_number_of_a_copy_is_used_again(patch: Patch) -> None:
         task.attempt = number
         return False
 
-    patch.setattr(speculative_copies, "goes_on", forgetful)
+    patch.setattr(speculative_copies, "end_attempt", forgetful)
 
 
 @bug
@@ -60,13 +60,13 @@ def a_new_master_does_not_know_of_copies(patch: Patch) -> None:
 @bug
 def a_failed_copy_ends_its_task(patch: Patch) -> None:
     """A failed copy fails the task although the other attempt continues."""
-    patch.setattr(retry_rules, "_spared", lambda fact: fact)
+    patch.setattr(retry_rules, "_reduced_charge", lambda fact: fact)
 
 
 @bug
 def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
     """The task is queued again although it still runs at another worker."""
-    goes_on = speculative_copies.goes_on
+    goes_on = speculative_copies.end_attempt
 
     def hasty(state: State, worker: Worker, task: Task, at: float) -> bool:
         if not goes_on(state, worker, task, at):
@@ -77,4 +77,4 @@ def with_one_worker_the_other_attempt_is_lost(patch: Patch) -> None:
         put_back(state, task)
         return True
 
-    patch.setattr(speculative_copies, "goes_on", hasty)
+    patch.setattr(speculative_copies, "end_attempt", hasty)

@@ -16,7 +16,7 @@ from pilotfish.core.state import Run, State, Worker
 from pilotfish.core.workers import agent_messages, site_masters
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.contents import ExpectedFile, IntermediateFile
 from pilotfish.model.task import DISK
 from tests.simulation.planted import PLANTED, Patch, bug
 
@@ -153,19 +153,19 @@ def holders_are_forgotten_when_a_worker_comes_back(patch: Patch) -> None:
         if not message.all:
             holds(master, worker, message)
 
-    holds = agent_messages._holds
+    holds = agent_messages._update_holders
     patch.setattr(agent_messages, "_reconcile", forget)
-    patch.setattr(agent_messages, "_holds", deaf)
+    patch.setattr(agent_messages, "_update_holders", deaf)
 
 
 @bug
 def what_is_lost_is_still_believed_to_be_held(patch: Patch) -> None:
-    holds = agent_messages._holds
+    holds = agent_messages._update_holders
 
     def hopeful(master: Machine, worker: Worker, message: m.CacheReport) -> None:
         holds(master, worker, msgspec.structs.replace(message, lost=[], all=False))
 
-    patch.setattr(agent_messages, "_holds", hopeful)
+    patch.setattr(agent_messages, "_update_holders", hopeful)
 
 
 @bug
@@ -189,7 +189,7 @@ def contents_outlive_their_runs(patch: Patch) -> None:
         for digest in run.contents:
             state.contents[digest].runs -= 1
 
-    patch.setattr(replicas, "run_gone", keep)
+    patch.setattr(replicas, "forget_run", keep)
 
 
 # --- intermediate files -------------------------------------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ def promised_files_are_not_fetched(patch: Patch) -> None:
 
 @bug
 def promised_files_are_handed_on_under_the_name_that_they_had(patch: Patch) -> None:
-    def unnamed(run: Run, awaited: AwaitedFile) -> list[IntermediateFile]:
-        return [file for name, file in run.left.get(awaited.maker, {}).items() if name.startswith(f"{awaited.name}/")]
+    def unnamed(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
+        return [file for name, file in run.left_files.get(expected.maker, {}).items() if name.startswith(f"{expected.name}/")]
 
     patch.setattr(intermediate_files, "left_for", unnamed)
 

@@ -24,16 +24,16 @@ def the_room_of_those_beside_is_not_freed(patch: Patch) -> None:
     """After an attempt, only its first worker gets its resources back."""
 
     def careless(state: State, task: Task, at: float) -> None:
-        for worker in state.gangs.pop(task, ())[:1]:
+        for worker in state.multi_node_workers.pop(task, ())[:1]:
             take_away(worker, task, at)
 
-    patch.setattr(multi_node, "disband", careless)
+    patch.setattr(multi_node, "free_nodes", careless)
 
 
 @bug
 def a_task_goes_on_with_a_node_less(patch: Patch) -> None:
     """The first worker is not informed that another one is lost."""
-    patch.setattr(assignment, "stop_beside", lambda *_: None)
+    patch.setattr(assignment, "stop_hosted_tasks", lambda *_: None)
 
 
 @bug
@@ -75,4 +75,4 @@ def a_task_pays_for_the_node_that_it_lost(patch: Patch) -> None:
     def unjust(master: Machine, task: Task, failure: Failure) -> Failure:
         return failure
 
-    patch.setattr(agent_messages, "_with_a_node_less", unjust)
+    patch.setattr(agent_messages, "_blame_lost_node", unjust)

@@ -18,8 +18,8 @@ NOW = 100_000.0
 _numbers = itertools.count(1)
 
 
-def pilot(site: str, state: int = ACTIVE, age_s: float = 1000.0, instead_of: str = "", id: str = "") -> Pilot:
-    return Pilot(id or f"p{next(_numbers)}", site, ONE, NOW - age_s, state=state, joined=int(state == ACTIVE), instead_of=instead_of)
+def pilot(site: str, state: int = ACTIVE, age_s: float = 1000.0, replica_of: str = "", id: str = "") -> Pilot:
+    return Pilot(id or f"p{next(_numbers)}", site, ONE, NOW - age_s, state=state, joined=int(state == ACTIVE), replica_of=replica_of)
 
 
 def queued(site: str, age_s: float = 10.0, **more: Any) -> Pilot:

@@ -14,7 +14,7 @@ from pilotfish.applications.task_list import NOTHING, TaskNeeds
 from pilotfish.client.session import NoPool, PoolSession, RunNews, RunUpload, RunWatcher
 from pilotfish.client.submission import RunListener
 from pilotfish.core.explain.lookup import find_run
-from pilotfish.core.explain.run_reasons import status_of, why_run
+from pilotfish.core.explain.run_reasons import explain_run, status_of
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import CLIENT_GONE, Run, State, Task, TaskShape
 from pilotfish.errors import BadInput, PilotfishError
@@ -347,7 +347,7 @@ class FakeMaster(PoolSession):
         found = named or self._find_subject(subject)
         record = self.runs[found["run"]].record() if "run" in found else None
         if record is not None and record.finished:
-            return why_run(cast(Machine, None), record)
+            return explain_run(cast(Machine, None), record)
         return self._why(found, status_of(record) if record is not None else "ready")
 
     def _why(self, subject: dict[str, Any], state: str) -> dict[str, Any]:

@@ -272,8 +272,8 @@ class Desk:
     def heard(self, kind: type[Kind]) -> list[Kind]:
         return [item for item in self.told if isinstance(item, kind)]
 
-    def gone(self) -> dict[str, i.PilotGone]:
-        found = self.heard(i.PilotGone)
+    def gone(self) -> dict[str, i.PilotEndReported]:
+        found = self.heard(i.PilotEndReported)
         assert len({item.pilot for item in found}) == len(found), f"told twice: {found}"
         return {item.pilot: item for item in found}
 
@@ -281,8 +281,8 @@ class Desk:
         return {item.pilot: item.job for item in self.heard(i.PilotAccepted)}
 
     def trouble(self) -> str:
-        troubles = self.heard(i.SiteReachability)
-        return troubles[-1].trouble if troubles else ""
+        failure_counts = self.heard(i.SiteReachability)
+        return failure_counts[-1].trouble if failure_counts else ""
 
     async def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S

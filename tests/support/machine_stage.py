@@ -30,10 +30,10 @@ class Stage:
 
     limits = LIMITS
 
-    def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, strategy: Provisioner | None = None) -> None:
+    def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, provisioner: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
         self.policy = policy or Dispatcher(LocalityMatcher())
-        self.strategy = strategy or LocalProvisioner()
+        self.provisioner = provisioner or LocalProvisioner()
         self.now = 1000.0
         self.journal: list[bytes] = []
         self.shadow = State()
@@ -46,7 +46,7 @@ class Stage:
     # --- the machine ----------------------------------------------------------------------------------------------------------------
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.strategy, self.settings, self.limits, plugins.traits)
+        self.machine = Machine(state, self.policy, self.provisioner, self.settings, self.limits, plugins.traits)
         self._take(self.machine.start(self.now))
 
     def restart(self) -> None:
@@ -78,7 +78,7 @@ class Stage:
     def _take(self, turn: Turn) -> list[e.Effect]:
         check(self.machine.state)
         if turn.facts:
-            record = encode_record(TurnRecord(turn.at, turn.facts))  # type: ignore[arg-type]
+            record = encode_record(TurnRecord(turn.at, turn.facts))
             self.journal.append(record)
             again = decode_record(record)
             for fact in again.facts:
@@ -152,7 +152,7 @@ class Stage:
         self.tell(i.AgentMessage(link, m.Results(0, items), [b"r"] * len(items)))
 
     def lose(self, worker: str, reason: str = "was killed by signal 9") -> None:
-        self.tell(i.AgentMessage(0, m.Gone(worker, reason)))
+        self.tell(i.AgentMessage(0, m.AgentDied(worker, reason)))
 
     def task(self, run: int, index: int) -> Task:
         return self.machine.state.task(task_id(run, index))

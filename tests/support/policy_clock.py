@@ -19,7 +19,7 @@ class Clockwork(Stage):
     """``lasts_s``: seconds that a task takes. Each agent starts its tasks in the order in which it got them."""
 
     def __init__(self, lasts_s: Callable[[Task], float] = lambda task: 0.05) -> None:
-        self.lasts_s = lasts_s
+        self.min_walltime_s = lasts_s
         self.cores: dict[int, int] = {}
         self.waiting: dict[int, deque[Task]] = {}
         self.ends: list[tuple[float, int, int, int]] = []
@@ -43,7 +43,7 @@ class Clockwork(Stage):
         while self.waiting[link] and self.cores[link]:
             task = self.waiting[link].popleft()
             self.cores[link] -= 1
-            heappush(self.ends, (at + self.lasts_s(task), task.id, link, round(self.lasts_s(task) * 1e6)))
+            heappush(self.ends, (at + self.min_walltime_s(task), task.id, link, round(self.min_walltime_s(task) * 1e6)))
 
     def hire(self, worker: str, cores: int) -> None:
         self.cores[self.links + 1] = cores

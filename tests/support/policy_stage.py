@@ -67,8 +67,8 @@ class Idle(Stage):
 
     def outlook(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> PolicyView:
         """The view as the machine makes it: workers of a site master are not among those that are served directly."""
-        vouched = {worker.id for _, subjects in sites for worker in subjects}
-        workers = [worker for worker in self.machine.state.workers.values() if worker.id not in vouched]
+        served_workers = {worker.id for _, subjects in sites for worker in subjects}
+        workers = [worker for worker in self.machine.state.workers.values() if worker.id not in served_workers]
         return PolicyView(self.machine.state, self.now, 0.05, lambda worker: True, lambda able: (list(sites), workers))
 
     def shapes(self) -> list[TaskShape]:

@@ -24,7 +24,7 @@ from pilotfish.applications.executable import (
 )
 from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
 from pilotfish.errors import BadInput
-from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.quantities import parse_bytes
 from pilotfish.model.task import TaskSpec
 
@@ -96,7 +96,7 @@ class ExecutableEncoder:
         argv: Sequence[str | os.PathLike[str]],
         options: Mapping[str, Any],
         defaults: ExecutableDefaults,
-        awaited: Sequence[AwaitedFile] = (),
+        awaited: Sequence[ExpectedFile] = (),
     ) -> Encoded:
         """Encodes one executable. ``awaited``: inputs that other tasks will produce."""
         words = check_argv(argv)
@@ -110,7 +110,7 @@ class ExecutableEncoder:
             stdin=_stdin(options.get("stdin", b"")),
             env=check_environment(options.get("env", {})),
         )
-        coming = [file.here for file in awaited]
+        coming = [file.target for file in awaited]
         if coming:
             inputs = {**check_inputs(defaults.copy().get("inputs", ())), **task.inputs}
             taken = {os.path.normpath(name): source for name, source in inputs.items()}

@@ -11,7 +11,7 @@ from pilotfish.applications.executable import FutureFile, Inputs, check_outputs
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableKeywords
 from pilotfish.applications.safe_paths import check_name
 from pilotfish.errors import BadInput
-from pilotfish.model.contents import MAGIC, AwaitedFile
+from pilotfish.model.contents import MAGIC, ExpectedFile
 
 
 def kept_by(options: ExecutableKeywords, defaults: ExecutableDefaults) -> tuple[str, ...]:
@@ -33,14 +33,14 @@ def promise(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str)
     return FutureFile(task, name)
 
 
-def take_promised(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[AwaitedFile, ...]:
+def take_promised(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[ExpectedFile, ...]:
     """Removes the future files from the inputs and returns them. ``index_of`` gives the index of a task in its run."""
     if "inputs" not in options:
         return ()
     options["inputs"], promised = _split(options["inputs"])
     if promised and options.get("sandbox") is False:
         raise BadInput("sandbox=False does not go with files of other tasks", "leave it out: they are brought to a fresh directory")
-    return tuple(AwaitedFile(index_of(source.task), source.name, name) for name, source in promised.items())
+    return tuple(ExpectedFile(index_of(source.task), source.name, name) for name, source in promised.items())
 
 
 def _split(inputs: Inputs) -> tuple[Inputs, dict[str, FutureFile]]:

@@ -13,8 +13,8 @@ from pilotfish.applications.future_files import kept_by, promise, take_promised
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_options import KNOWN, read_wishes
 from pilotfish.errors import BadInput
-from pilotfish.model.contents import AwaitedFile, Content
-from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
+from pilotfish.model.contents import Content, ExpectedFile
+from pilotfish.model.task import MAX_COST, MIN_COST, TaskSpec
 from pilotfish.portable.payload_format import join_pieces
 
 Post = Callable[..., None]
@@ -27,15 +27,13 @@ class TaskNeeds(NamedTuple):
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
     """Expected run time relative to other tasks of its kind."""
-    awaited: tuple[AwaitedFile, ...] = ()
+    awaited: tuple[ExpectedFile, ...] = ()
     """Files that earlier tasks of its run will produce."""
 
 
 def read_cost(cost: float) -> float:
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not LEAST_COST <= cost <= MOST_COST:
-        raise BadInput(
-            f"cost: {cost!r} is not a number from {LEAST_COST:g} to {MOST_COST:g}", "write how long it takes compared with others"
-        )
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not MIN_COST <= cost <= MAX_COST:
+        raise BadInput(f"cost: {cost!r} is not a number from {MIN_COST:g} to {MAX_COST:g}", "write how long it takes compared with others")
     return float(cost)
 
 

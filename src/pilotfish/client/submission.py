@@ -12,7 +12,7 @@ import msgspec
 
 from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskNeeds
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
-from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.messages import EndedItem, Open, Opened, Submit, Taken, frame_message
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -64,7 +64,7 @@ class SubmitBatch:
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
         self.contents: dict[int, tuple[Content, ...]] = {}
-        self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+        self.awaited: dict[int, tuple[ExpectedFile, ...]] = {}
         self.costs: list[float] = []
         """Costs of the first tasks; the others cost 1."""
         self.size = 0

@@ -41,7 +41,7 @@ from pilotfish.client.session import PoolSession, RunUpload, connect, look, task
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
-from pilotfish.model.contents import AwaitedFile
+from pilotfish.model.contents import ExpectedFile
 from pilotfish.model.environment import without_secrets
 from pilotfish.model.task import UNNAMED, RunOptions
 
@@ -91,7 +91,7 @@ class TaskSource:
         """Indices of the tasks that this task waits for."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
 
-    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+    def awaited(self, place: int) -> tuple[ExpectedFile, ...]:
         """Intermediate files that other tasks leave for this one."""
         return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
 
@@ -269,7 +269,7 @@ def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInpu
     return BadInput(f"{listed.path}, {shlex.join(task.argv)[:SHOWN_COMMAND]}: {problem}", meant or problem.hint)
 
 
-def _not_awaited(task: ListedTask, awaited: Iterable[AwaitedFile]) -> list[str]:
+def _not_awaited(task: ListedTask, awaited: Iterable[ExpectedFile]) -> list[str]:
     """Returns the inputs that exist here or that an earlier run left."""
     coming = {file.name for file in awaited}
     return [name for name in task.inputs if os.path.normpath(name) not in coming]

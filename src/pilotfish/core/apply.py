@@ -10,10 +10,10 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.learning import speedups
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import KEPT_ANSWERS, KEPT_GONE_WORKERS, UNIT, AttemptLosses, Run, State, Task, Worker
+from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, UNIT, FailureCounts, Run, State, Task, Worker
 from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
-from pilotfish.core.tasks.transitions import dequeue, end, enqueue, maybe_ended, move, occupy, put_back, release, take_away
+from pilotfish.core.tasks.transitions import dequeue, end, enqueue, mark_if_ended, move, occupy, put_back, release, take_away
 from pilotfish.model import facts as f
 from pilotfish.model import site as s
 from pilotfish.model.ids import INDEX_MASK, task_id
@@ -40,10 +40,10 @@ from pilotfish.model.states import (
 )
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
-FORGETTING = 0.8
+LOSS_DECAY = 0.8
 """Factor by which the learnt start-up loss shrinks with each quicker start."""
-TOGETHER_S = 1.0
-MOST_LOST_S, MOST_LOST = 30.0, 0.1
+SAME_SUBMISSION_S = 1.0
+MAX_LOST_S, MAX_LOST = 30.0, 0.1
 """Maximum start-up loss that is learnt: seconds plus a fraction of the walltime. A longer loss was an accident."""
 
 
@@ -82,7 +82,7 @@ def _application_advanced(state: State, fact: f.ApplicationAdvanced, at: float) 
 def _run_closed(state: State, fact: f.RunClosed, at: float) -> None:
     run = state.runs[fact.run]
     run.closed = fact.reason
-    maybe_ended(run, at)
+    mark_if_ended(run, at)
 
 
 def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
@@ -91,15 +91,15 @@ def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
 
 def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
     run = state.runs[fact.run]
-    for index in run.ended[run.taken : fact.count]:
+    for index in run.ended[run.outputs_taken : fact.count]:
         run.tasks[index].output = b""
-    run.taken = fact.count
+    run.outputs_taken = fact.count
 
 
 def _run_forgotten(state: State, fact: f.RunForgotten, at: float) -> None:
     run = state.runs.pop(fact.run)
     del state.run_uids[run.uid]
-    replicas.run_gone(state, run)
+    replicas.forget_run(state, run)
     fair_share.leave(state, run, run.account)
 
 
@@ -109,7 +109,7 @@ def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
     for task in run.tasks:
         if task.state < DONE:
             _cancel(state, task, fact.reason, at)
-    maybe_ended(run, at)
+    mark_if_ended(run, at)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
     run = state.runs[fact.run]
     for spec in fact.specs:
         if spec.contents:
-            run.spec_contents[len(run.specs)] = replicas.refer(state, run, spec.contents)
+            run.spec_contents[len(run.specs)] = replicas.refer_to(state, run, spec.contents)
         run.specs.append(spec)
         run.spec_shapes.append(run.shape_for(len(run.specs) - 1))
 
@@ -135,19 +135,19 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     if fact.costs:
         run.costs.extend(repeat(1.0, len(tasks) - len(run.costs)))
         run.costs.extend(fact.costs)
-    run.awaited.update(fact.awaited)
-    run.handed.update(fact.handed)
+    run.expected_files.update(fact.expected_files)
+    run.earlier_files.update(fact.earlier_files)
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
-            task.contents = replicas.refer(state, run, fact.contents[number & INDEX_MASK])
+            task.contents = replicas.refer_to(state, run, fact.contents[number & INDEX_MASK])
         tasks.append(task)
         if deps and _wait_for(run, task, deps.get(number & INDEX_MASK, ())):
             task.state = WAITING
             run.counts[WAITING] += 1
         else:
             run.counts[READY] += 1
-            if run.awaited:
+            if run.expected_files:
                 intermediate_files.receive(state, task)
             enqueue(state, task)
     state.unfinished += count
@@ -174,15 +174,11 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
         worker.progress_at = at
     now = len(fact.tasks) - fact.ahead
     if fact.ahead:
-        state.sent_ahead[worker] = None
+        state.prefetching_workers[worker] = None
     for place, number in enumerate(fact.tasks):
         task = state.task(number)
-        shape = task.shape
-        dequeue(state, task)
-        move(task, ASSIGNED)
-        task.attempt += 1
-        task.worker = worker
-        needs = shape.needs
+        _begin_attempt(state, task, worker, at)
+        needs = task.shape.needs
         if number in fact.cores:
             cores = round(fact.cores[number] * UNIT)
             needs = tuple((name, cores if name == CORES else amount) for name, amount in needs)
@@ -190,26 +186,27 @@ def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
             occupy(worker, task, needs)
         else:
             worker.ahead[task] = needs
-        shape.run.attempts += 1
-        if not shape.run.first_started_at:
-            shape.run.first_started_at = at
-    if fact.beside:
-        multi_node.formed(state, fact, at)
+    if fact.other_workers:
+        multi_node.occupy_nodes(state, fact, at)
 
 
 def _tasks_delegated(state: State, fact: f.TasksDelegated, at: float) -> None:
-    lender = state.workers[fact.worker]
+    site_master = state.workers[fact.worker]
     for number in fact.tasks:
         task = state.task(number)
-        dequeue(state, task)
-        move(task, ASSIGNED)
-        task.attempt += 1
-        task.worker = lender
-        lender.lent[task] = None
-        run = task.shape.run
-        run.attempts += 1
-        if not run.first_started_at:
-            run.first_started_at = at
+        _begin_attempt(state, task, site_master, at)
+        site_master.delegated[task] = None
+
+
+def _begin_attempt(state: State, task: Task, worker: Worker, at: float) -> None:
+    dequeue(state, task)
+    move(task, ASSIGNED)
+    task.attempt += 1
+    task.worker = worker
+    run = task.shape.run
+    run.attempts += 1
+    if not run.first_started_at:
+        run.first_started_at = at
 
 
 def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
@@ -218,13 +215,13 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         worker.progress_at = at
     for number in fact.tasks:
         task = state.task(number)
-        assert task.worker is not None and task in task.worker.lent, task
-        del task.worker.lent[task]
+        assert task.worker is not None and task in task.worker.delegated, task
+        del task.worker.delegated[task]
         task.worker = worker
         needs = task.shape.needs
         if worker.fits(needs):
             occupy(worker, task, needs)
-            move(task, RUNNING)  # as far as the master will be told
+            move(task, RUNNING)  # no later report says so
         else:
             worker.ahead[task] = needs
 
@@ -246,12 +243,12 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     for number, wall_us, cpu_us, rss_kib, output in columns:
         task = state.task(number)
         shape = task.shape
-        if state.twins:
-            speculative_copies.won(state, worker, task, at)
+        if state.copies:
+            speculative_copies.keep_winner(state, worker, task, at)
         if shape.cores_max:
             speedups.learn(state, worker, task, wall_us / 1e6)
-        if state.gangs:
-            multi_node.disband(state, task, at)
+        if state.multi_node_workers:
+            multi_node.free_nodes(state, task, at)
         release(worker, task)
         task.output = output
         task.payload = b""
@@ -260,17 +257,17 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         shape.learn(wall_us)
         run = shape.run
         forecasts.task_ended(run.class_of(task.spec), worker.id, worker.site, wall_us / 1e6, run.cost(number & INDEX_MASK))
-        if worker.site not in shape.served:
-            shape.served[worker.site] = None
+        if worker.site not in shape.succeeded_sites:
+            shape.succeeded_sites[worker.site] = None
         if number in fact.made:
-            replicas.made(state, task, worker, fact.made[number])
+            replicas.record_produced(state, task, worker, fact.made[number])
             intermediate_files.leave(task, fact.made[number])
         end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
     worker.progress_at = at
     if not worker.ahead:
-        state.sent_ahead.pop(worker, None)
+        state.prefetching_workers.pop(worker, None)
 
 
 def _measured(task: Task, wall_us: int, cpu_us: int, rss_kib: int) -> None:
@@ -290,44 +287,44 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
     worker = state.workers[fact.worker]
     for number in reversed(fact.tasks):
         task = state.task(number)
-        if state.twins and speculative_copies.goes_on(state, worker, task, at):
+        if state.copies and speculative_copies.end_attempt(state, worker, task, at):
             continue
-        multi_node.disband(state, task, at)
+        multi_node.free_nodes(state, task, at)
         take_away(worker, task, at)
         if number in fact.least_s:
-            troubles = task.troubles = task.troubles or AttemptLosses()
-            troubles.least_s = max(troubles.least_s, fact.least_s[number])
-            _reshape(task, troubles)
+            failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
+            failure_counts.least_s = max(failure_counts.least_s, fact.least_s[number])
+            _reshape(task, failure_counts)
         put_back(state, task)
 
 
-def _reshape(task: Task, troubles: AttemptLosses) -> None:
+def _reshape(task: Task, failure_counts: FailureCounts) -> None:
     """Give a task a shape with more memory or walltime than its spec asks for."""
-    task.shape = task.shape.run.shape_for(task.spec, troubles.memory, troubles.least_s)
+    task.shape = task.shape.run.shape_for(task.spec, failure_counts.memory, failure_counts.least_s)
 
 
 def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     worker = state.workers[fact.worker]
     task = state.task(fact.task)
-    troubles = task.troubles = task.troubles or AttemptLosses()
-    if fact.charge:
-        setattr(troubles, fact.charge, getattr(troubles, fact.charge) + 1)
-    goes_on = bool(state.twins) and speculative_copies.goes_on(state, worker, task, at)
+    failure_counts = task.failure_counts = task.failure_counts or FailureCounts()
+    if fact.budget:
+        setattr(failure_counts, fact.budget, getattr(failure_counts, fact.budget) + 1)
+    continues = bool(state.copies) and speculative_copies.end_attempt(state, worker, task, at)
     worker.failed += 1
     worker.progress_at = at
     _blame(worker, task, fact)
-    if goes_on:
+    if continues:
         return
-    multi_node.disband(state, task, at)
+    multi_node.free_nodes(state, task, at)
     release(worker, task)
     task.failure = fact.failure
     task.output = fact.output
     _measured(task, *fact.usage)
     if fact.memory:
-        troubles.memory = fact.memory
-        _reshape(task, troubles)
-    troubles.avoid = worker.id if fact.avoid else ""
-    troubles.suspect = fact.suspect
+        failure_counts.memory = fact.memory
+        _reshape(task, failure_counts)
+    failure_counts.avoid = worker.id if fact.avoid else ""
+    failure_counts.suspect = fact.suspect
     if fact.final:
         end(state, task, FAILED, at)
     else:
@@ -342,7 +339,7 @@ def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.lacking[worker.site] = None  # says nothing about other tasks on its workers
+        task.shape.no_directory_sites[worker.site] = None  # says nothing about other tasks on its workers
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -353,10 +350,10 @@ def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
 
 
 def _cancel(state: State, task: Task, reason: str, at: float) -> None:
-    multi_node.disband(state, task, at)
+    multi_node.free_nodes(state, task, at)
     for worker, _ in list(speculative_copies.attempts(state, task)):
         take_away(worker, task, at)
-    state.twins.pop(task, None)
+    state.copies.pop(task, None)
     task.failure = Failure("cancelled", "user", reason)
     task.payload = b""
     end(state, task, CANCELLED, at)
@@ -397,8 +394,8 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
         record = _site(state, pilot.site)
         record.bad_starts = 0
         if worker.ends_at is not None and pilot.size.walltime_s:
-            lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MOST_LOST_S + MOST_LOST * pilot.size.walltime_s)
-            record.lost_s = max(lost_s, FORGETTING * record.lost_s)
+            lost_s = min(pilot.size.walltime_s - (worker.ends_at - at), MAX_LOST_S + MAX_LOST * pilot.size.walltime_s)
+            record.lost_s = max(lost_s, LOSS_DECAY * record.lost_s)
         state.forecasts.waited(pilot.site, at - pilot.requested_at)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
 
@@ -430,15 +427,15 @@ def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
     state.forecasts.left(worker.id)
     state.roomy.pop(worker, None)
-    state.sent_ahead.pop(worker, None)
+    state.prefetching_workers.pop(worker, None)
     _move_worker(worker, LOST if fact.lost else LEFT, fact.reason, at)
-    replicas.worker_gone(worker)
+    replicas.forget_worker(worker)
     pilot = state.pilots.get(worker.pilot)
     if pilot is not None and worker.id in pilot.workers:
         pilot.workers.remove(worker.id)
-    state.gone_workers[worker.id] = worker
-    if len(state.gone_workers) > KEPT_GONE_WORKERS:
-        state.gone_workers.popitem(last=False)
+    state.ended_workers[worker.id] = worker
+    if len(state.ended_workers) > MAX_ENDED_WORKERS:
+        state.ended_workers.popitem(last=False)
 
 
 def _site(state: State, name: str) -> SiteRecord:
@@ -448,8 +445,8 @@ def _site(state: State, name: str) -> SiteRecord:
 def _happened(state: State, pilot: Pilot, kind: str, at: float, seconds: float = 0.0, cause: str = "") -> None:
     record = _site(state, pilot.site)
     record.events += 1
-    said = pilot.reason if pilot.state == ENDED else ""  # before the end, ``reason`` says why the pilot was requested
-    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, said))
+    reason = pilot.reason if pilot.state == ENDED else ""  # before the end, ``reason`` says why the pilot was requested
+    record.history.append(s.SiteEvent(at, pilot.site, kind, pilot.id, seconds, cause, reason))
 
 
 def _move_pilot(pilot: Pilot, new: int) -> None:
@@ -458,11 +455,11 @@ def _move_pilot(pilot: Pilot, new: int) -> None:
 
 def _pilot_requested(state: State, fact: f.PilotRequested, at: float) -> None:
     state.pilots[fact.pilot] = Pilot(
-        fact.pilot, fact.site, fact.size, at, reason=fact.reason, instead_of=fact.instead_of, by_hand=fact.by_hand
+        fact.pilot, fact.site, fact.size, at, reason=fact.reason, replica_of=fact.replica_of, by_user=fact.by_user
     )
     state.next_pilot += 1
-    if fact.instead_of:
-        state.stand_ins[fact.pilot] = None
+    if fact.replica_of:
+        state.pilot_replicas[fact.pilot] = None
 
 
 def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
@@ -482,11 +479,11 @@ def _pilot_ending(state: State, fact: f.PilotEnding, at: float) -> None:
 
 def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     pilot = state.pilots.pop(fact.pilot)
-    state.stand_ins.pop(pilot.id, None)
+    state.pilot_replicas.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
         # Pilots that were submitted and refused together count as one failed start.
-        site.bad_starts += not site.bad_starts or at - site.last_bad_at > TOGETHER_S
+        site.bad_starts += not site.bad_starts or at - site.last_bad_at > SAME_SUBMISSION_S
         site.last_bad_at = at
         site.last_bad = fact.reason
     asked_for = pilot.state == ENDING
@@ -517,7 +514,7 @@ def _site_described(state: State, fact: f.SiteDescribed, at: float) -> None:
     record.site, record.leaving = fact.site, fact.leaving
 
 
-def _site_wanted(state: State, fact: f.SiteWanted, at: float) -> None:
+def _site_wanted(state: State, fact: f.SiteUseChanged, at: float) -> None:
     _site(state, fact.site).wanted = fact.pilots
 
 
@@ -527,7 +524,7 @@ def _key_revoked(state: State, fact: f.KeyRevoked, at: float) -> None:
 
 def _request_answered(state: State, fact: f.RequestAnswered, at: float) -> None:
     state.answers[fact.request] = fact.answer
-    if len(state.answers) > KEPT_ANSWERS:
+    if len(state.answers) > MAX_ANSWERS:
         del state.answers[next(iter(state.answers))]
 
 
@@ -571,7 +568,7 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.PilotEnded: _pilot_ended,
     f.SiteHeld: _site_held,
     f.SiteDescribed: _site_described,
-    f.SiteWanted: _site_wanted,
+    f.SiteUseChanged: _site_wanted,
     f.KeyRevoked: _key_revoked,
     f.RequestAnswered: _request_answered,
     f.Restored: _restored,

@@ -23,10 +23,10 @@ def check(state: State) -> None:
         _check_run(state, run.id)
     for worker in state.workers.values():
         _check_worker(state, worker)
-    for task in state.twins:
-        _check_twin(state, task)
-    for task in state.gangs:
-        _check_gang(state, task)
+    for task in state.copies:
+        _check_copy(state, task)
+    for task in state.multi_node_workers:
+        _check_multi_node(state, task)
     _check_queues(state)
     _check_contents(state)
     _check_shares(state)
@@ -63,47 +63,47 @@ def _check_task(state: State, task: Task) -> None:
 
 def _trouble_with(state: State, task: Task) -> str:
     """Describe what is wrong with a task; empty if nothing. Texts are made only when needed: tests check every task after each step."""
-    worker, troubles = task.worker, task.troubles
+    worker, failure_counts = task.worker, task.failure_counts
     if (worker is not None) != (task.state in (ASSIGNED, RUNNING)):
         return f"is at worker {worker}"
     if worker is not None:
         if state.workers.get(worker.id) is not worker:
-            return f"is at {worker}, which is gone"
-        if (task in worker.active) + (task in worker.ahead) + (task in worker.lent) != 1:
+            return f"is at {worker}, which ended"
+        if (task in worker.active) + (task in worker.ahead) + (task in worker.delegated) != 1:
             return f"is not held once by {worker}"
-        if task.shape.nodes > 1 and task in worker.active and task not in state.gangs:
+        if task.shape.nodes > 1 and task in worker.active and task not in state.multi_node_workers:
             return f"has only {worker}"
     if (task in task.shape.queue) + (task in state.suspects) != (task.state == READY):
         return "is in no queue, or in one too many"
     if (task.waits_for > 0) != (task.state == WAITING) and task.state < DONE:
         return f"waits for {task.waits_for}"
-    if troubles is not None:
+    if failure_counts is not None:
         spec = state.spec_of(task)
-        if troubles.failures > spec.retries + 1:
-            return f"failed {troubles.failures} times, {spec.retries} retries"
-        if troubles.losses + troubles.deaths > spec.losses + 1:
-            return f"was lost {troubles.losses + troubles.deaths} times"
+        if failure_counts.failures > spec.retries + 1:
+            return f"failed {failure_counts.failures} times, {spec.retries} retries"
+        if failure_counts.losses + failure_counts.deaths > spec.losses + 1:
+            return f"was lost {failure_counts.losses + failure_counts.deaths} times"
     return ""
 
 
-def _check_twin(state: State, task: Task) -> None:
-    twin = state.twins[task]
+def _check_copy(state: State, task: Task) -> None:
+    copy = state.copies[task]
     _demand(task.worker is not None and state.find_task(task.id) is task, f"{task} runs nowhere, and has a record of two attempts")
-    _demand(task.attempt != twin.attempt, f"{task}: two attempts with the number {twin.attempt}")
-    if twin.worker is not None:
-        _demand(twin.worker is not task.worker, f"{task} is twice at {twin.worker}")
+    _demand(task.attempt != copy.attempt, f"{task}: two attempts with the number {copy.attempt}")
+    if copy.worker is not None:
+        _demand(copy.worker is not task.worker, f"{task} is twice at {copy.worker}")
         _demand(task.state == RUNNING and not task.suspect, f"{task} has two attempts")
-        _demand(task.attempt < twin.attempt, f"{task}: its copy is older than itself")
-        _demand(state.workers.get(twin.worker.id) is twin.worker, f"the copy of {task} is at {twin.worker}, which is gone")
-        _demand(task in twin.worker.active, f"{twin.worker} does not have its copy of {task}")
+        _demand(task.attempt < copy.attempt, f"{task}: its copy is older than itself")
+        _demand(state.workers.get(copy.worker.id) is copy.worker, f"the copy of {task} is at {copy.worker}, which ended")
+        _demand(task in copy.worker.active, f"{copy.worker} does not have its copy of {task}")
 
 
-def _check_gang(state: State, task: Task) -> None:
-    workers = state.gangs[task]
-    _demand(task.worker is workers[0] and state.find_task(task.id) is task, f"{task} is at {task.worker}, and was told to {workers[0]}")
+def _check_multi_node(state: State, task: Task) -> None:
+    workers = state.multi_node_workers[task]
+    _demand(task.worker is workers[0] and state.find_task(task.id) is task, f"{task} is at {task.worker}, and was sent to {workers[0]}")
     _demand(len(set(workers)) == len(workers) == task.shape.nodes, f"{task} has {workers}, and wants {task.shape.nodes}")
     _demand(len({worker.pilot for worker in workers}) == 1, f"{task} has workers of several pilots")
-    _demand(task not in state.twins and not task.suspect, f"{task} has several workers, and a copy or a bad name")
+    _demand(task not in state.copies and not task.suspect, f"{task} has several workers, and a copy or a bad name")
     for worker in workers:
         _demand(state.workers.get(worker.id) is worker and task in worker.active, f"{worker} has no room for {task}")
 
@@ -119,8 +119,8 @@ def _check_worker(state: State, worker: Worker) -> None:
         _demand(capacity - free == used.get(name, 0), f"{worker}: {name} does not add up")
     _demand((worker in worker.roomy) == (worker.free.get(CORES, 0) > 0), f"{worker} is not counted among those with room as it should be")
     for task in worker.tasks:
-        twin = state.twins.get(task)
-        is_here = task.worker is worker or (twin is not None and twin.worker is worker) or worker in state.gangs.get(task, ())
+        copy = state.copies.get(task)
+        is_here = task.worker is worker or (copy is not None and copy.worker is worker) or worker in state.multi_node_workers.get(task, ())
         _demand(is_here, f"{worker} holds {task}, which is at {task.worker}")
     _demand(all(worker.has(task) for task in worker.started), f"{worker} has started what it does not hold")
     suspects = [task for task in worker.active if task.suspect]
@@ -163,7 +163,7 @@ def _check_contents(state: State) -> None:
     )
     held = {(worker.id, record.digest) for worker in state.workers.values() for record in worker.holds}
     holders = {(worker, record.digest) for record in state.contents.values() for worker in record.holders}
-    _demand(held == holders, f"who holds what does not agree: {held ^ holders}")
+    _demand(held == holders, f"holders of contents differ: {held ^ holders}")
 
 
 def fingerprint(state: State) -> str:

@@ -1,11 +1,48 @@
-"""Keeps the link, lease and known specs of each connected worker. Not part of the state: after a restart no worker is connected."""
+"""Keeps the connections of workers, the transfers in their heartbeats, and the contents that their caches hold.
+
+None of this is part of the state: after a restart no worker is connected, and workers report again on every connection.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilotfish.core.data.worker_reports import TransferReport
+MIN_INTERVAL_S = 0.5
+"""Minimum seconds between two heartbeats from which a rate is computed."""
+
+Moving = list[tuple[str, int, int]]
+"""Contents in transfer to or from a worker: digest, bytes so far, bytes in all."""
+
+
+@dataclass(slots=True)
+class TransferReport:
+    """``input_counts``: number and bytes of the inputs of its tasks since its agent started, by where they were found: in its cache,
+    at peers, in the site's storage or on a shared disk, at the master."""
+
+    moving: Moving = field(default_factory=list)
+    input_counts: list[int] = field(default_factory=list)
+    at: float = 0.0
+    """When the last report came."""
+    _before: dict[str, int] = field(default_factory=dict)
+    _before_at: float = 0.0
+    _next: dict[str, int] = field(default_factory=dict)
+    _next_at: float = 0.0
+
+    def update(self, now: float, moving: Moving) -> None:
+        if now - self._next_at >= MIN_INTERVAL_S:
+            self._before, self._before_at = self._next, self._next_at
+            self._next, self._next_at = {digest: done for digest, done, _ in moving}, now
+        self.moving, self.at = moving, now
+
+    def rate(self, digest: str) -> float | None:
+        """Bytes per second between the last heartbeats; None if it was not in transfer at both, or started again."""
+        before = self._before.get(digest)
+        done = next((done for moved, done, _ in self.moving if moved == digest), None)
+        if before is None or done is None or done < before:
+            return None
+        return (done - before) / (self.at - self._before_at)
 
 
 @dataclass(slots=True)
@@ -22,8 +59,43 @@ class WorkerConnection:
     """Whether it reads shared payloads directly from disk."""
     peer: Any = None
     """Its address for other agents of its site, or None: [id, [host, port]]."""
-    movement: TransferReport = field(default_factory=TransferReport)
+    transfers: TransferReport = field(default_factory=TransferReport)
     """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
-    lent_specs: dict[int, None] = field(default_factory=dict)
+    delegated_specs: dict[int, None] = field(default_factory=dict)
     """Specs that it was sent with delegated tasks."""
+
+
+class ReportedCaches:
+    """Which worker holds which contents, whether a run needs them or not."""
+
+    def __init__(self) -> None:
+        self._by_worker: dict[str, dict[str, None]] = {}
+        self._by_digest: dict[str, dict[str, None]] = {}
+
+    def holders(self, digest: str) -> Iterable[str]:
+        return self._by_digest.get(digest, ())
+
+    def gained(self, worker: str, digests: Iterable[str]) -> None:
+        held = self._by_worker.setdefault(worker, {})
+        for digest in digests:
+            self._by_digest.setdefault(digest, {})[worker] = held[digest] = None
+
+    def lost(self, worker: str, digests: Iterable[str]) -> None:
+        held = self._by_worker.get(worker, {})
+        for digest in digests:
+            if held.pop(digest, worker) is None:
+                holders = self._by_digest[digest]
+                del holders[worker]
+                if not holders:
+                    del self._by_digest[digest]
+
+    def has_only(self, worker: str, digests: Iterable[str]) -> None:
+        """Replace what is known: the worker holds exactly these."""
+        wanted = dict.fromkeys(digests)
+        self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
+        self.gained(worker, wanted)
+
+    def forget(self, worker: str) -> None:
+        self.lost(worker, list(self._by_worker.get(worker, ())))
+        self._by_worker.pop(worker, None)

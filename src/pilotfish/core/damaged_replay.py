@@ -37,10 +37,10 @@ _ABOUT_HOLDERS = (
 _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
-def apply_mended(state: State, fact: f.AnyFact, at: float) -> bool:
+def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
     """Apply a fact after a hole. Returns False if it could not be applied."""
     try:
-        for part in _mend(state, fact):
+        for part in _repair(state, fact):
             apply(state, part, at)
     except (LookupError, IllegalTransition):
         return False
@@ -60,7 +60,7 @@ def settle(state: State, at: float) -> None:
             apply(state, f.TasksSkipped(lost, LOST), at)
 
 
-def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
+def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
     if isinstance(fact, _ABOUT_HOLDERS):
         return  # holders are settled at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
@@ -68,28 +68,28 @@ def _mend(state: State, fact: Any) -> Iterator[f.Fact]:
         if run not in state.runs and not isinstance(fact, f.RunOpened):
             yield f.RunOpened(run, f"damaged-{run}", RunOptions(name="damaged"))
     if isinstance(fact, f.SpecsAdded):
-        yield from _lost_specs(state, fact.run, fact.first)
+        yield from _placeholder_specs(state, fact.run, fact.first)
     elif isinstance(fact, f.TasksAdded):
-        yield from _lost_specs(state, fact.run, max(fact.specs, default=0) + 1)
-        yield from _lost_tasks(state, fact.run, fact.first)
+        yield from _placeholder_specs(state, fact.run, max(fact.specs, default=0) + 1)
+        yield from _placeholder_tasks(state, fact.run, fact.first)
     for number in numbers:
-        yield from _lost_tasks(state, run_of(number), (number & INDEX_MASK) + 1)
+        yield from _placeholder_tasks(state, run_of(number), (number & INDEX_MASK) + 1)
     worker = getattr(fact, "worker", None)
     if worker is not None and worker not in state.workers and not isinstance(fact, f.WorkerJoined):
         yield f.WorkerJoined(worker, "", {"cores": 0.0}, {}, {}, None, 0.0)
     yield from _possible(state, fact)
 
 
-def _lost_specs(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+def _placeholder_specs(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
     known = len(state.runs[run].specs)
     if wanted > known:
         yield f.SpecsAdded(run, known, [TaskSpec("lost")] * (wanted - known))
 
 
-def _lost_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
     known = len(state.runs[run].tasks)
     if wanted > known:
-        yield from _lost_specs(state, run, 1)
+        yield from _placeholder_specs(state, run, 1)
         missing = wanted - known
         yield f.TasksAdded(run, known, [0] * missing, [LOST_PAYLOAD] * missing, {})
 
@@ -97,14 +97,14 @@ def _lost_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
     """Reduce a fact to what is still possible. A final state never changes, and only the end of a task matters."""
     if isinstance(fact, f.TasksDone):
-        open_ = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
-        columns = {name: [getattr(fact, name)[place] for place in open_] for name in _COLUMNS}
+        unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
+        columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}
         fact = msgspec.structs.replace(fact, **columns)
-        yield from _place(state, fact.worker, fact.tasks)
+        yield from _assign_to(state, fact.worker, fact.tasks)
     elif isinstance(fact, f.AttemptFailed):
         if not fact.final or state.task(fact.task).state >= DONE:
             return
-        yield from _place(state, fact.worker, [fact.task])
+        yield from _assign_to(state, fact.worker, [fact.task])
     elif isinstance(fact, f.WorkerEnded | f.WorkerJoined) and fact.worker in state.workers:
         worker = state.workers[fact.worker]
         held = [task.id for task in worker.tasks]
@@ -115,7 +115,7 @@ def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
     yield fact
 
 
-def _place(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
+def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
     """Yield facts that move these tasks to this worker, despite lost records."""
     ready = []
     for number in tasks:

@@ -14,8 +14,7 @@ from typing import Any
 
 from pilotfish.core.apply import apply
 from pilotfish.core.clients import client_messages, pool_commands, subscriptions
-from pilotfish.core.connections import WorkerConnection
-from pilotfish.core.data.worker_reports import ReportedCaches
+from pilotfish.core.connections import ReportedCaches, WorkerConnection
 from pilotfish.core.pilots import site_events
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_events import events_of
@@ -32,7 +31,6 @@ from pilotfish.core.policy_interface import (
 )
 from pilotfish.core.state import State, Task
 from pilotfish.core.tasks import assignment
-from pilotfish.core.tasks.proposal_checks import can_take, may_assign, may_copy, may_delegate, may_retire
 from pilotfish.core.workers import agent_messages, leases, site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -46,16 +44,16 @@ from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
 """Seconds after its deadline from which a call counts as late. Then the master was suspended, not the workers."""
-SOON_S = 0.01
+MIN_DECISION_INTERVAL_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
-_UNIMPORTANT = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
+_NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
 """Facts that free no room and make no task ready: they cause no decision."""
 
 
-def _matters(fact: f.Fact) -> bool:
-    return type(fact) not in _UNIMPORTANT
+def _needs_decision(fact: f.Fact) -> bool:
+    return type(fact) not in _NO_DECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Machine:
         self,
         state: State,
         policy: Policy,
-        strategy: Provisioner,
+        provisioner: Provisioner,
         settings: PoolSettings,
         limits: MachineLimits = LIMITS,
         traits: Callable[[str], BackendTraits] = no_traits,  # by backend name
@@ -91,41 +89,41 @@ class Machine:
         self.state = state
         state.traits = traits
         self.policy = policy
-        self.strategy = strategy
+        self.provisioner = provisioner
         self.settings = settings
         self.limits = limits
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
         self.effects: list[e.Effect] = []
-        self.presence: dict[str, WorkerConnection] = {}
+        self.connections: dict[str, WorkerConnection] = {}
         self.agent_links: dict[int, str] = {}
-        self.audience = subscriptions.Subscriptions()
-        self.about: dict[str, object] = {}
+        self.subscriptions = subscriptions.Subscriptions()
+        self.host_status: dict[str, object] = {}
         """Values that the host adds to the answer of ``status``."""
         self.history_damaged = False
         """Whether a part of the journal could not be read."""
         self.refused_proposals = 0
         self.stale_results = 0
-        self.sightings: dict[str, site_events.PilotStatus] = {}
+        self.pilot_status: dict[str, site_events.PilotStatus] = {}
         """Last report of each site about pilots that have not joined. Not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
-        self.site_troubles: dict[str, i.SiteReachability] = {}
+        self.site_problems: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
         """By site: time of the last check, and the credentials."""
-        self.space_full = False
-        self.no_room_at_home = ""
+        self.journal_full = False
+        self.output_space_problem = ""
         """Why the master's disk cannot take output files now; empty if it can."""
-        self.look_again = False
+        self.more_to_send = False
         self.finish_at: float | None = None
         self.finishing = False
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
-        self.resting = False
+        self.inspect_only = False
         """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
-        self.stirred = True
+        self.decide_again = True
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
-        self._look_at: float | None = None
+        self._decide_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, str, str]] = []
         self._timer_count = 0
@@ -140,15 +138,15 @@ class Machine:
             self.record(f.PoolSized(float(self.settings.local_cores)))
         for worker in self.state.workers.values():
             lease_at = now + leases.time_to_return_s(self, worker)
-            self.presence[worker.id] = WorkerConnection(lease_at)
+            self.connections[worker.id] = WorkerConnection(lease_at)
             self.set_timer(lease_at, "lease", worker.id)
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, "quarantine", worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
             # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
-        if not self.resting:
-            self._call_authors()
+        if not self.inspect_only:
+            self._restart_applications()
         for name, record in self.state.sites.items():
             if record.site is not None:
                 self.effects.append(e.DescribeSite(name, record.site))
@@ -158,48 +156,48 @@ class Machine:
                 self.effects.append(e.CancelPilot(pilot.id))
         return self._conclude()
 
-    def _call_authors(self) -> None:
+    def _restart_applications(self) -> None:
         for run in self.state.runs.values():
             if not run.finished:
-                client_messages.author_gone(self, run)
+                client_messages.author_disconnected(self, run)
                 if run.options.application and not run.closed:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the work of a pool that was stopped."""
-        if self.resting:
-            self.resting, self.stirred = False, True
-            self._call_authors()
+        if self.inspect_only:
+            self.inspect_only, self.decide_again = False, True
+            self._restart_applications()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
         """Handle all inputs first, then decide once."""
         now = max(now, self.now)
-        slept = self.deadline is not None and now - self.deadline > STALL_S
+        was_suspended = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
-        if slept:
+        if was_suspended:
             leases.extend_all(self)
         for item in inputs:
-            _HEAR[type(item)](self, item)
+            _HANDLERS[type(item)](self, item)
         self._expire()
         return self._conclude()
 
     def _conclude(self) -> Turn:
-        due = self._look_at is not None and self.now >= self._look_at
+        due = self._decide_at is not None and self.now >= self._decide_at
         due = due or (
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # the passing of time may have changed something
-        told = self._tell_policy(0)
-        if due or self.stirred or any(map(_matters, self.facts)):
+        notified = self._notify_policy(0)
+        if due or self.decide_again or any(map(_needs_decision, self.facts)):
             self._decide()
-        subscriptions.tell(self)
+        subscriptions.notify(self)
         self._consider_finish()
-        self._tell_policy(told)
+        self._notify_policy(notified)
         self.deadline = self._next_deadline()
         turn = Turn(self.now, self.facts, self.effects)
         self.facts, self.effects = [], []
         return turn
 
-    def _tell_policy(self, first: int) -> int:
+    def _notify_policy(self, first: int) -> int:
         """Report the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
         hear = getattr(self.policy, "hear", None)
         if hear is not None and len(self.facts) > first:
@@ -214,6 +212,17 @@ class Machine:
 
     def send(self, link: int, message: m.Message, payloads: list[Any] | None = None) -> None:
         self.effects.append(e.Send(link, message, payloads or []))
+
+    def link_of(self, worker: str) -> int | None:
+        """The open link to a worker; None if it is not connected."""
+        connection = self.connections.get(worker)
+        return connection.link if connection is not None else None
+
+    def send_to_worker(self, worker: str, message: m.Message) -> None:
+        """Send a message to a worker if it is connected."""
+        link = self.link_of(worker)
+        if link is not None:
+            self.send(link, message)
 
     def peeked(self, message: m.Peeked, payloads: list[Any]) -> None:
         client_messages.peeked(self, message, payloads)
@@ -230,15 +239,15 @@ class Machine:
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
-        if self._look_at is not None:
-            candidates.append(self._look_at)
+        if self._decide_at is not None:
+            candidates.append(self._decide_at)
         if self.finish_at is not None:
             candidates.append(self.finish_at)
-        if self.presence:
+        if self.connections:
             # Often enough that the master notices its own suspension and does not mistake it for silent workers.
             candidates.append(self.now + self.settings.beat_s)
-        if self.look_again:
-            self.look_again = False
+        if self.more_to_send:
+            self.more_to_send = False
             candidates.append(self.now)
         return min(candidates, default=None)
 
@@ -246,58 +255,58 @@ class Machine:
         timers = self._timers
         while timers and timers[0][0] <= self.now:
             _, _, kind, key = heappop(timers)
-            _EXPIRE[kind](self, key)
+            _TIMERS[kind](self, key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
-    def _outlook(self) -> PolicyView:
+    def _policy_view(self) -> PolicyView:
         divide = self.site_masters.divide if self.site_masters.by_site else None
-        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(can_take, self), divide)
+        return PolicyView(self.state, self.now, self.settings.ahead_s, partial(assignment.can_take, self), divide)
 
     def _decide(self) -> None:
-        self.stirred = False
+        self.decide_again = False
         self._decided_at = self.now
         self._decide_pilots()
-        outlook = self._outlook()
-        moments = [self.strategy.next_look_at(self.state, self.now)]
-        if not self.space_full and not self.resting:
-            self._decide_tasks(outlook)
-            moments.append(self.policy.next_look_at(outlook))
-        moments.append(self._retire_idle(outlook))
+        view = self._policy_view()
+        times = [self.provisioner.next_look_at(self.state, self.now)]
+        if not self.journal_full and not self.inspect_only:
+            self._decide_tasks(view)
+            times.append(self.policy.next_look_at(view))
+        times.append(self._retire_idle(view))
         # A time in the past becomes the next possible one; otherwise the host would loop without pause.
-        soonest = min([moment for moment in moments if moment is not None], default=None)
-        self._look_at = max(soonest, self.now + SOON_S) if soonest is not None else None
+        soonest = min([time for time in times if time is not None], default=None)
+        self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 
-    def _retire_idle(self, outlook: PolicyView) -> float | None:
+    def _retire_idle(self, view: PolicyView) -> float | None:
         """Drain workers that were idle for long. Returns when to check again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
-        idle = [worker for worker in outlook.workers if not worker.held]
+        idle = [worker for worker in view.workers if not worker.held]
         for worker in idle:
             if worker.progress_at + idle_s <= self.now:
                 leases.drain(self, worker, f"had nothing to do for {idle_s:g} s")
         return min((worker.progress_at + idle_s for worker in idle if worker.state == JOINED), default=None)
 
-    def _decide_tasks(self, outlook: PolicyView) -> None:
-        for proposal in self.policy.propose(outlook):
+    def _decide_tasks(self, view: PolicyView) -> None:
+        for proposal in self.policy.propose(view):
             if isinstance(proposal, RecallProposal):
                 assignment.recall(self, proposal)
-            elif isinstance(proposal, DelegationProposal) and may_delegate(self, proposal):
-                site_masters.lend(self, proposal.worker, proposal.tasks)
-            elif isinstance(proposal, CopyProposal) and may_copy(self, proposal):
+            elif isinstance(proposal, DelegationProposal) and assignment.may_delegate(self, proposal):
+                site_masters.delegate(self, proposal.worker, proposal.tasks)
+            elif isinstance(proposal, CopyProposal) and assignment.may_copy(self, proposal):
                 assignment.duplicate(self, proposal)
-            elif isinstance(proposal, RetireProposal) and may_retire(self, proposal):
+            elif isinstance(proposal, RetireProposal) and assignment.may_retire(self, proposal):
                 leases.drain(self, proposal.worker, proposal.reason)
-            elif isinstance(proposal, AssignmentProposal) and may_assign(self, proposal):
+            elif isinstance(proposal, AssignmentProposal) and assignment.may_assign(self, proposal):
                 assignment.assign(self, proposal)
             else:
                 self.refused_proposals += 1
 
     def _decide_pilots(self) -> None:
-        if self.finishing or self.resting:
+        if self.finishing or self.inspect_only:
             return
-        for proposal in self.strategy.propose(self.state, self.now):
+        for proposal in self.provisioner.propose(self.state, self.now):
             if isinstance(proposal, HoldProposal):
                 self.record(f.SiteHeld(proposal.site, proposal.reason))
             elif isinstance(proposal, WithdrawalProposal):
@@ -314,13 +323,12 @@ class Machine:
             return False
         if record is None or record.site is None:
             return True
-        there = sum(1 for pilot in self.state.pilots.values() if pilot.site == proposal.site and pilot.state <= ACTIVE)
-        return not record.site.paused and not record.held and there < record.site.max_pilots
+        return not record.site.paused and not record.held and len(self.state.pilots_at(proposal.site)) < record.site.max_pilots
 
-    def request_pilot(self, wish: PilotProposal, by_hand: bool = False) -> str:
-        pilot = f"{wish.site}-{self.state.next_pilot}"
-        self.record(f.PilotRequested(pilot, wish.site, wish.size, wish.reason, wish.replaces, by_hand))
-        self.effects.append(e.SubmitPilot(pilot, wish.site, wish.size))
+    def request_pilot(self, proposal: PilotProposal, by_user: bool = False) -> str:
+        pilot = f"{proposal.site}-{self.state.next_pilot}"
+        self.record(f.PilotRequested(pilot, proposal.site, proposal.size, proposal.reason, proposal.replaces, by_user))
+        self.effects.append(e.SubmitPilot(pilot, proposal.site, proposal.size))
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
@@ -337,7 +345,7 @@ class Machine:
     def _consider_finish(self) -> None:
         """End the master after some time without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
-        if self.audience.links or (work and not self.resting):
+        if self.subscriptions.links or (work and not self.inspect_only):
             self.finish_at = None
         elif self.finish_at is None:
             self.finish_at = self.now + self.settings.linger_s
@@ -365,9 +373,9 @@ class Machine:
         task = self.state.task(fact.task)
         self.record(fact)
         if fact.final:
-            self.after_bad_end([task])
+            self.after_failure([task])
 
-    def after_bad_end(self, ended: list[Task]) -> None:
+    def after_failure(self, ended: list[Task]) -> None:
         """Skip tasks that depend on these. Cancel the run if it reached its maximum number of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
@@ -380,7 +388,7 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it depends on, failed"
+            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, failed"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
@@ -390,63 +398,63 @@ class Machine:
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _client_spoke(machine: Machine, item: i.ClientMessage) -> None:
-    client_messages.hear(machine, item.link, item.message, item.payloads)
+def _client_message(machine: Machine, item: i.ClientMessage) -> None:
+    client_messages.handle(machine, item.link, item.message, item.payloads)
 
 
 def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
     worker = machine.agent_links.pop(item.link, None)
     if worker is not None:
-        presence = machine.presence.get(worker)
-        if presence is not None and presence.link == item.link:
-            presence.link = None
-            machine.stirred = True
+        connection = machine.connections.get(worker)
+        if connection is not None and connection.link == item.link:
+            connection.link = None
+            machine.decide_again = True
     client_messages.link_closed(machine, item.link)
 
 
 def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
-    machine.audience.paused[item.link] = None
+    machine.subscriptions.paused[item.link] = None
 
 
 def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
-    machine.audience.paused.pop(item.link, None)
+    machine.subscriptions.paused.pop(item.link, None)
 
 
-def _space_changed(machine: Machine, item: i.SpaceChanged) -> None:
-    machine.space_full = item.full
-    machine.stirred = True
+def _journal_space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
+    machine.journal_full = item.full
+    machine.decide_again = True
 
 
-def _home_room_changed(machine: Machine, item: i.HomeRoomChanged) -> None:
-    machine.no_room_at_home = item.problem
+def _output_space_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
+    machine.output_space_problem = item.problem
 
 
 def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
     machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
 
 
-def _work_wanted(machine: Machine, item: i.WorkWanted) -> None:
-    machine.go_on()
+def _resume_requested(machine: Machine, item: i.ResumeRequested) -> None:
+    machine.resume()
 
 
-_HEAR: dict[type, Callable[[Machine, Any], None]] = {
-    i.AgentMessage: agent_messages.hear,
-    i.ClientMessage: _client_spoke,
+_HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
+    i.AgentMessage: agent_messages.handle,
+    i.ClientMessage: _client_message,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
-    **site_events.NEWS,
-    i.SpaceChanged: _space_changed,
-    i.HomeRoomChanged: _home_room_changed,
+    **site_events.HANDLERS,
+    i.JournalSpaceChanged: _journal_space_changed,
+    i.OutputSpaceChanged: _output_space_changed,
     i.TransferMeasured: _link_measured,
-    i.WorkWanted: _work_wanted,
+    i.ResumeRequested: _resume_requested,
 }
 
 
 # --- timers -------------------------------------------------------------------------------------------------------------------------
 
 
-_EXPIRE: dict[str, Callable[[Machine, str], None]] = {
+_TIMERS: dict[str, Callable[[Machine, str], None]] = {
     "lease": leases.lease_expired,
     "quarantine": leases.quarantine_expired,
     "author": client_messages.author_expired,

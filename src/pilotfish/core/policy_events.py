@@ -36,7 +36,7 @@ class PolicyEvent(NamedTuple):
     """Failure cause of an attempt, in one word."""
 
 
-_OF_TASKS: dict[type[f.Fact], str] = {
+_TASK_EVENTS: dict[type[f.Fact], str] = {
     f.TasksAssigned: TASK_ASSIGNED,
     f.TasksDelegated: TASK_ASSIGNED,
     f.TasksStarted: TASK_STARTED,
@@ -51,7 +51,7 @@ def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
     """Derive the events from facts, in the same order. Facts about sites, pilots and files give none."""
     events: list[PolicyEvent] = []
     for fact in facts:
-        kind = _OF_TASKS.get(type(fact))
+        kind = _TASK_EVENTS.get(type(fact))
         if kind is not None:
             worker, reason = getattr(fact, "worker", ""), getattr(fact, "reason", "")
             cause = fact.failure.cause if isinstance(fact, f.TasksSkipped) else ""
@@ -67,11 +67,11 @@ def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
         elif isinstance(fact, f.RunCancelled):
             events.append(PolicyEvent(RUN_CANCELLED, run=fact.run, reason=fact.reason))
         else:
-            events += _of_worker(fact)
+            events += _worker_events(fact)
     return events
 
 
-def _of_worker(fact: f.Fact) -> list[PolicyEvent]:
+def _worker_events(fact: f.Fact) -> list[PolicyEvent]:
     if isinstance(fact, f.WorkerJoined):
         return [PolicyEvent(WORKER_JOINED, fact.worker)]
     if isinstance(fact, f.WorkerDraining):

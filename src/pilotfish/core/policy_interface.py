@@ -16,14 +16,14 @@ from pilotfish.core.state import State, Task, Worker
 class AssignmentProposal:
     """Assign tasks to a worker. The last ``ahead`` of them wait there for room.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of one multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of one multi-node task.
     """
 
     worker: Worker
     tasks: list[Task]
     ahead: int = 0
     cores: dict[int, float] = field(default_factory=dict)
-    beside: list[Worker] = field(default_factory=list)
+    other_workers: list[Worker] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class RetireProposal:
 
 Proposal = AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal | RetireProposal
 
-Reigns = list[tuple[Worker, list[Worker]]]
+SiteMasterGroups = list[tuple[Worker, list[Worker]]]
 """Site masters, each with the workers that it serves."""
-Divide = Callable[[list[Worker]], tuple[Reigns, list[Worker]]]
+Divide = Callable[[list[Worker]], tuple[SiteMasterGroups, list[Worker]]]
 
 
 class PolicyView:
@@ -81,7 +81,7 @@ class PolicyView:
         self._roomy: list[Worker] | None = None
 
     @cached_property
-    def _divided(self) -> tuple[Reigns, list[Worker]]:
+    def _divided(self) -> tuple[SiteMasterGroups, list[Worker]]:
         able = [worker for worker in self.state.workers.values() if self._able(worker)]
         return self._divide(able) if self._divide is not None else ([], able)
 
@@ -90,7 +90,7 @@ class PolicyView:
         return self._divided[1]
 
     @property
-    def sites(self) -> Reigns:
+    def sites(self) -> SiteMasterGroups:
         return self._divided[0] if self._divide is not None else []
 
     @property
@@ -103,17 +103,17 @@ class PolicyView:
         return self._roomy
 
     @property
-    def vouched(self) -> list[Worker]:
+    def served_workers(self) -> list[Worker]:
         """Workers that a site master serves. They get tasks directly only if these cannot be delegated."""
-        return [worker for _, subjects in self.sites for worker in subjects]
+        return [worker for _, served in self.sites for worker in served]
 
 
 class Policy(Protocol):
     """Decides which task goes to which worker. A policy that also has ``hear`` is a ``ListeningPolicy``."""
 
-    def propose(self, outlook: PolicyView) -> Sequence[Proposal]: ...
+    def propose(self, view: PolicyView) -> Sequence[Proposal]: ...
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         """Time of the next call even if nothing happens; None if there is none."""
 
     def why(self, task: Task) -> str:

@@ -16,8 +16,8 @@ from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
 from pilotfish.model.backend_traits import BackendTraits, no_traits
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile
-from pilotfish.model.states import DRAINING, JOINED, READY, TASK_STATES
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile
+from pilotfish.model.states import ACTIVE, DRAINING, JOINED, READY, TASK_STATES
 from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
 from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
@@ -28,12 +28,12 @@ UNIT = 10_000
 CLIENT_GONE = "its client is gone"
 """Reason for closing a run that its own client did not close."""
 
-GROWTH, FRESH = 1.5, 0.9
-"""Walltime to ask for after a task was cut off by the end of a pilot: GROWTH times the seconds that it ran, or a worker that still has at
-least FRESH of its walltime.
+CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
+"""Walltime to ask for after a task was cut off by the end of a pilot: CUT_OFF_GROWTH times the seconds that it ran, or a worker that still
+has at least FRESH_FRACTION of its walltime.
 """
 
-MOST_NAME = 80
+MAX_NAME = 80
 
 Needs = tuple[tuple[str, int], ...]
 
@@ -44,27 +44,6 @@ def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
 
 class TaskShape:
     """Ready tasks of one run that are equal to a policy: same priority, needs, time limit and tags."""
-
-    __slots__ = (
-        "__weakref__",
-        "cores_max",
-        "lacking",
-        "least_s",
-        "made_from",
-        "mean_us",
-        "needs",
-        "nodes",
-        "priority",
-        "queue",
-        "rank",
-        "requirement",
-        "run",
-        "samples",
-        "served",
-        "tags",
-        "time_s",
-        "wanting",
-    )
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
@@ -80,13 +59,13 @@ class TaskShape:
         self.time_s = spec.time_s
         self.least_s = least_s
         """Seconds that such a task ran before it was cut off. It takes longer than this."""
-        self.lacking: dict[str, None] = {}
+        self.no_directory_sites: dict[str, None] = {}
         """Sites without the directory in which the tasks run."""
-        self.served: dict[str, None] = {}
+        self.succeeded_sites: dict[str, None] = {}
         """Sites where such a task succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, None] = OrderedDict()
-        self.wanting: dict[ContentRecord, OrderedDict[Task, None]] = {}
+        self.queue_by_content: dict[ContentRecord, OrderedDict[Task, None]] = {}
         """Queued tasks by the content that they need."""
         self.requirement = parse(spec.requirement) if spec.requirement else None
         self.rank = parse(spec.rank) if spec.rank else None
@@ -94,7 +73,7 @@ class TaskShape:
         self.samples = 0
 
     @property
-    def lasts_s(self) -> float:
+    def min_walltime_s(self) -> float:
         """Minimum seconds that a worker must have left for such a task, as far as known."""
         return max(self.time_s, self.least_s)
 
@@ -104,92 +83,69 @@ class TaskShape:
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
-class AttemptLosses:
-    """Counts of failed attempts of one task. Most tasks have none."""
+@dataclass(slots=True)
+class FailureCounts:
+    """Counts of failed attempts of one task. Most tasks have none. The order of the fields is the row in snapshots."""
 
-    __slots__ = ("avoid", "crashes", "deaths", "failures", "least_s", "losses", "memory", "ooms", "second_opinions", "suspect")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.losses = 0
-        self.deaths = 0
-        self.crashes = 0
-        self.ooms = 0
-        self.second_opinions = 0
-        self.suspect = False
-        self.avoid = ""
-        self.memory = 0
-        self.least_s = 0.0
-
-    def as_row(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+    avoid: str = ""
+    crashes: int = 0
+    deaths: int = 0
+    failures: int = 0
+    least_s: float = 0.0
+    losses: int = 0
+    memory: int = 0
+    ooms: int = 0
+    second_opinions: int = 0
+    suspect: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class ContentRecord:
-    """One content. ``holders``: workers that have it; ``home``: the master has it in its own store."""
+    """One content. ``holders``: workers that have it; ``at_master``: the master has it in its own store."""
 
-    __slots__ = ("digest", "holders", "home", "inode", "maker", "mtime_ns", "path", "runs", "size")
-
-    def __init__(self, digest: str, size: int) -> None:
-        self.digest = digest
-        self.size = size
-        self.path = ""
-        """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
-        self.mtime_ns = 0
-        self.inode = 0
-        self.home = False
-        self.maker = 0
-        """Id of the task that made it; 0 for a user's file."""
-        self.holders: dict[str, None] = {}
-        self.runs = 0
-        """Number of runs that need it or made it."""
+    digest: str
+    size: int
+    path: str = ""
+    """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
+    mtime_ns: int = 0
+    inode: int = 0
+    at_master: bool = False
+    maker: int = 0
+    """Id of the task that made it; 0 for a user's file."""
+    holders: dict[str, None] = field(default_factory=dict)
+    runs: int = 0
+    """Number of runs that need it or made it."""
 
     @property
     def is_nowhere(self) -> bool:
         """Whether it was kept only at workers, and none of the present workers has it."""
-        return not (self.home or self.path or self.holders)
+        return not (self.at_master or self.path or self.holders)
 
     @property
     def content(self) -> Content:
         return Content(self.digest, self.size, self.path, self.mtime_ns, self.inode)
 
 
+@dataclass(slots=True, eq=False)
 class Task:
-    __slots__ = (
-        "attempt",
-        "children",
-        "contents",
-        "failure",
-        "id",
-        "output",
-        "payload",
-        "shape",
-        "spec",
-        "state",
-        "troubles",
-        "waits_for",
-        "worker",
-    )
-
-    def __init__(self, id: int, spec: int, shape: TaskShape, payload: Payload) -> None:
-        self.id = id
-        self.spec = spec
-        self.shape = shape
-        self.payload = payload
-        self.state = READY
-        self.attempt = 0
-        self.worker: Worker | None = None
-        self.output: Payload = b""
-        self.failure: Failure | None = None
-        self.troubles: AttemptLosses | None = None
-        self.waits_for = 0
-        self.children: list[int] | None = None
-        self.contents: tuple[ContentRecord, ...] = ()
-        """Inputs of this task alone, besides the contents of its spec."""
+    id: int
+    spec: int
+    shape: TaskShape
+    payload: Payload
+    state: int = READY
+    attempt: int = 0
+    worker: Worker | None = None
+    output: Payload = b""
+    failure: Failure | None = None
+    failure_counts: FailureCounts | None = None
+    waits_for: int = 0
+    children: list[int] | None = None
+    contents: tuple[ContentRecord, ...] = ()
+    """Inputs of this task alone, besides the contents of its spec."""
 
     @property
     def suspect(self) -> bool:
-        return self.troubles is not None and self.troubles.suspect
+        return self.failure_counts is not None and self.failure_counts.suspect
 
     def __repr__(self) -> str:
         return f"task {ids.show_task(self.id)} ({TASK_STATES[self.state]})"
@@ -208,7 +164,7 @@ class Run:
         self.closed = ""
         self.paused = False
         self.advanced = 0
-        self.taken = 0
+        self.outputs_taken = 0
         """Number of ended tasks, in order of ending, whose outputs the owning client has. The master no longer keeps them."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
@@ -224,11 +180,11 @@ class Run:
         self.rss_kib = array("q")
         self.costs = array("f")
         """Relative costs by index. An index beyond the end has cost 1."""
-        self.awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+        self.expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
         """By index: files that other tasks of the run will leave for this task."""
-        self.left: dict[int, dict[str, IntermediateFile]] = {}
+        self.left_files: dict[int, dict[str, IntermediateFile]] = {}
         """By index: files that this task left as contents, by name."""
-        self.handed: dict[int, tuple[IntermediateFile, ...]] = {}
+        self.earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
         """By index: files that tasks of another run left for this task."""
         self.attempts = 0
         self._classes: list[str] = []
@@ -263,7 +219,7 @@ class Run:
         for number in range(len(self._classes), spec + 1):
             one = self.specs[number]
             whole = self.options.name or self.options.command.removeprefix("-- ")
-            name = whole[:MOST_NAME] if one.name in ("", UNNAMED) and whole else one.name
+            name = whole[:MAX_NAME] if one.name in ("", UNNAMED) and whole else one.name
             self._classes.append(f"{one.kind} {name}")
         return self._classes[spec]
 
@@ -271,7 +227,7 @@ class Run:
         """The shape for a spec. ``memory``: the amount granted instead of the request, if not 0."""
         spec = self.specs[number]
         request = spec.request
-        wishes = (
+        needs = (
             spec.priority,
             request.amounts(),
             request.cores_max,
@@ -282,7 +238,7 @@ class Run:
             spec.rank,
         )
         directory = "" if spec.launch.get("sandbox") else spec.launch.get("cwd")
-        key = (*wishes, directory, memory, least_s)
+        key = (*needs, directory, memory, least_s)
         shape = self.shapes.get(key)
         if shape is None:
             shape = self.shapes[key] = TaskShape(self, number, memory, least_s)
@@ -312,7 +268,7 @@ class Worker:
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
         """Time when each task was first reported as running. Tasks that end before the next heartbeat are never listed."""
-        self.lent: dict[Task, None] = {}
+        self.delegated: dict[Task, None] = {}
         """Delegated tasks of a site master that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
         self.progress_at = at
@@ -346,7 +302,7 @@ class Worker:
     @property
     def tasks(self) -> Iterator[Task]:
         """All tasks that would be lost with it."""
-        return chain(self.active, self.ahead, self.lent)
+        return chain(self.active, self.ahead, self.delegated)
 
     def count_room(self) -> None:
         if self.free.get(CORES, 0) > 0:
@@ -374,7 +330,7 @@ class Worker:
     def qualifies(self, shape: TaskShape) -> bool:
         """Whether its tags, properties and site match what tasks of this shape ask for."""
         sites = shape.run.options.sites
-        if self.site in shape.lacking or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
+        if self.site in shape.no_directory_sites or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
         if sites and self.site not in sites:
             return False
@@ -389,7 +345,8 @@ class Worker:
         if self.ends_at is None:
             return True
         left = self.ends_at - now
-        return left >= shape.lasts_s and left >= min(GROWTH * shape.least_s, FRESH * (self.ends_at - self.joined_at))
+        enough = min(CUT_OFF_GROWTH * shape.least_s, FRESH_FRACTION * (self.ends_at - self.joined_at))
+        return left >= shape.min_walltime_s and left >= enough
 
     @property
     def runs_suspect(self) -> bool:
@@ -415,7 +372,7 @@ class State:
     run_uids: dict[str, int] = field(default_factory=dict)
     next_run: int = 1
     workers: dict[str, Worker] = field(default_factory=dict)
-    gone_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
+    ended_workers: OrderedDict[str, Worker] = field(default_factory=OrderedDict)
     contents: dict[str, ContentRecord] = field(default_factory=dict)
     pilots: dict[str, Pilot] = field(default_factory=dict)
     next_pilot: int = 1
@@ -425,17 +382,17 @@ class State:
     """Whether a user set the number of local cores. Zero may be what the user wants."""
     roomy: dict[Worker, None] = field(default_factory=dict)
     """Workers with free cores, whether or not they may get tasks. Spares a search through thousands of busy workers."""
-    sent_ahead: dict[Worker, None] = field(default_factory=dict)
+    prefetching_workers: dict[Worker, None] = field(default_factory=dict)
     """Workers where tasks may wait for room."""
-    stand_ins: dict[str, None] = field(default_factory=dict)
+    pilot_replicas: dict[str, None] = field(default_factory=dict)
     """Pilot replicas: pilots requested because another one waits too long."""
     ready: dict[TaskShape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
-    twins: dict[Task, SpeculativeCopy] = field(default_factory=dict)
+    copies: dict[Task, SpeculativeCopy] = field(default_factory=dict)
     """Speculative copies of running tasks. Most tasks never have one."""
-    gangs: dict[Task, list[Worker]] = field(default_factory=dict)
+    multi_node_workers: dict[Task, list[Worker]] = field(default_factory=dict)
     """Workers of each multi-node task. The first one received the task."""
     speedups: dict[str, Speedup] = field(default_factory=dict)
     """By class: how long moldable tasks took with each number of cores."""
@@ -455,7 +412,11 @@ class State:
         worker.roomy = self.roomy
         worker.count_room()
         if worker.ahead:
-            self.sent_ahead[worker] = None
+            self.prefetching_workers[worker] = None
+
+    def pilots_at(self, site: str) -> list[Pilot]:
+        """Pilots of a site that are requested, submitted or active."""
+        return [pilot for pilot in self.pilots.values() if pilot.site == site and pilot.state <= ACTIVE]
 
     def find_task(self, task: int) -> Task | None:
         run = self.runs.get(task >> ids.INDEX_BITS)
@@ -471,7 +432,7 @@ class State:
         return self.runs[task.id >> ids.INDEX_BITS].specs[task.spec]
 
 
-KEPT_ANSWERS = 1000
+MAX_ANSWERS = 1000
 """Maximum answers kept for clients that ask again. They do so within a minute or not at all."""
-KEPT_GONE_WORKERS = 1000
+MAX_ENDED_WORKERS = 1000
 """Maximum workers remembered after they ended: for users to look at, and to refuse one that reconnects."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 import msgspec
 
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import AttemptLosses, ContentRecord, Run, SpeculativeCopy, State, Task, Worker
+from pilotfish.core.state import ContentRecord, FailureCounts, Run, SpeculativeCopy, State, Task, Worker
 from pilotfish.core.tasks import fair_share
 from pilotfish.core.tasks.transitions import enqueue
 from pilotfish.model import facts as f
-from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.contents import ExpectedFile, IntermediateFile
 from pilotfish.model.ids import task_id
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import DONE, READY
@@ -26,29 +27,29 @@ def dump(state: State) -> Iterator[f.Restored]:
     """Yield facts that give an equal state when they are applied to an empty one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
-        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE), list(site.history)])
+        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE_FIELDS), list(site.history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for row in state.forecasts.rows():
         yield f.Restored("forecast", row)
-    contents = [[*msgspec.to_builtins(record.content), record.home, record.maker] for record in state.contents.values()]
+    contents = [[*msgspec.to_builtins(record.content), record.at_master, record.maker] for record in state.contents.values()]
     for first in range(0, len(contents), TASKS_PER_ROW):
         yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
     for run in state.runs.values():
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
-        for kind in _FILES:
-            known = getattr(run, kind)
+        for kind, attribute in _FILES.items():
+            known = getattr(run, attribute)
             rows = [[index, *(files.values() if kind == "left" else files)] for index, files in known.items()]
             for first in range(0, len(rows), TASKS_PER_ROW):
                 yield f.Restored("files", [run.id, kind, rows[first : first + TASKS_PER_ROW]])
-    for worker in (*state.workers.values(), *state.gone_workers.values()):
+    for worker in (*state.workers.values(), *state.ended_workers.values()):
         yield f.Restored("worker", _worker_row(worker))
-    if state.twins:
-        yield f.Restored("twins", [_twin_row(task, twin) for task, twin in state.twins.items()])
-    if state.gangs:
-        yield f.Restored("gangs", [[task.id, [worker.id for worker in workers]] for task, workers in state.gangs.items()])
+    if state.copies:
+        yield f.Restored("twins", [_copy_row(task, copy) for task, copy in state.copies.items()])
+    if state.multi_node_workers:
+        yield f.Restored("gangs", [[task.id, [worker.id for worker in workers]] for task, workers in state.multi_node_workers.items()])
     if state.answers:
         yield f.Restored("answers", [[request, answer] for request, answer in state.answers.items()])
     if state.speedups:
@@ -65,35 +66,25 @@ def restore(state: State, kind: str, row: Any) -> None:
 
 
 def _run_row(run: Run) -> list[Any]:
-    shapes = [[*shape.made_from, list(shape.lacking), list(shape.served), shape.mean_us, shape.samples] for shape in run.shapes.values()]
+    shapes = [
+        [*shape.made_from, list(shape.no_directory_sites), list(shape.succeeded_sites), shape.mean_us, shape.samples]
+        for shape in run.shapes.values()
+    ]
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
-    return [
-        run.id,
-        run.uid,
-        run.options,
-        times,
-        run.closed,
-        run.paused,
-        run.advanced,
-        run.taken,
-        run.attempts,
-        run.specs,
-        columns,
-        shapes,
-        list(run.contents),
-    ]
+    progress = [run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts]
+    return [run.id, run.uid, run.options, times, *progress, run.specs, columns, shapes, list(run.contents)]
 
 
 def _restore_run(state: State, row: Any) -> None:
     number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
-    run.closed, run.paused, run.advanced, run.taken, run.attempts = closed, paused, advanced, taken, attempts
+    run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts = closed, paused, advanced, taken, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
-    for spec, memory, least_s, lacking, served, mean, samples in shapes:
+    for spec, memory, least_s, no_directory_sites, succeeded_sites, mean, samples in shapes:
         shape = run.shape_for(spec, memory, least_s)
-        shape.lacking, shape.served = dict.fromkeys(lacking), dict.fromkeys(served)
+        shape.no_directory_sites, shape.succeeded_sites = dict.fromkeys(no_directory_sites), dict.fromkeys(succeeded_sites)
         shape.mean_us, shape.samples = mean, samples
     run.spec_shapes = [run.shape_for(spec) for spec in range(len(run.specs))]
     counted: tuple[array[int], ...] = (run.ended, run.wall_us, run.cpu_us, run.rss_kib)
@@ -115,8 +106,8 @@ def _restore_run(state: State, row: Any) -> None:
 def _task_row(task: Task) -> list[Any]:
     """Write a task as a row. Most tasks have only a spec, a payload and a state; their rows are short."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
-    if task.failure or task.troubles or task.waits_for or task.children or task.contents:
-        row += [task.failure, task.troubles and task.troubles.as_row(), task.waits_for, task.children]
+    if task.failure or task.failure_counts or task.waits_for or task.children or task.contents:
+        row += [task.failure, task.failure_counts and astuple(task.failure_counts), task.waits_for, task.children]
         row.append([record.digest for record in task.contents])
     return row
 
@@ -140,17 +131,16 @@ def _restore_tasks(state: State, row: Any) -> None:
     state.unfinished += sum(1 for task in run.tasks[first:] if task.state < DONE)
 
 
-def _restore_rest(run: Run, task: Task, failure: Any, troubles: Any, waits_for: int, children: list[int] | None) -> None:
+def _restore_rest(run: Run, task: Task, failure: Any, failure_counts: Any, waits_for: int, children: list[int] | None) -> None:
     task.failure = failure and msgspec.convert(failure, Failure)
     task.waits_for, task.children = waits_for, children
-    if troubles:
-        task.troubles = AttemptLosses()
-        for name, value in zip(AttemptLosses.__slots__, troubles, strict=True):
-            setattr(task.troubles, name, value)
-        task.shape = run.shape_for(task.spec, task.troubles.memory, task.troubles.least_s)
+    if failure_counts:
+        task.failure_counts = FailureCounts(*failure_counts)
+        task.shape = run.shape_for(task.spec, task.failure_counts.memory, task.failure_counts.least_s)
 
 
-_FILES = ["awaited", "left", "handed"]
+_FILES = {"awaited": "expected_files", "left": "left_files", "handed": "earlier_files"}
+"""Kinds of files in snapshot rows, with the attributes of a run that hold them."""
 
 
 def _restore_files(state: State, row: Any) -> None:
@@ -158,22 +148,22 @@ def _restore_files(state: State, row: Any) -> None:
     run = state.runs[number]
     for index, *files in rows:
         if kind == "awaited":
-            run.awaited[index] = msgspec.convert(files, tuple[AwaitedFile, ...])
+            run.expected_files[index] = msgspec.convert(files, tuple[ExpectedFile, ...])
         elif kind == "left":
-            run.left[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
+            run.left_files[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
         else:
-            run.handed[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
+            run.earlier_files[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
 
 
 def _worker_row(worker: Worker) -> list[Any]:
-    plain = [getattr(worker, name) for name in _PLAIN]
+    plain = [getattr(worker, name) for name in _WORKER_FIELDS]
     held = [[[task.id, needs] for task, needs in tasks.items()] for tasks in (worker.active, worker.ahead)]
-    recalled, lent = ([task.id for task in tasks] for tasks in (worker.recalled, worker.lent))
+    recalled, delegated = ([task.id for task in tasks] for tasks in (worker.recalled, worker.delegated))
     started = [[task.id, at] for task, at in worker.started.items()]
-    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], lent, started]
+    return [plain, held, recalled, list(worker.streak), [record.digest for record in worker.holds], delegated, started]
 
 
-_PLAIN = [
+_WORKER_FIELDS = [
     "id",
     "pilot",
     "capacity",
@@ -195,9 +185,9 @@ _PLAIN = [
 
 
 def _restore_worker(state: State, row: Any) -> None:
-    plain, held, recalled, streak, holds, lent, started = row
+    plain, held, recalled, streak, holds, delegated, started = row
     worker = Worker(*plain[:4])
-    for name, value in zip(_PLAIN[4:], plain[4:], strict=True):
+    for name, value in zip(_WORKER_FIELDS[4:], plain[4:], strict=True):
         setattr(worker, name, value)
     worker.history = [(at, what) for at, what in worker.history]
     for target, tasks in zip((worker.active, worker.ahead), held, strict=True):
@@ -206,42 +196,42 @@ def _restore_worker(state: State, row: Any) -> None:
             task.worker = worker
             target[task] = tuple((name, amount) for name, amount in needs)
             if target is worker.active:
-                fair_share.occupied(task.shape.run, target[task])
+                fair_share.add_occupied(task.shape.run, target[task])
     worker.recalled = {state.task(number): None for number in recalled}
     worker.started = {state.task(number): at for number, at in started}
     worker.streak = dict.fromkeys(streak)
-    for number in lent:
+    for number in delegated:
         task = state.task(number)
         task.worker = worker
-        worker.lent[task] = None
+        worker.delegated[task] = None
     for digest in holds:
         record = state.contents[digest]
         record.holders[worker.id] = worker.holds[record] = None
     if worker.alive:
         state.admit(worker)
     else:
-        state.gone_workers[worker.id] = worker
+        state.ended_workers[worker.id] = worker
 
 
-def _twin_row(task: Task, twin: SpeculativeCopy) -> list[Any]:
+def _copy_row(task: Task, copy: SpeculativeCopy) -> list[Any]:
     assert task.worker is not None, task
-    return [task.id, task.worker.id, twin.worker.id if twin.worker is not None else "", twin.attempt]
+    return [task.id, task.worker.id, copy.worker.id if copy.worker is not None else "", copy.attempt]
 
 
-def _restore_twins(state: State, rows: Any) -> None:
+def _restore_copies(state: State, rows: Any) -> None:
     """Restore which of the two workers of a task has the speculative copy."""
     for number, first, second, attempt in rows:
         task = state.task(number)
         task.worker = state.workers[first]
-        state.twins[task] = SpeculativeCopy(state.workers[second] if second else None, attempt)
+        state.copies[task] = SpeculativeCopy(state.workers[second] if second else None, attempt)
 
 
-def _restore_gangs(state: State, rows: Any) -> None:
+def _restore_multi_node(state: State, rows: Any) -> None:
     """Restore the workers of multi-node tasks. The first one received the task."""
     for number, names in rows:
         task = state.task(number)
-        state.gangs[task] = [state.workers[name] for name in names]
-        task.worker = state.gangs[task][0]
+        state.multi_node_workers[task] = [state.workers[name] for name in names]
+        task.worker = state.multi_node_workers[task][0]
 
 
 def _restore_speedups(state: State, rows: Any) -> None:
@@ -254,10 +244,10 @@ def _restore_answers(state: State, rows: Any) -> None:
 
 
 def _restore_contents(state: State, rows: Any) -> None:
-    for digest, size, path, mtime_ns, inode, home, maker in rows:
+    for digest, size, path, mtime_ns, inode, at_master, maker in rows:
         record = state.contents[digest] = ContentRecord(digest, size)
         record.path, record.mtime_ns, record.inode = path, mtime_ns, inode
-        record.home, record.maker = home, maker
+        record.at_master, record.maker = at_master, maker
 
 
 def _restore_pool(state: State, row: Any) -> None:
@@ -265,7 +255,7 @@ def _restore_pool(state: State, row: Any) -> None:
     state.revoked = dict.fromkeys(revoked)
 
 
-_SITE = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
+_SITE_FIELDS = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
 
 
 def _restore_site(state: State, row: Any) -> None:
@@ -279,8 +269,8 @@ def _restore_pilot(state: State, row: Any) -> None:
     pilot = Pilot(*row)
     pilot.size = msgspec.convert(pilot.size, PilotSize)
     state.pilots[pilot.id] = pilot
-    if pilot.instead_of:
-        state.stand_ins[pilot.id] = None
+    if pilot.replica_of:
+        state.pilot_replicas[pilot.id] = None
 
 
 def _restore_forecast(state: State, row: Any) -> None:
@@ -310,8 +300,8 @@ _RESTORE = {
     "tasks": _restore_tasks,
     "files": _restore_files,
     "worker": _restore_worker,
-    "twins": _restore_twins,
-    "gangs": _restore_gangs,
+    "twins": _restore_copies,
+    "gangs": _restore_multi_node,
     "answers": _restore_answers,
     "speedups": _restore_speedups,
     "queue": _restore_queue,

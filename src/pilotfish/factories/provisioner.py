@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pilotfish.core.pilots.factory_interface import Factory, PilotProposal, WithdrawalProposal
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import HoldProposal
 from pilotfish.core.state import UNIT, Run, State, Worker
 from pilotfish.model.site import LOCAL, PilotSize
@@ -41,7 +41,7 @@ class PoolProvisioner:
                 # A site that is held now must get no pilot in the same round.
                 self._asked_at = self._next_at
                 return [*proposals, *holds]
-            prospect = survey(state, now)
+            prospect = view_for_factory(state, now)
             self._listen(state)
             proposals += self._factory.propose(prospect)
             self._asked_at = self._factory.next_look_at(prospect)
@@ -53,7 +53,7 @@ class PoolProvisioner:
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
         """The factory's opinion of each site that the pool uses."""
-        prospect = survey(state, now)
+        prospect = view_for_factory(state, now)
         self._listen(state)
         return {view.name: self._factory.standing(view, now) for view in prospect.sites}
 
@@ -116,7 +116,7 @@ def _is_wanted(state: State) -> bool:
     """Whether work for this machine is ready, or expected from the client of a run that was just opened."""
     if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
         return True
-    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.gone_workers.values())), default=0.0)
+    youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
     return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_come(run) for run in state.runs.values())
 
 

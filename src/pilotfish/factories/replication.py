@@ -13,7 +13,7 @@ RECENT_WAITS = 10
 
 def group_of(pilot: Pilot) -> str:
     """Id shared by a pilot and its replicas."""
-    return pilot.instead_of or pilot.id
+    return pilot.replica_of or pilot.id
 
 
 def groups(prospect: FactoryView) -> dict[str, list[Pilot]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
 from pilotfish.core.pilots.pilot_records import Pilot
-from pilotfish.core.pilots.unmet_demand import could_go, nodes_of_pilot
+from pilotfish.core.pilots.unmet_demand import fits_site, nodes_of_pilot
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ACTIVE, REQUESTED, SUBMITTED
@@ -124,7 +124,7 @@ class ProposalRound:
             return bool(self.prospect.demand.tasks or state.unfinished)
         stuck: dict[int, int] = {}
         for shape in state.ready:
-            if not could_go(shape, view):
+            if not fits_site(shape, view):
                 stuck[shape.run.id] = stuck.get(shape.run.id, 0) + len(shape.queue)
         runs = [run for run in state.runs.values() if not run.paused and (not run.options.sites or view.name in run.options.sites)]
         return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
@@ -149,7 +149,7 @@ class ProposalRound:
     def sites_instead(self, pilots: Sequence[Pilot]) -> list[SiteView]:
         """Sites where a replica of these pilots can be requested. They are at other sites than the pilots."""
         taken, least = [pilot.site for pilot in pilots], self.stead(pilots[0])
-        allowed = self.prospect.demand.awaited_at.get(pilots[0].id, ())
+        allowed = self.prospect.demand.needed_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
@@ -158,12 +158,12 @@ class ProposalRound:
         size = self.rooms[site].size_for(self.stead(pilot))
         if size is None:
             return False
-        self._ask(site, size, reason, pilot.instead_of or pilot.id)
+        self._ask(site, size, reason, pilot.replica_of or pilot.id)
         return True
 
     def stead(self, pilot: Pilot) -> PilotSize:
         """Minimum size of a replica of this pilot."""
-        return self.prospect.demand.awaited.get(pilot.id, pilot.size)
+        return self.prospect.demand.needed.get(pilot.id, pilot.size)
 
     def wish_whatever(self, site: str, reason: str) -> bool:
         """Request one more pilot for a fixed number: for waiting work if it fits, otherwise of the site's default size."""

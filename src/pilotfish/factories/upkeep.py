@@ -55,7 +55,7 @@ class FactoryUpkeep:
     def withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
         """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
         for pilot in queued_at(round_.free_sites()):
-            if pilot.by_hand:
+            if pilot.by_user:
                 continue
             round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
 
@@ -103,7 +103,7 @@ def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
             elif in_the_way:
                 round_.withdraw(pilot.id, "what waits does not fit it, and there is no room for another one", UNNEEDED)
                 in_the_way = False  # one at a time: the next pilot may serve all waiting tasks
-            elif kept or pilot.by_hand:
+            elif kept or pilot.by_user:
                 continue
             elif round_.now < idle_since + view.site.idle_s:
                 round_.look_again(idle_since + view.site.idle_s)
@@ -124,7 +124,7 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
     """Keep the number of pilots that a user fixed. Surplus queued pilots are withdrawn first, the youngest of them first. Pilots
     requested by hand are not counted."""
-    kept = [pilot for pilot in view.pilots if not pilot.by_hand]
+    kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.prospect.state.sites.get(view.name)
     again_at = record.last_bad_at + AGAIN_S * record.bad_starts if record is not None and record.bad_starts else 0.0

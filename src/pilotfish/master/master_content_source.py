@@ -168,7 +168,7 @@ class MasterContentSource:
         with self._lock:
             changed, self._room_problem = problem != self._room_problem, problem
         if changed:
-            self._tell(i.HomeRoomChanged(problem))
+            self._tell(i.OutputSpaceChanged(problem))
 
     # --- called by the event loop ---------------------------------------------------------------------------------------------------------
 
@@ -219,4 +219,4 @@ def _lost(record: KnownContent) -> str:
     what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}{made}"
     if record.holders:
         return f"{what} was kept at {', '.join(record.holders)}, and could not be had from there"
-    return f"{what} was kept on its worker, and no connected worker has it: run the task again that made it"
+    return f"{what} was kept where it was made, and no present worker has it: run the task again that made it"

@@ -75,8 +75,8 @@ class MasterServer:
             self.payloads.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
-        self.machine.resting = stop_marker(pool.directory).exists()
-        self.machine.about = {"pool": pool.name, "pid": os.getpid()}
+        self.machine.inspect_only = stop_marker(pool.directory).exists()
+        self.machine.host_status = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
         self.admission.paused = self._paused
@@ -177,7 +177,7 @@ class MasterServer:
         self.transfer_server.close()
         self._turn()
         # Queries about a stopped pool are answered from this file, without a master.
-        note_stop(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
+        note_stop(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
@@ -226,7 +226,7 @@ class MasterServer:
             self.journal.restore_reserve()
         if full != self._space_full:
             self._space_full = full
-            self._take(i.SpaceChanged(full))
+            self._take(i.JournalSpaceChanged(full))
 
     # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
@@ -257,8 +257,8 @@ class MasterServer:
             link.near = its_own and self.sites.local.watches(message.pilot)
         elif link.role == CLIENT:
             link.near = self.pool.private
-            if self.machine.resting and not stop_marker(self.pool.directory).exists():
-                self._inbox.append(i.WorkWanted())
+            if self.machine.inspect_only and not stop_marker(self.pool.directory).exists():
+                self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.
         payloads = self.payloads.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
@@ -324,7 +324,7 @@ class MasterServer:
         others get theirs after the sync, which runs while the messages are encoded.
         """
         if turn.facts:
-            self._write(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+            self._write(encode_record(TurnRecord(turn.at, turn.facts)))
         for link in self._prepare(turn.effects, near=True).values():
             link.flush()
         if turn.facts:

@@ -102,14 +102,14 @@ class TransferLookup:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._broadcasts = BroadcastTree(machine.state.workers, machine.presence)
+        self._broadcasts = BroadcastTree(machine.state.workers, machine.connections)
 
     def content(self, asker: str, digest: str, size: int, insist: bool) -> KnownContent | None:
         """Looks up a content for a worker; None if no run needs a content of that digest and size."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
-        is_here = any(holder in self._machine.presence for holder in record.holders)
+        is_here = any(holder in self._machine.connections for holder in record.holders)
         sources = [] if insist else self._broadcasts.sources(asker, digest)
         holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
         return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, is_here, self.place(asker), sources)
@@ -128,9 +128,9 @@ class BroadcastTree:
     as it arrives, in a binary tree.
     """
 
-    def __init__(self, workers: Mapping[str, Worker], presence: Mapping[str, WorkerConnection]) -> None:
+    def __init__(self, workers: Mapping[str, Worker], connections: Mapping[str, WorkerConnection]) -> None:
         self._workers = workers
-        self._presence = presence
+        self._connections = connections
         self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
 
     def sources(self, asker: str, digest: str) -> list[Any]:
@@ -152,5 +152,5 @@ class BroadcastTree:
         return [contact for contact in map(self._contact, above) if contact is not None]
 
     def _contact(self, worker: str) -> Any:
-        presence = self._presence.get(worker)
-        return None if presence is None else presence.peer
+        connection = self._connections.get(worker)
+        return None if connection is None else connection.peer

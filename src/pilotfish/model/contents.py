@@ -23,25 +23,25 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``home``: the master has it; ``here``: the worker has it; ``name``: its file name in the task."""
+    """A content that a task made. ``at_master``, ``at_worker``: whether they have it. ``name``: its file name in the task."""
 
     digest: str
     size: int
-    home: bool
-    here: bool = True
+    at_master: bool
+    at_worker: bool = True
     name: str = ""
     mode: int = 0
 
 
-class AwaitedFile(Struct, frozen=True, array_like=True):
+class ExpectedFile(Struct, frozen=True, array_like=True):
     """A file, or all files of a directory, that an earlier task of the run will leave.
 
-    ``maker``: index of that task; ``name``: name there; ``here``: name for the waiting task.
+    ``maker``: index of that task; ``name``: name there; ``target``: name for the waiting task.
     """
 
     maker: int
     name: str
-    here: str
+    target: str
 
 
 class IntermediateFile(Struct, frozen=True, array_like=True):

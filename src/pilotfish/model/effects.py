@@ -11,7 +11,11 @@ from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Payload, StoredPayload
 
 
-class Send(Struct, frozen=True):
+class Effect(Struct, frozen=True):
+    """Base of all effects."""
+
+
+class Send(Effect, frozen=True):
     """Send a message; its body is the payloads in order. ``whole``: send shared payloads too, to a peer that cannot read them."""
 
     link: int
@@ -20,7 +24,7 @@ class Send(Struct, frozen=True):
     whole: bool = False
 
 
-class IntroducePeer(Struct, frozen=True):
+class IntroducePeer(Effect, frozen=True):
     """Send a worker the keys of its site and the addresses of some peers."""
 
     link: int
@@ -30,17 +34,17 @@ class IntroducePeer(Struct, frozen=True):
     master: Any = None
 
 
-class HangUp(Struct, frozen=True):
+class HangUp(Effect, frozen=True):
     link: int
 
 
-class SubmitPilot(Struct, frozen=True):
+class SubmitPilot(Effect, frozen=True):
     pilot: str
     site: str
     size: PilotSize
 
 
-class AdoptPilot(Struct, frozen=True):
+class AdoptPilot(Effect, frozen=True):
     """After a restart, find a pilot at its site by its tag. If it is not there, it was never submitted."""
 
     pilot: str
@@ -49,41 +53,41 @@ class AdoptPilot(Struct, frozen=True):
     job: str
 
 
-class CancelPilot(Struct, frozen=True):
+class CancelPilot(Effect, frozen=True):
     pilot: str
 
 
-class DescribeSite(Struct, frozen=True):
+class DescribeSite(Effect, frozen=True):
     """A site was added or changed; None: it was removed."""
 
     name: str
     site: Site | None
 
 
-class ReadSites(Struct, frozen=True):
+class ReadSites(Effect, frozen=True):
     """Read the configuration of all sites again. The answer is ``SitesRead``."""
 
 
-class ReleasePayload(Struct, frozen=True):
+class ReleasePayload(Effect, frozen=True):
     """Nothing refers to this payload any more. ``refused``: nothing ever did, and the sender may send it again."""
 
     stored: StoredPayload
     refused: bool = False
 
 
-class KeepPayload(Struct, frozen=True):
+class KeepPayload(Effect, frozen=True):
     """One more task refers to this payload."""
 
     stored: StoredPayload
 
 
-class ReleaseContent(Struct, frozen=True):
+class ReleaseContent(Effect, frozen=True):
     """No run needs this content any more; the master may delete it."""
 
     digest: str
 
 
-class StartApplication(Struct, frozen=True):
+class StartApplication(Effect, frozen=True):
     """Start the process that hosts the ApplicationManager of a run."""
 
     run: int
@@ -91,24 +95,7 @@ class StartApplication(Struct, frozen=True):
     path: str
 
 
-class Finish(Struct, frozen=True):
+class Finish(Effect, frozen=True):
     """End the master: there is no more work and no client."""
 
     reason: str
-
-
-Effect = (
-    Send
-    | IntroducePeer
-    | HangUp
-    | SubmitPilot
-    | AdoptPilot
-    | CancelPilot
-    | DescribeSite
-    | ReadSites
-    | ReleasePayload
-    | KeepPayload
-    | ReleaseContent
-    | StartApplication
-    | Finish
-)

@@ -5,12 +5,12 @@ A fact about many tasks has columns, because one fact per task would cost more t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 from msgspec import Struct
 
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 
@@ -52,9 +52,9 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """By index in the run: contents that the task needs."""
     costs: list[float] = []
     """Relative costs, one for each task; empty: all equal."""
-    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+    expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """By index in the run: files that other tasks will leave for the task."""
-    handed: dict[int, tuple[IntermediateFile, ...]] = {}
+    earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
     """By index in the run: files that tasks of another run left for the task."""
 
 
@@ -102,14 +102,14 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
     """Tasks were assigned to a worker. The last ``ahead`` of them wait there for room.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``beside``: the other workers of a multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of a multi-node task.
     """
 
     worker: str
     tasks: list[int]
     ahead: int
     cores: dict[int, float]
-    beside: dict[int, list[str]] = {}
+    other_workers: dict[int, list[str]] = {}
 
 
 class TasksDelegated(Fact, frozen=True, tag="lent"):
@@ -177,7 +177,7 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     worker: str
     task: int
     failure: Failure
-    charge: str
+    budget: str
     final: bool
     memory: int
     """Memory to request from now on if the limit was too small; else 0."""
@@ -246,14 +246,14 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``instead_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
+    """A pilot was requested. ``replica_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
 
     pilot: str
     site: str
     size: PilotSize
     reason: str
-    instead_of: str = ""
-    by_hand: bool = False
+    replica_of: str = ""
+    by_user: bool = False
     """Whether a user requested this pilot. It is kept even if there is no work for it."""
 
 
@@ -290,14 +290,14 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """The configuration of a site; None: it is gone. ``leaving``: the user removed it, and its last pilots are still ending."""
+    """The configuration of a site; None: it was removed. ``leaving``: the user removed it, and its last pilots are still ending."""
 
     name: str
     site: Site | None
     leaving: bool = False
 
 
-class SiteWanted(Fact, frozen=True, tag="site-wanted"):
+class SiteUseChanged(Fact, frozen=True, tag="site-wanted"):
     """How many pilots this pool keeps at a site while there is work; -1: as many as are worthwhile; None: it does not use the site."""
 
     site: str
@@ -325,47 +325,10 @@ class Restored(Fact, frozen=True, tag="restored"):
     row: Any
 
 
-AnyFact = (
-    MasterStarted
-    | PoolSized
-    | RunOpened
-    | SpecsAdded
-    | TasksAdded
-    | LinkMeasured
-    | ApplicationAdvanced
-    | RunClosed
-    | RunPaused
-    | RunOptionsChanged
-    | OutputsTaken
-    | RunForgotten
-    | TasksAssigned
-    | TasksDelegated
-    | TasksClaimed
-    | TasksDuplicated
-    | TasksStarted
-    | TasksDone
-    | TasksRecalled
-    | TasksReturned
-    | AttemptFailed
-    | TasksSkipped
-    | TasksCancelled
-    | RunCancelled
-    | WorkerJoined
-    | WorkerDraining
-    | WorkerQuarantined
-    | WorkerEnded
-    | ReplicasChanged
-    | PilotRequested
-    | PilotSubmitted
-    | PilotEnding
-    | PilotEnded
-    | SiteHeld
-    | SiteDescribed
-    | SiteWanted
-    | KeyRevoked
-    | RequestAnswered
-    | Restored
-)
+if TYPE_CHECKING:
+    AnyFact = Fact
+else:
+    AnyFact = Union[tuple(Fact.__subclasses__())]  # noqa: UP007 - not known before it runs
 
 
 class TurnRecord(Struct, frozen=True, array_like=True):

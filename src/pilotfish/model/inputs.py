@@ -1,4 +1,4 @@
-"""Lists what the world tells the machine. Time is not an input: it comes with every turn."""
+"""Lists what the host reports to the machine. Time is not an input: it comes with every turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pilotfish.model.site import Site
 from pilotfish.model.task import Payload
 
 
-class AgentMessage(Struct, frozen=True):
+class Input(Struct, frozen=True):
+    """Base of all inputs."""
+
+
+class AgentMessage(Input, frozen=True):
     """A message of an authenticated agent. The host has split its body into payloads; large ones are already stored."""
 
     link: int
@@ -19,27 +23,27 @@ class AgentMessage(Struct, frozen=True):
     """Pilot whose key the agent used; empty for the key that is valid for any pilot."""
 
 
-class ClientMessage(Struct, frozen=True):
+class ClientMessage(Input, frozen=True):
     link: int
     message: FromClient
     payloads: list[Payload] = []
 
 
-class LinkClosed(Struct, frozen=True):
+class LinkClosed(Input, frozen=True):
     link: int
 
 
-class LinkPaused(Struct, frozen=True):
+class LinkPaused(Input, frozen=True):
     """The peer reads too slowly. Send nothing large over this link until it is resumed."""
 
     link: int
 
 
-class LinkResumed(Struct, frozen=True):
+class LinkResumed(Input, frozen=True):
     link: int
 
 
-class PilotAccepted(Struct, frozen=True):
+class PilotAccepted(Input, frozen=True):
     """A site accepted a pilot after ``took_s`` seconds, as batch job ``job``."""
 
     pilot: str
@@ -47,7 +51,7 @@ class PilotAccepted(Struct, frozen=True):
     took_s: float = 0.0
 
 
-class PilotSeen(Struct, frozen=True):
+class PilotSeen(Input, frozen=True):
     """What a site reports about a pilot: whether it runs and, if not, the reason in the site's own words."""
 
     pilot: str
@@ -55,7 +59,7 @@ class PilotSeen(Struct, frozen=True):
     reason: str
 
 
-class PilotGone(Struct, frozen=True):
+class PilotEndReported(Input, frozen=True):
     """A pilot is no longer at its site.
 
     ``well``: whether it ended in order; unreliable if not ``witnessed``. ``cause``: one word for how it ended (see ``model/site.py``).
@@ -68,7 +72,7 @@ class PilotGone(Struct, frozen=True):
     cause: str = ""
 
 
-class SiteReachability(Struct, frozen=True):
+class SiteReachability(Input, frozen=True):
     """Whether a site answers and takes pilots. ``trouble``: the site's own message about the problem; empty if there is none."""
 
     site: str
@@ -90,21 +94,21 @@ class CredentialSeen(Struct, frozen=True):
     problem: str = ""
 
 
-class CredentialsSeen(Struct, frozen=True):
+class CredentialsSeen(Input, frozen=True):
     """All credentials of a site, as they are now; none: they are no longer checked."""
 
     site: str
     credentials: tuple[CredentialSeen, ...]
 
 
-class SitesRead(Struct, frozen=True):
+class SitesRead(Input, frozen=True):
     """All configured sites. ``unread``: sites whose configuration is invalid; they stay as they were."""
 
     sites: dict[str, Site]
     unread: tuple[str, ...] = ()
 
 
-class TransferMeasured(Struct, frozen=True):
+class TransferMeasured(Input, frozen=True):
     """Bytes of contents that were sent to a site, and the seconds during which a transfer was active."""
 
     site: str
@@ -112,36 +116,17 @@ class TransferMeasured(Struct, frozen=True):
     seconds: float
 
 
-class SpaceChanged(Struct, frozen=True):
+class JournalSpaceChanged(Input, frozen=True):
     """The journal's disk is full, or has room again."""
 
     full: bool
 
 
-class HomeRoomChanged(Struct, frozen=True):
+class OutputSpaceChanged(Input, frozen=True):
     """Why output files do not fit on the master's disk; empty if they fit again."""
 
     problem: str
 
 
-class WorkWanted(Struct, frozen=True):
+class ResumeRequested(Input, frozen=True):
     """A client wants to continue a stopped pool, not only to inspect it."""
-
-
-Input = (
-    AgentMessage
-    | ClientMessage
-    | LinkClosed
-    | LinkPaused
-    | LinkResumed
-    | PilotAccepted
-    | PilotSeen
-    | PilotGone
-    | SiteReachability
-    | CredentialsSeen
-    | SitesRead
-    | SpaceChanged
-    | HomeRoomChanged
-    | TransferMeasured
-    | WorkWanted
-)

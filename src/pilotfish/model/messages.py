@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pilotfish.errors import ConnectionFailed
-from pilotfish.model.contents import AwaitedFile, Content, IntermediateFile, ProducedContent
+from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.portable.payload_format import Buffer
 from pilotfish.portable.wire.frames import PREFIX
@@ -82,7 +82,7 @@ class Heartbeat(Message, frozen=True, tag="beat"):
 
     started: list[tuple[int, int]]
     moving: list[tuple[str, int, int]] = []
-    got: list[int] = []
+    input_counts: list[int] = []
     """Number and bytes of the contents that tasks needed since the agent started, by where they were found: [in the cache, bytes, at peers,
     bytes, in the site's storage or on a shared disk, bytes, at the master, bytes].
     """
@@ -139,7 +139,7 @@ class DelegatedWorkers(Message, frozen=True, tag="vouch"):
     """
 
     joined: list[str]
-    gone: list[str]
+    removed: list[str]
     term: int = 0
 
 
@@ -168,7 +168,7 @@ class Leave(Message, frozen=True, tag="leave"):
     cut_off: list[tuple[int, int, float]] = []
 
 
-class Gone(Message, frozen=True, tag="gone"):
+class AgentDied(Message, frozen=True, tag="gone"):
     """A supervisor reports that its agent died and that none of its processes is left."""
 
     worker: str
@@ -236,7 +236,7 @@ class SentTask(Struct, frozen=True, array_like=True):
     cores: float
     memory: int
     contents: tuple[Content, ...] = ()
-    handed: tuple[IntermediateFile, ...] = ()
+    intermediate: tuple[IntermediateFile, ...] = ()
     """Inputs that other tasks left and that the payload does not name. They are among ``contents``."""
 
 
@@ -314,7 +314,7 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client will send the tasks. If it is gone for long, the run is closed. False: it only watches."""
+    """Whether this client will send the tasks. If it is disconnected for long, the run is closed. False: it only watches."""
 
 
 class Submit(Message, frozen=True, tag="submit"):
@@ -338,7 +338,7 @@ class Submit(Message, frozen=True, tag="submit"):
     """By offset in ``tasks``: larger files that the task needs, besides those of its spec."""
     costs: list[float] = []
     """Relative durations of the tasks, as far as the user knows them; empty: all equal."""
-    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
+    expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """By offset in ``tasks``: files that earlier tasks of the run will leave for the task."""
 
 
@@ -453,7 +453,7 @@ FromAgent = (
     | DelegatedTasks
     | Draining
     | Leave
-    | Gone
+    | AgentDied
     | Peeked
 )
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask

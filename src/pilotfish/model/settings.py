@@ -1,4 +1,4 @@
-"""What a person may set about a pool, with defaults. ``config.py`` reads it from TOML."""
+"""Settings of a pool, with defaults. ``config.py`` reads them from TOML."""
 
 from __future__ import annotations
 

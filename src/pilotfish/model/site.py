@@ -1,4 +1,4 @@
-"""A site: a place where pilots can run, as a person describes it, and the size of one pilot."""
+"""Defines a site, as a user configures it, the size of a pilot, and the events of pilots at a site."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ LOCAL = "local"
 
 
 REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
-"""How a pilot can end other than in order. Refused: its site did not take it. Bootstrap: it ended before an agent joined. Expired: its time
-was over. Cancelled: by us, or by somebody else at the site. Vanished: the site no longer knows it. Died: it was killed, or its node was."""
+"""Ways in which a pilot can end out of order. Refused: its site did not accept it. Bootstrap: it ended before an agent joined. Expired: its
+walltime was over. Cancelled: by this pool, or by another user of the site. Vanished: the site no longer knows it. Died: it or its node was
+killed."""
 
 
 BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
-"""Codes of trouble with a site. Batch-limit: it refuses further pilots for a while. Login-needed: a person must log in."""
+"""Codes of problems with a site. Batch-limit: it refuses further pilots for a while. Login-needed: the user must log in."""
 
 
 SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN, RELEASED = "submitted", "joined", "succeeded", "failed", "withdrawn", "released"
-"""What happens to pilots at a site, besides that they expire. Submitted: the site took it, after so many seconds. Joined: its first agent
-is here, so long after it was requested. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused.
-Withdrawn: we cancelled it while it waited, after so many seconds. Released: a person had the site tried again, and knows more than its
-past."""
+"""Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted it after ``seconds``. Joined: its first agent joined
+``seconds`` after the request. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused. Withdrawn: it
+was cancelled after ``seconds`` in the queue. Released: a user resumed the site."""
 
 
 class SiteEvent(Struct, frozen=True, array_like=True):
-    """One thing that happened to one pilot at a site. ``cause`` tells one kind of failure from another; ``reason`` is what was said when
-    it ended."""
+    """One event of one pilot at a site. ``cause``: the kind of failure. ``reason``: the message when it ended."""
 
     at: float
     site: str
@@ -39,7 +38,7 @@ class SiteEvent(Struct, frozen=True, array_like=True):
 
 
 class PilotSize(Struct, frozen=True, array_like=True):
-    """What one pilot asks of a site. ``cores``, ``memory`` and ``gpus`` are those of each of its nodes."""
+    """Resources that one pilot requests. ``cores``, ``memory`` and ``gpus`` are those of each of its nodes."""
 
     cores: float = 1.0
     nodes: int = 1
@@ -141,11 +140,11 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def takes_whole_machines(self) -> bool:
-        """Each pilot has a machine of its own, of which nobody has said how large it is."""
+        """Whether each pilot has a whole machine, whose size is not configured."""
         return self.backend == "ssh" and not self.cores
 
     @property
     def pilot_size(self) -> PilotSize:
-        """What a pilot asks for that is wanted whatever there is to do."""
+        """Size of a pilot that is requested without regard to waiting tasks."""
         cores = float(self.cores or (0 if self.takes_whole_machines else 1))
         return PilotSize(cores, self.nodes, self.walltime_s, self.memory, float(self.gpus))

@@ -58,8 +58,8 @@ PILOT_STEPS: dict[int, tuple[int, ...]] = {
 }
 
 
-def step(table: dict[int, tuple[int, ...]], names: tuple[str, ...], old: int, new: int, who: object) -> int:
+def step(table: dict[int, tuple[int, ...]], names: tuple[str, ...], old: int, new: int, item: object) -> int:
     """The new state, if the table allows the step."""
     if new not in table[old]:
-        raise IllegalTransition(f"{who}: {names[old]} -> {names[new]} is not a legal step")
+        raise IllegalTransition(f"{item}: {names[old]} -> {names[new]} is not a legal step")
     return new

@@ -16,7 +16,7 @@ UNNAMED = "task"
 """Name of a task without a name. The name or command of its run then says what it does."""
 
 
-LEAST_COST, MOST_COST = 1e-6, 1e9
+MIN_COST, MAX_COST = 1e-6, 1e9
 """Bounds of the relative cost of a task."""
 
 
@@ -118,7 +118,7 @@ class RunOptions(Struct, frozen=True, array_like=True):
     command: str = ""
     cwd: str = ""
     owned: bool = False
-    """Whether the run belongs to one client. It is cancelled when that client has been gone for a while."""
+    """Whether the run belongs to one client. It is cancelled when that client has been disconnected for a while."""
     max_failures: int = 0
     """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""

@@ -51,7 +51,7 @@ class Dispatcher:
     def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
         proposals: list[AssignmentProposal | DelegationProposal | RecallProposal] = []
         self._place(outlook, proposals)
-        if outlook.state.sent_ahead:
+        if outlook.state.prefetching_workers:
             for worker in _held_up(outlook, proposals):
                 if worker.progress_at + STALE_S <= outlook.now:
                     proposals.append(RecallProposal(worker, [task for task in worker.ahead if task.state == ASSIGNED]))
@@ -102,7 +102,7 @@ class Dispatcher:
         if outlook.sites:
             odd = [supply for supply in supplies if supply.shape.least_s]
             if odd:
-                fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.vouched]
+                fillings += [_fill(outlook, worker, odd, (), turns, mold) for worker in outlook.served_workers]
         elif short:
             # After all other assignments: a task must not wait at one worker while another has room for it.
             for proposal in fillings:
@@ -120,7 +120,7 @@ class Dispatcher:
     def next_look_at(self, outlook: PolicyView) -> float | None:
         """When to check again tasks that wait at one worker while another is idle, and tasks that no worker has room for."""
         moments = [since + PATIENCE_S for since in self._passed_over.values()]
-        if outlook.state.sent_ahead:
+        if outlook.state.prefetching_workers:
             moments += [worker.progress_at + STALE_S for worker in _held_up(outlook)]
         for other in (self.duplication, self.matcher, self._gathering):
             again_at = other.next_look_at(outlook)
@@ -185,7 +185,7 @@ def _lend(
 
 def _place_suspects(outlook: PolicyView, proposals: list[AssignmentProposal | DelegationProposal | RecallProposal]) -> dict[str, None]:
     """Place suspect tasks, each alone at a worker. Returns workers that get nothing else; one is kept free for the first that has none."""
-    workers = [worker for worker in (*outlook.workers, *outlook.vouched) if not worker.runs_suspect]
+    workers = [worker for worker in (*outlook.workers, *outlook.served_workers) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
     empty = sum(1 for worker in workers if not worker.held)
@@ -264,7 +264,7 @@ def _add_ahead(
     ``others``: tasks that may be earlier in the queue, even if none of them is sent ahead."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
-    if held is None or (outlook.state.gangs and multi_node.is_beside(worker)):
+    if held is None or (outlook.state.multi_node_workers and multi_node.hosts_other_task(worker)):
         return
     if worker.held and outlook.now - worker.progress_at >= max(STALE_S, worker.poll_s):
         return  # running tasks take long: tasks sent ahead would only wait and be recalled
@@ -332,7 +332,7 @@ def _depth(outlook: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 def _held_up(outlook: PolicyView, proposals: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()) -> Iterator[Worker]:
     """Workers where tasks wait that could start at once at an idle worker, and that were not recalled yet."""
-    waiting = [worker for worker in outlook.state.sent_ahead if worker.ahead and not worker.recalled]
+    waiting = [worker for worker in outlook.state.prefetching_workers if worker.ahead and not worker.recalled]
     if not waiting:
         return
     given = {proposal.worker for proposal in proposals}

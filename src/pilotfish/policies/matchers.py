@@ -52,7 +52,7 @@ def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskSha
     The pair with the highest rank is matched first, over all workers with room: one by one, a worker would take what another holds.
     """
     preferred: dict[str, list[Task]] = {}
-    particular = [shape for shape in shapes if shape.wanting or shape.rank is not None]
+    particular = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
     room = {worker.id: dict(worker.free) for worker in workers} if particular else {}
     for shape in particular:
         slots = {worker: _slots(room[worker.id], shape) for worker in workers if worker.suits(shape, view.now)}
@@ -78,7 +78,7 @@ def _match(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> di
 
 
 def _shunned(task: Task, worker: Worker) -> bool:
-    return task.troubles is not None and task.troubles.avoid == worker.id
+    return task.failure_counts is not None and task.failure_counts.avoid == worker.id
 
 
 def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ranks:
@@ -100,9 +100,9 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
     """Bytes of inputs at the worker, by task. Only the latest contents and the first tasks are considered."""
     found: dict[Task, int] = {}
-    if not shape.wanting:
+    if not shape.queue_by_content:
         return found
     for record in islice(reversed(worker.holds), MOST_HELD):
-        for task in islice(shape.wanting.get(record, ()), MOST_TASKS):
+        for task in islice(shape.queue_by_content.get(record, ()), MOST_TASKS):
             found[task] = found.get(task, 0) + record.size
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
 from pilotfish.core.state import TaskShape, Worker
-from pilotfish.core.tasks.multi_node import within_reach
+from pilotfish.core.tasks.multi_node import can_get_inputs
 from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
@@ -82,9 +82,9 @@ class MultiNodePlacement:
                     break
                 first, task = given
                 roomy.remove(first)
-                beside, roomy = roomy[: shape.nodes - 1], roomy[shape.nodes - 1 :]
-                gathered.proposals.append(AssignmentProposal(first, [task], beside=beside))
-                gathered.used.update({worker.id: None for worker in (first, *beside)})
+                other_workers, roomy = roomy[: shape.nodes - 1], roomy[shape.nodes - 1 :]
+                gathered.proposals.append(AssignmentProposal(first, [task], other_workers=other_workers))
+                gathered.used.update({worker.id: None for worker in (first, *other_workers)})
                 for _ in range(shape.nodes):
                     turns.gave(shape, shape.needs)
                 placed = True
@@ -98,7 +98,7 @@ def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
             pilots.setdefault(worker.pilot, []).append(worker)
     sites = dict.fromkeys(workers[0].site for workers in pilots.values())
-    within = [site for site in sites if any(within_reach(outlook.state, task, site) for task in shape.queue)]
+    within = [site for site in sites if any(can_get_inputs(outlook.state, task, site) for task in shape.queue)]
     return {pilot: workers for pilot, workers in pilots.items() if workers[0].site in within}
 
 

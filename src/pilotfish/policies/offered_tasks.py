@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.core.tasks import multi_node
@@ -52,7 +52,7 @@ class OfferedTasks:
         for task in self.tasks:
             if task in self.spoken_for:
                 continue
-            if task.troubles is not None and _avoids(view, task, worker):
+            if task.failure_counts is not None and _avoids(view, task, worker):
                 self._avoiding.append(task)
             elif (shared or task.contents) and not _in_reach(view, task, worker):
                 self._passed_over.append(task)
@@ -66,12 +66,12 @@ class OfferedTasks:
 
 def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
     """Whether the task failed at this worker and could run at another one."""
-    if task.troubles is None or task.troubles.avoid != worker.id:
+    if task.failure_counts is None or task.failure_counts.avoid != worker.id:
         return False
     others = (other for other in view.workers if other is not worker and other.suits(task.shape, view.now))
     return any(_in_reach(view, task, other) for other in others)
 
 
 def _in_reach(view: PolicyView, task: Task, worker: Worker) -> bool:
-    reach = within_reach if task.shape.nodes == 1 else multi_node.within_reach
+    reach = can_get_inputs if task.shape.nodes == 1 else multi_node.can_get_inputs
     return reach(view.state, task, worker.site)

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from pilotfish.core.state import UNIT, Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
-from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, standing, typical_s
+from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, typical_s, weighted_usage
 from pilotfish.model.task import CORES
 from pilotfish.policies.offered_tasks import OfferedTasks
 
@@ -38,7 +38,7 @@ class QueueOrder:
         live.sort(key=_oldest)
         if len(state.shares) > 1:
             self._typical = typical_s(live)
-            self._standing = {account: standing(account, seconds) for account, seconds in self._typical.items()}
+            self._standing = {account: weighted_usage(account, seconds) for account, seconds in self._typical.items()}
         hurried = {shape.run: None for shape in live if shape.run.options.deadline > now}
         if hurried:
             pool = run_deadlines.pool_cores(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
@@ -30,7 +30,7 @@ def lend(outlook: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationPro
 
 
 def _lend_unbound(outlook: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], loans: dict[Worker, list[Task]]) -> None:
-    wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.lent)) for speaker, subjects in outlook.sites}
+    wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.delegated)) for speaker, subjects in outlook.sites}
     for more in ({}, _ahead(outlook, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
         for speaker, subjects in outlook.sites:
             wanted[speaker] += more.get(speaker, 0)
@@ -52,7 +52,7 @@ def _can_begin(subjects: list[Worker]) -> int:
 
 def _may_go_anywhere(task: Task) -> bool:
     for record in needs(task):  # noqa: SIM110 - a generator would cost more than the loop
-        if not (record.home or record.path):
+        if not (record.at_master or record.path):
             return False
     return True
 
@@ -70,17 +70,17 @@ def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Ite
     """Tasks that only this site can run, because their inputs were kept there. Its master chooses better the more of them it knows, and
     no other site misses them."""
     found: dict[Task, None] = {}
-    room = MOST_BOUND - len(speaker.lent)
+    room = MOST_BOUND - len(speaker.delegated)
     for shape in outlook.state.ready:
         if not _may_be_lent(shape) or shape.run.paused:
             continue
-        for record, tasks in shape.wanting.items():
-            if record.home or record.path or not record.holders:
+        for record, tasks in shape.queue_by_content.items():
+            if record.at_master or record.path or not record.holders:
                 continue
             for task in tasks:
                 if len(found) >= room:
                     return found
-                if task not in taken and within_reach(outlook.state, task, speaker.site):
+                if task not in taken and can_get_inputs(outlook.state, task, speaker.site):
                     found[task] = None
     return found
 
@@ -95,7 +95,7 @@ def _first(outlook: PolicyView, shape: TaskShape, count: int, taken: dict[Task, 
     for task in shape.queue:
         if count <= 0:
             return
-        if task not in taken and within_reach(outlook.state, task, site):
+        if task not in taken and can_get_inputs(outlook.state, task, site):
             count -= 1
             yield task
 
@@ -104,17 +104,17 @@ def call_back(outlook: PolicyView) -> RecallProposal | None:
     """Recall half of what a site master cannot assign, if workers elsewhere are idle and nothing else is ready for them."""
     if outlook.state.ready or not outlook.sites:
         return None
-    full, _ = max(outlook.sites, key=lambda site: len(site[0].lent))
+    full, _ = max(outlook.sites, key=lambda site: len(site[0].delegated))
     others = [
         *outlook.workers,
-        *(worker for speaker, subjects in outlook.sites if speaker is not full and not speaker.lent for worker in subjects),
+        *(worker for speaker, subjects in outlook.sites if speaker is not full and not speaker.delegated for worker in subjects),
     ]
     for worker in others:
         if worker.held:
             continue
         # Recall a task only once: a task that returns a second time would do so forever.
-        back = [task for task in full.lent if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
-        back = [task for task in back if within_reach(outlook.state, task, worker.site)]
+        back = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
+        back = [task for task in back if can_get_inputs(outlook.state, task, worker.site)]
         if back:
             return RecallProposal(full, back[len(back) // 2 :])
     return None

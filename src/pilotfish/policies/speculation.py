@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import needs_at
@@ -91,7 +91,7 @@ class Speculation:
         slots = sum(worker.slots for worker in state.workers.values())
         if self._stealing:
             return slots
-        copies = sum(1 for twin in state.twins.values() if twin.worker is not None)
+        copies = sum(1 for copy in state.copies.values() if copy.worker is not None)
         return max(1, int(SHARE * slots)) - copies
 
     def _late(self, outlook: PolicyView) -> Iterator[_Late]:
@@ -99,7 +99,7 @@ class Speculation:
         for worker in state.workers.values():
             for task, since in worker.started.items():
                 run = task.shape.run
-                if task.state != RUNNING or task.shape.nodes > 1 or task in state.twins:
+                if task.state != RUNNING or task.shape.nodes > 1 or task in state.copies:
                     continue
                 if self._wants(run) and not run.paused and not _fells_workers(task):
                     late = self._how_late(state, task, worker, outlook.now - since)
@@ -153,7 +153,7 @@ class Speculation:
                 return
             if worker is task.worker or (worker.ends_at is not None and outlook.now + needs_s > worker.ends_at):
                 continue
-            if _has_room(free[worker.id], late.needs) and within_reach(state, task, worker.site):
+            if _has_room(free[worker.id], late.needs) and can_get_inputs(state, task, worker.site):
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
@@ -175,7 +175,7 @@ def forecast(state: State, task: Task, worker: Worker) -> float | None:
 
 
 def _fells_workers(task: Task) -> bool:
-    return task.troubles is not None and task.troubles.deaths > 0
+    return task.failure_counts is not None and task.failure_counts.deaths > 0
 
 
 def idle_workers(outlook: PolicyView, given: Collection[str]) -> Iterator[Worker]:

@@ -104,7 +104,7 @@ class CriticalPathOrder:
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
         run = shape.run
         waiting = run.counts[WAITING]
-        if not waiting and (shape.wanting or not run.costs):
+        if not waiting and (shape.queue_by_content or not run.costs):
             return shape.queue
         ranks = self._ranks_of(state, run, now) if waiting else run.costs
         line = self._lines.get(shape)

@@ -196,7 +196,7 @@ class LightWorld:
         self.after(wait_s, self._join, effect.pilot, place)
 
     def _cancel_pilot(self, pilot: str) -> None:
-        self.tell(i.PilotGone(pilot, True, "it was cancelled"))
+        self.tell(i.PilotEndReported(pilot, True, "it was cancelled"))
 
     def _join(self, pilot: str, place: SimulatedSite) -> None:
         link = FIRST_LINK + len(self.hosts)

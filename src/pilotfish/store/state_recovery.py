@@ -37,7 +37,7 @@ def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
         for fact in turn.facts:
             if not holes:
                 _apply(state, fact, turn.at)
-            elif not damaged_replay.apply_mended(state, fact, turn.at):
+            elif not damaged_replay.apply_repaired(state, fact, turn.at):
                 unusable += 1
                 continue
             if heard is not None:

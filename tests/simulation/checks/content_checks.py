@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
-from pilotfish.core.workers.agent_messages import MOST_FULL_DISKS
+from pilotfish.core.workers.agent_messages import MAX_FULL_DISKS
 from pilotfish.model import facts as f
 from pilotfish.model.contents import ProducedContent
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task, task_id
@@ -112,16 +112,18 @@ class ContentChecks:
             payload = self.world.payloads.get(output)
             attempt = self.world.journal.shadow.task(number).attempt
             truth = made_by(self.world.workloads.planned(payload), number, attempt)
-            expected = [ProducedContent(one.digest, one.size, home, True, name_of(place), MODE) for place, (one, home) in enumerate(truth)]
+            expected = [
+                ProducedContent(one.digest, one.size, at_master, True, name_of(place), MODE) for place, (one, at_master) in enumerate(truth)
+            ]
             if fact.made.get(number, []) != expected:
                 raise ContentMisplaced(f"task {show_task(number)} has made {expected}, the master has heard of {fact.made.get(number)}")
-            lost = [made.digest for made in expected if made.home and made.digest not in self.world.library.home]
+            lost = [made.digest for made in expected if made.at_master and made.digest not in self.world.library.home]
             if lost:
                 raise ContentMisplaced(f"task {show_task(number)} is done, and {lost} did not come home")
 
     def failed(self, fact: f.AttemptFailed) -> None:
-        if fact.failure.cause == "disk" and self.world.journal.shadow.task(fact.task).attempt < MOST_FULL_DISKS:
-            raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.charge}) with the full disk of {fact.worker}")
+        if fact.failure.cause == "disk" and self.world.journal.shadow.task(fact.task).attempt < MAX_FULL_DISKS:
+            raise ContentMisplaced(f"task {show_task(fact.task)} was charged ({fact.budget}) with the full disk of {fact.worker}")
 
     def was_withdrawn(self, task: int) -> bool:
         """Returns whether a client has changed a file that the task needs."""
@@ -132,9 +134,9 @@ class ContentChecks:
     def settled(self, machine: Machine) -> None:
         """Checks that no contents are wanted and all holders are recorded, after all runs finished."""
         for node in self.world.nodes.values():
-            presence = machine.presence.get(node.worker)
+            connection = machine.connections.get(node.worker)
             quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
-            if not node.alive or node.hung or presence is None or presence.link is None or not quiet:
+            if not node.alive or node.hung or connection is None or connection.link is None or not quiet:
                 continue
             staging = node.machine.staging
             if staging.wanted or staging.uploads:

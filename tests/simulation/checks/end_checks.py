@@ -63,7 +63,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
     if cause == "dependency" or (behaviour is not None and cause in OWN_CAUSES[behaviour.kind]):
         return
     spec = run.specs[task.spec]
-    if cause == "missing-input" and task.failure.blame == "site" and any(not (record.home or record.path) for record in task.contents):
+    if cause == "missing-input" and task.failure.blame == "site" and any(not (record.at_master or record.path) for record in task.contents):
         return  # it had no holder at that time, as far as the master knew
     if cause == "missing-input" and task.failure.blame == "user" and oracle.custody.was_withdrawn(task.id):
         return
@@ -81,7 +81,7 @@ def _check_task(world: FaultWorld, run: Run, task: Task) -> None:
         return
     if cause == "time" and spec.time_s:
         return
-    charges = {charge: count for (number, charge), count in oracle.charges.items() if number == task.id}
+    charges = {budget: count for (number, budget), count in oracle.charges.items() if number == task.id}
     raise WrongEnd(f"{task} failed by {task.failure}, but it is {behaviour}; it was charged with {charges}")
 
 
@@ -95,7 +95,7 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
     for index, told in person.told_ever.items():
         task = run.tasks[index]
         known = (task.state, task.failure.cause if task.failure else "", world.payloads.get(task.output))
-        if told != known and (told[:2] != known[:2] or known[2] or not person.taken):
+        if told != known and (told[:2] != known[:2] or known[2] or not person.outputs_taken):
             raise WrongEnd(f"{person.plan.uid} was told {told} of {task}, the journal says {known}")
     if len(person.view) != len(run.tasks) and not person.left_early:
         raise WrongEnd(f"{person.plan.uid} was told of {len(person.view)} tasks, there are {len(run.tasks)}")
@@ -104,8 +104,8 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
 def _check_nodes(world: FaultWorld, machine: Machine) -> None:
     """Checks that no node runs or keeps anything of finished tasks."""
     for node in world.nodes.values():
-        presence = machine.presence.get(node.worker)
-        if not node.alive or node.hung or presence is None or presence.link is None or node.trouble_until > world.now - 30.0:
+        connection = machine.connections.get(node.worker)
+        if not node.alive or node.hung or connection is None or connection.link is None or node.trouble_until > world.now - 30.0:
             continue
         if node.linked_at > world.now - JUST_LINKED_S:
             continue  # the answer to its hello may be in transfer

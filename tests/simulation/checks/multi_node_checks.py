@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import UNIT, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.multi_node import beside, within_reach
+from pilotfish.core.tasks.multi_node import can_get_inputs, hosted_tasks
 from pilotfish.core.tasks.speculative_copies import attempt_at
-from pilotfish.core.workers.leases import RETURN_S
+from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.task import CORES
@@ -45,7 +45,7 @@ class MultiNodeChecks:
 
     def assigned(self, fact: f.TasksAssigned) -> None:
         state = self.world.journal.shadow
-        for number, others in fact.beside.items():
+        for number, others in fact.other_workers.items():
             task = state.task(number)
             self._gangs[number] = (task.attempt, [fact.worker, *others])
             self._waiting.pop(_name(task.shape), None)
@@ -64,14 +64,14 @@ class MultiNodeChecks:
         attempt, workers = self._gangs.get(fact.task, (0, []))
         if not attempt:
             return
-        if fact.charge == "deaths":
+        if fact.budget == "deaths":
             raise MultiNodeViolation(f"task {show_task(fact.task)} has {workers}, and was charged with the death of {fact.worker} alone")
         dead = [name for name in workers if not self.world.nodes[name].alive]
         if fact.failure.cause == "worker-lost" and not dead and not self._was_cut_off(workers) and "revoked" not in fact.failure.message:
             raise MultiNodeViolation(
                 f"task {show_task(fact.task)} was charged with the loss of {fact.worker}, and all of {workers} are well"
             )
-        if fact.charge == "failures" and fact.failure.message == LOST_A_NODE and not self._is_hard_to_tell(workers):
+        if fact.budget == "failures" and fact.failure.message == LOST_A_NODE and not self._is_hard_to_tell(workers):
             raise MultiNodeViolation(
                 f"task {show_task(fact.task)} was charged with a failure of its own, when {dead} of {workers} were gone"
             )
@@ -109,7 +109,7 @@ class MultiNodeChecks:
         pilots = {self.world.nodes[host].pilot for host in hosts}
         if len(pilots) > 1 or pilots == {""}:
             raise MultiNodeViolation(f"{task} has {hosts}, which are not of one pilot")
-        known = [worker.id for worker in self.world.journal.shadow.gangs.get(task, ())] if task is not None else []
+        known = [worker.id for worker in self.world.journal.shadow.multi_node_workers.get(task, ())] if task is not None else []
         if task is not None and known and task.attempt == execution.attempt and known != hosts:
             raise MultiNodeViolation(f"{task} was told {hosts}, and has {known}")
 
@@ -138,7 +138,7 @@ class MultiNodeChecks:
             if known != dict(attempt.needs):
                 raise MultiNodeViolation(f"{task} has {dict(attempt.needs)} at {node.worker}, and the journal says {known}")
         amounts = [need for attempt in running for need in attempt.needs]
-        amounts += [(name, amount / UNIT) for task in beside(worker) for name, amount in worker.active[task]]
+        amounts += [(name, amount / UNIT) for task in hosted_tasks(worker) for name, amount in worker.active[task]]
         for name, amount in amounts:
             used[name] = used.get(name, 0.0) + amount
         for name, amount in used.items():
@@ -149,13 +149,13 @@ class MultiNodeChecks:
 
     def check(self, machine: Machine) -> None:
         oracle, settings = self.world.oracle, self.world.scenario.settings
-        for task, workers in machine.state.gangs.items():
+        for task, workers in machine.state.multi_node_workers.items():
             lost = [worker for worker in workers if not self.world.nodes[worker.id].alive]
-            lease_s = max(settings.lease_s, RETURN_S, *(3 * worker.poll_s for worker in workers))
+            lease_s = max(settings.lease_s, RECONNECT_S, *(3 * worker.poll_s for worker in workers))
             if oracle.lasts(("a node less", task.id, task.attempt), bool(lost), lease_s + settings.beat_s + oracle.settle_s):
                 raise MultiNodeViolation(f"{task} goes on without {lost}")
         for shape in (shape for run in machine.state.runs.values() for shape in run.shapes.values() if shape.nodes > 1):
-            waits = shape in machine.state.ready and not machine.space_full and self._has_room(machine, shape)
+            waits = shape in machine.state.ready and not machine.journal_full and self._has_room(machine, shape)
             if oracle.lasts(("passed over", *_name(shape)), waits, PATIENCE_S + 1.0 + oracle.settle_s):
                 raise MultiNodeViolation(f"{next(iter(shape.queue))} waits, and there are {shape.nodes} nodes of one pilot that have room")
             if self._is_starved(machine, shape):
@@ -164,8 +164,8 @@ class MultiNodeChecks:
     def _is_starved(self, machine: Machine, shape: TaskShape) -> bool:
         """Returns whether the same workers were present for so long that all their earlier tasks must have ended, while no other task had
         precedence."""
-        state, workers = machine.state, machine._outlook().workers
-        waits = shape in state.ready and not shape.run.paused and not machine.space_full and not state.suspects
+        state, workers = machine.state, machine._policy_view().workers
+        waits = shape in state.ready and not shape.run.paused and not machine.journal_full and not state.suspects
         waits = waits and all(other is shape or (other.nodes == 1 and other.priority <= shape.priority) for other in state.ready)
         waits = waits and self._most_together(machine, shape, workers) >= shape.nodes
         here = tuple(worker.id for worker in workers)
@@ -188,7 +188,7 @@ class MultiNodeChecks:
     def _most_together(machine: Machine, shape: TaskShape, workers: Sequence[Worker]) -> int:
         """Returns the maximum number of suitable workers of one pilot."""
         able = [worker for worker in workers if worker.pilot and could_take(machine, worker, shape) and not worker.runs_suspect]
-        near = {worker.site: any(within_reach(machine.state, task, worker.site) for task in shape.queue) for worker in able}
+        near = {worker.site: any(can_get_inputs(machine.state, task, worker.site) for task in shape.queue) for worker in able}
         return max(Counter(worker.pilot for worker in able if near[worker.site]).values(), default=0)
 
     def _has_room(self, machine: Machine, shape: TaskShape) -> bool:
@@ -198,7 +198,7 @@ class MultiNodeChecks:
         state = machine.state
         others = [other for other in state.ready if other is not shape and not other.run.paused]
         kept = bool(state.suspects) + sum(other.nodes for other in others)
-        roomy = [worker for worker in machine._outlook().workers if worker.fits(shape.needs)]
+        roomy = [worker for worker in machine._policy_view().workers if worker.fits(shape.needs)]
         return self._most_together(machine, shape, roomy) >= shape.nodes + kept
 
 

@@ -22,10 +22,10 @@ from msgspec.json import encode as encode_json
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.slots.task_files import unwrap
 from pilotfish.core.check import check, fingerprint
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempt_at
-from pilotfish.core.workers.leases import RETURN_S
+from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.facts import TurnRecord
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
@@ -61,7 +61,7 @@ class Oracle:
     def __init__(self, world: FaultWorld) -> None:
         self.world = world
         self.custody = ContentChecks(world)
-        self.gangs = MultiNodeChecks(world)
+        self.multi_node = MultiNodeChecks(world)
         self.calm_since = 0.0
         self.settle_s = 1.0 + 8 * world.scenario.delay_s
         """Seconds after a disturbance in which violations are tolerated; longer than any message takes."""
@@ -101,7 +101,7 @@ class Oracle:
             self._check_ahead(process)
             self._check_useless(process)
             self._check_endings(process)
-            self.gangs.check(machine)
+            self.multi_node.check(machine)
         now = self.world.now
         for number, (kind, asked_at) in self.world.operator.asked.items():
             if now - max(asked_at, self.world.master_trouble_until) > ANSWER_WITHIN_S:
@@ -152,15 +152,15 @@ class Oracle:
             attempt = self.world.journal.shadow.task(number).attempt
             if said != [b"%d" % number, b"%d" % attempt, fact.worker.encode()]:
                 raise Violated(f"task {show_task(number)}, attempt {attempt} at {fact.worker}: the result of {said} was taken for it")
-            self.gangs.done(number)
+            self.multi_node.done(number)
             self.world.report.counts["copies that won"] += (number, attempt) in self.copies
         self.custody.done(fact)
 
     def _attempt_failed(self, fact: f.AttemptFailed, turn: TurnRecord) -> None:
-        self.charges[fact.task, fact.charge] += 1
+        self.charges[fact.task, fact.budget] += 1
         self.custody.failed(fact)
-        self.gangs.failed(fact)
-        if fact.charge == "deaths":
+        self.multi_node.failed(fact)
+        if fact.budget == "deaths":
             node = self.world.nodes[fact.worker]
             together = node.site.nodes > 1 and not node.alive  # if a multi-node pilot fails, it is not known which of its nodes died
             if not node.life and (node.alive or node.left_well) and not together:
@@ -185,10 +185,10 @@ class Oracle:
             raise Violated(f"task {show_task(fact.task)} was convicted after {deaths} deaths")
 
     def _tasks_assigned(self, fact: f.TasksAssigned, turn: TurnRecord) -> None:
-        self.gangs.assigned(fact)
+        self.multi_node.assigned(fact)
 
     def _tasks_returned(self, fact: f.TasksReturned, turn: TurnRecord) -> None:
-        self.gangs.returned(fact)
+        self.multi_node.returned(fact)
 
     def _tasks_duplicated(self, fact: f.TasksDuplicated, turn: TurnRecord) -> None:
         state = self.world.journal.shadow
@@ -196,7 +196,7 @@ class Oracle:
             task = state.task(number)
             if task.shape.run.options.speculate is False:
                 raise Violated(f"task {show_task(number)} was copied, against the will of its person")
-            self.copies[number, state.twins[task].attempt] = None
+            self.copies[number, state.copies[task].attempt] = None
             self.world.report.counts["copies"] += 1
 
     def _worker_ended(self, fact: f.WorkerEnded, turn: TurnRecord) -> None:
@@ -207,7 +207,7 @@ class Oracle:
         if "no work and no client" in fact.reason and not self.world.journal.shadow.unfinished:
             return
         settings = self.world.scenario.settings
-        lease_s = max(settings.lease_s, RETURN_S, 3 * node.site.poll_s)
+        lease_s = max(settings.lease_s, RECONNECT_S, 3 * node.site.poll_s)
         # While the master's disk takes seconds per turn, agents give up waiting for the welcome and reconnect repeatedly.
         trouble_until = max(node.trouble_until, self.world.slow_disk_until)
         if "silent" in fact.reason and trouble_until >= self._decided_at - lease_s - 1.0:
@@ -254,9 +254,9 @@ class Oracle:
         earlier.append(execution)
         self._check_needed(node, task, attempt)
         self._check_room(node)
-        self.gangs.began(node, execution, attempt)
-        self.gangs.molded(execution, attempt)
-        self.gangs.check_room(node)
+        self.multi_node.began(node, execution, attempt)
+        self.multi_node.molded(execution, attempt)
+        self.multi_node.check_room(node)
         self.custody.check_present(node, task, "begins")
 
     def lost(self, task: int) -> int:
@@ -314,12 +314,12 @@ class Oracle:
     def _check_ahead(self, process: SimulatedMaster) -> None:
         """Checks that no worker is idle for long while prefetched tasks wait at a worker without progress."""
         machine = process.machine
-        workers = machine._outlook().workers
+        workers = machine._policy_view().workers
         idle = [worker for worker in workers if not worker.held]
         for worker in workers:
             waiting = [task for task in worker.ahead if task.state == ASSIGNED]
             waits = any(
-                could_take(machine, other, task.shape) and within_reach(machine.state, task, other.site)
+                could_take(machine, other, task.shape) and can_get_inputs(machine.state, task, other.site)
                 for task in waiting
                 for other in idle
             )
@@ -330,7 +330,7 @@ class Oracle:
     def _check_useless(self, process: SimulatedMaster) -> None:
         """Checks that no worker runs finished or reassigned attempts for long. A polling worker is informed at its next poll."""
         state = process.machine.state
-        for worker in process.machine._outlook().workers:
+        for worker in process.machine._policy_view().workers:
             for slot in self.world.nodes[worker.id].slots.values():
                 execution = slot.execution
                 if execution is not None and not slot.condemned:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.data.replicas import within_reach
+from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.explain import task_reasons
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Task, TaskShape, Worker
@@ -18,7 +18,7 @@ def check_explanations(machine: Machine) -> None:
     for run in machine.state.runs.values():
         for task in run.tasks:
             if task.state < DONE:
-                answer = task_reasons.why_task(machine, task)
+                answer = task_reasons.explain_task(machine, task)
                 if not answer["reasons"] or not all(reason["code"] and reason["text"] for reason in answer["reasons"]):
                     raise Unexplained(f"{task} waits without a reason: {answer}")
                 if task.state == READY and answer["reasons"][0]["code"] == "busy" and task.shape.nodes == 1:
@@ -38,9 +38,9 @@ def check_idle_capacity(machine: Machine) -> None:
     One worker may be reserved for suspects, one for each shape that fits nowhere at the moment, and some for multi-node tasks.
     """
     state = machine.state
-    if machine.space_full:
+    if machine.journal_full:
         return
-    workers = [worker for worker in machine._outlook().workers if not any(task.suspect for task in worker.active)]
+    workers = [worker for worker in machine._policy_view().workers if not any(task.suspect for task in worker.active)]
     suspects = [task for task in state.suspects if not task.shape.run.paused]
     placeable = [task for task in suspects if any(could_take(machine, worker, task.shape) for worker in workers)]
     for worker in workers:
@@ -80,8 +80,8 @@ def _is_looked_at_soon(machine: Machine, worker: Worker) -> bool:
 
 
 def _may_go(machine: Machine, task: Task, worker: Worker) -> bool:
-    shunned = task.troubles is not None and task.troubles.avoid == worker.id
-    return not shunned and within_reach(machine.state, task, worker.site)
+    shunned = task.failure_counts is not None and task.failure_counts.avoid == worker.id
+    return not shunned and can_get_inputs(machine.state, task, worker.site)
 
 
 def could_take(machine: Machine, worker: Worker, shape: TaskShape) -> bool:

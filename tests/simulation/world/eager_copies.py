@@ -43,8 +43,8 @@ def _may(outlook: PolicyView, worker: Worker, task: Task) -> bool:
     run, first = task.shape.run, task.worker
     if task.shape.nodes > 1:
         return False
-    if first is None or task.state != RUNNING or task in outlook.state.twins or run.paused or run.options.speculate is False:
+    if first is None or task.state != RUNNING or task in outlook.state.copies or run.paused or run.options.speculate is False:
         return False
-    if task.troubles is not None and task.troubles.deaths:
+    if task.failure_counts is not None and task.failure_counts.deaths:
         return False
     return worker.suits(task.shape, outlook.now) and worker.fits(needs_at(first, task))

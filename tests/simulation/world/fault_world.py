@@ -100,7 +100,7 @@ class FaultWorld:
             return EagerCopies(eagerness, random.Random(f"copies {self.scenario.seed} {self.now}"))
         return Dispatcher(LocalityMatcher(), Speculation(eagerness is not None, forecast))
 
-    def strategy(self) -> Provisioner:
+    def provisioner(self) -> Provisioner:
         return LocalProvisioner() if self.scenario.fixed_strategy else FixedFleet(self.scenario.sites)
 
     # --- time -----------------------------------------------------------------------------------------------------------------------

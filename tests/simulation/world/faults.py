@@ -82,8 +82,8 @@ class FaultInjector:
             state = dice.choice(TRANSFERS)
             nodes = [node for node in nodes if state in moving_at(node)] or nodes
         if self.scenario.wide and dice.random() < 0.4:
-            gangs = self.world.journal.shadow.gangs
-            beside = {worker.id for task, gang in gangs.items() if task.state == RUNNING for worker in gang[1:]}
+            multi_node_workers = self.world.journal.shadow.multi_node_workers
+            beside = {worker.id for task, nodes in multi_node_workers.items() if task.state == RUNNING for worker in nodes[1:]}
             nodes = [node for node in nodes if node.worker in beside] or nodes
         crowded = [node for node in nodes if node.worker in workers and workers[node.worker].ahead]
         return dice.choice(crowded if crowded and dice.random() < 0.5 else nodes)
@@ -300,17 +300,17 @@ class FaultInjector:
 
     def _disk_low(self) -> bool:
         """The host reports that the disk is nearly full; the reserve still takes records."""
-        if self.world.master is None or self.world.master.machine.space_full:
+        if self.world.master is None or self.world.master.machine.journal_full:
             return False
         seconds = self.world.dice.uniform(0.5, 40.0)
-        self.world.master.tell(i.SpaceChanged(True))
+        self.world.master.tell(i.JournalSpaceChanged(True))
         self.world.after(seconds, self._space_again)
         self.world.master_troubled(self.world.now + seconds)
         return True
 
     def _space_again(self) -> None:
         if self.world.master is not None:
-            self.world.master.tell(i.SpaceChanged(False))
+            self.world.master.tell(i.JournalSpaceChanged(False))
 
     def _slow_disk(self) -> bool:
         self.world.slow_disk_until = self.world.now + self.world.dice.uniform(1.0, 20.0)

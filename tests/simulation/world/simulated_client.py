@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.model import messages as m
-from pilotfish.model.contents import AwaitedFile, Content
+from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import TaskSpec
@@ -51,7 +51,7 @@ class SimulatedClient:
         self.cursor = 0
         self.view: dict[int, tuple[int, str, bytes]] = {}
         self.told_ever: dict[int, tuple[int, str, bytes]] = {}
-        self.taken = 0
+        self.outputs_taken = 0
         """Number of finished tasks whose outputs it has acknowledged; the master may have deleted these outputs."""
         self._life = 0
 
@@ -107,7 +107,7 @@ class SimulatedClient:
     def link_heard(self, link: SimulatedLink, item: Frame) -> None:
         if link is self.link:
             message, body = read_to_client(item)
-            _HEAR[type(message)](self, message, body)
+            _HANDLERS[type(message)](self, message, body)
 
     # --- submitting -----------------------------------------------------------------------------------------------------------------
 
@@ -173,8 +173,8 @@ class SimulatedClient:
             [(task.spec, len(payload)) for task, payload in zip(chosen, payloads, strict=True)],
             {offset: list(task.needs) for offset, task in enumerate(chosen) if task.needs},
             contents={offset: wanted for offset in range(count) if (wanted := self._contents(first + offset))},
-            awaited={
-                offset: tuple(AwaitedFile(maker, "out", str(maker)) for maker in task.uses)
+            expected_files={
+                offset: tuple(ExpectedFile(maker, "out", str(maker)) for maker in task.uses)
                 for offset, task in enumerate(chosen)
                 if task.uses and task.is_promised
             },
@@ -214,7 +214,7 @@ class SimulatedClient:
         for place, item in enumerate(message.items, message.cursor):
             told = (item.state, item.failure.cause if item.failure else "", body[start : start + item.length])
             start += item.length
-            if place < self.taken and not told[2] and item.index in self.told_ever:
+            if place < self.outputs_taken and not told[2] and item.index in self.told_ever:
                 told = self.told_ever[item.index]
             if item.index in self.view:
                 raise Broken(f"{self.plan.uid}: task {item.index} ended twice")
@@ -223,7 +223,7 @@ class SimulatedClient:
             self.view[item.index] = told
         self.cursor += len(message.items)
         if self.plan.options.owned:
-            self.taken = max(self.taken, self.cursor)
+            self.outputs_taken = max(self.outputs_taken, self.cursor)
             self._say(m.Taken(self.run, self.cursor))
         if any(task.uses and not task.is_promised for task in self.plan.tasks[self.sent : self.sent + 1]):
             self._submit_more()
@@ -261,7 +261,7 @@ def _without_code(spec: TaskSpec) -> TaskSpec:
     return msgspec.structs.replace(spec, code=b"")
 
 
-_HEAR: dict[type, Any] = {
+_HANDLERS: dict[type, Any] = {
     m.Opened: SimulatedClient._opened,
     m.Accepted: SimulatedClient._accepted,
     m.Problem: SimulatedClient._problem,

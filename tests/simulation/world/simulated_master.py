@@ -36,7 +36,7 @@ class SimulatedMaster:
         self.doom = doom
         self.doom_fact = doom_fact
         limits = MachineLimits(ended_per_message=world.scenario.items_per_message)
-        self.machine = Machine(state, world.policy(), world.strategy(), world.scenario.settings, limits, plugins.traits)
+        self.machine = Machine(state, world.policy(), world.provisioner(), world.scenario.settings, limits, plugins.traits)
         self.links: dict[int, SimulatedLink] = {}
         self.inbox: list[i.Input] = []
         self.backlog: list[tuple[SimulatedLink | None, Any]] = []
@@ -200,7 +200,7 @@ class SimulatedMaster:
         if self.world.journal.full:
             self.world.after(RETRY_FULL_S, self._write, turn)
             return
-        self.world.journal.append(encode_record(TurnRecord(turn.at, turn.facts)))  # type: ignore[arg-type]
+        self.world.journal.append(encode_record(TurnRecord(turn.at, turn.facts)))
         if not self._doomed(BEFORE_SYNC, turn):
             self.world.after(self.world.sync_s(), self._written, turn)
 

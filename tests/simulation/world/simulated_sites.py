@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KILL_AFTER_S = 5.0
 SUBMIT_S = 0.05
-NODES_APART_S = 30.0
+NODE_JOIN_WAIT_S = 30.0
 """Maximum seconds between the joins of the nodes of one pilot."""
 
 
@@ -60,7 +60,7 @@ def _is_maimed(state: State, pilot: Pilot, now: float) -> bool:
     """Returns whether a multi-node pilot has one node left, which is of no use to multi-node tasks."""
     if pilot.size.nodes == 1 or len(pilot.workers) != 1:
         return False
-    return now > state.workers[pilot.workers[0]].joined_at + NODES_APART_S
+    return now > state.workers[pilot.workers[0]].joined_at + NODE_JOIN_WAIT_S
 
 
 @dataclass(slots=True)
@@ -100,14 +100,14 @@ class SimulatedSites:
         if job is not None:
             self.world.after(SUBMIT_S, self._accepted, pilot, job)
         elif number or pilot in self._ever_submitted:
-            self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
+            self._tell(i.PilotEndReported(pilot, False, "ended while no master watched", witnessed=False))
         else:
             self.submit(pilot, site, size)
 
     def cancel(self, pilot: str) -> None:
         job = self.jobs.get(pilot)
         if job is None:
-            self._tell(i.PilotGone(pilot, True, "was not running"))
+            self._tell(i.PilotEndReported(pilot, True, "was not running"))
             return
         job.cancelled = True
         job.booting = 0
@@ -182,7 +182,7 @@ class SimulatedSites:
 
     def _ended(self, pilot: str, well: bool, reason: str) -> None:
         del self.jobs[pilot]
-        self._tell(i.PilotGone(pilot, well, reason))
+        self._tell(i.PilotEndReported(pilot, well, reason))
 
     def _tell(self, item: i.Input) -> None:
         """Reports to the master. Reports are lost while it is dead; the next one polls again."""

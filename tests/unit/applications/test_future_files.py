@@ -11,7 +11,7 @@ import pytest
 from pilotfish.applications.executable import FutureFile
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
-from pilotfish.model.contents import AwaitedFile
+from pilotfish.model.contents import ExpectedFile
 
 
 def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> None:
@@ -22,8 +22,8 @@ def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> 
     tasks.add(["./use"], inputs={"./in//m": tasks.file(first, "mesh.bin"), "log": tasks.file(1, "log")})
     _, *users = tasks.take()
     assert [user.needs.awaited for user in users] == [
-        (AwaitedFile(0, "mesh.bin", "mesh.bin"), AwaitedFile(0, "parts/1", "parts/1")),
-        (AwaitedFile(0, "mesh.bin", "in/m"), AwaitedFile(1, "log", "log")),
+        (ExpectedFile(0, "mesh.bin", "mesh.bin"), ExpectedFile(0, "parts/1", "parts/1")),
+        (ExpectedFile(0, "mesh.bin", "in/m"), ExpectedFile(1, "log", "log")),
     ]
     assert all(tasks.specs[user.spec][0].launch["sandbox"] for user in users)
 

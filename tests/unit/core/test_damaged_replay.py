@@ -6,7 +6,7 @@ import pytest
 
 from pilotfish.core.apply import apply
 from pilotfish.core.check import check
-from pilotfish.core.damaged_replay import apply_mended, settle
+from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.state import State
 from pilotfish.factories.provisioner import LocalProvisioner
@@ -53,7 +53,7 @@ class History:
             self._do(i.ClientMessage(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
         effects = self._do(i.AgentMessage(2, m.Hello("local-1", "local-1", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         effects = self._answer(2, effects, 0)
-        self._do(i.PilotGone("local-1", False, "was killed by signal 9"))
+        self._do(i.PilotEndReported("local-1", False, "was killed by signal 9"))
         effects = self._do(i.AgentMessage(3, m.Hello("local-2", "local-2", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         for number in range(40):
             effects = self._answer(3, effects, number)
@@ -89,7 +89,7 @@ def replay_without(missing: set[int]) -> State:
         for fact in turn.facts:
             assert isinstance(fact, f.Fact)
             if holes:
-                apply_mended(state, fact, turn.at)  # type: ignore[arg-type]
+                apply_repaired(state, fact, turn.at)
             else:
                 apply(state, fact, turn.at)
     if holes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.core.data.worker_reports import TransferReport
+from pilotfish.core.connections import TransferReport
 from pilotfish.core.explain import run_reasons, task_reasons
 from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task
@@ -26,7 +26,7 @@ def beat(stage: Stage, link: int, *moving: tuple[str, int, int], got: list[int] 
 
 
 def first_reason(stage: Stage, task: Task) -> dict[str, Any]:
-    reason: dict[str, Any] = task_reasons.why_task(stage.machine, task)["reasons"][0]
+    reason: dict[str, Any] = task_reasons.explain_task(stage.machine, task)["reasons"][0]
     return reason
 
 
@@ -40,23 +40,23 @@ def keep_something(stage: Stage, link: int, task: Task) -> None:
 
 
 def test_a_rate_is_known_from_two_beats_that_are_apart() -> None:
-    movement = TransferReport()
-    movement.heard(10.0, [(BIG, 100, 1000)])
-    assert movement.rate(BIG) is None
-    movement.heard(12.0, [(BIG, 500, 1000)])
-    assert movement.rate(BIG) == 200
-    movement.heard(12.25, [(BIG, 550, 1000), (SMALL, 5, 10)])
-    assert movement.rate(BIG) == 200, "one that follows at once does not count by itself"
-    assert movement.rate(SMALL) is None
-    assert movement.rate("unheard of") is None
+    transfers = TransferReport()
+    transfers.update(10.0, [(BIG, 100, 1000)])
+    assert transfers.rate(BIG) is None
+    transfers.update(12.0, [(BIG, 500, 1000)])
+    assert transfers.rate(BIG) == 200
+    transfers.update(12.25, [(BIG, 550, 1000), (SMALL, 5, 10)])
+    assert transfers.rate(BIG) == 200, "one that follows at once does not count by itself"
+    assert transfers.rate(SMALL) is None
+    assert transfers.rate("unheard of") is None
 
 
 def test_a_transfer_that_stands_still_has_no_speed_and_one_that_began_anew_none_that_is_known() -> None:
-    movement = TransferReport()
-    movement.heard(10.0, [(BIG, 100, 1000), (SMALL, 8, 10)])
-    movement.heard(11.0, [(BIG, 100, 1000), (SMALL, 2, 10)])
-    assert movement.rate(BIG) == 0
-    assert movement.rate(SMALL) is None
+    transfers = TransferReport()
+    transfers.update(10.0, [(BIG, 100, 1000), (SMALL, 8, 10)])
+    transfers.update(11.0, [(BIG, 100, 1000), (SMALL, 2, 10)])
+    assert transfers.rate(BIG) == 0
+    assert transfers.rate(SMALL) is None
 
 
 # --- why ----------------------------------------------------------------------------------------------------------------------------
@@ -68,17 +68,17 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     (task,) = stage.work(NEEDS_BIG)
     assert first_reason(stage, task)["text"] == "its input big.dat (4 GiB) is not at worker n1 yet"
     beat(stage, link, (BIG, 1 * GIB, 4 * GIB))
-    assert first_reason(stage, task)["text"] == "its input big.dat (4 GiB) is on its way to worker n1: 25 %"
+    assert first_reason(stage, task)["text"] == "its input big.dat (4 GiB) is in transfer to worker n1: 25 %"
     beat(stage, link, (BIG, 2 * GIB, 4 * GIB))
     reason = first_reason(stage, task)
     assert reason["code"] == "staging"
-    assert reason["text"] == "its input big.dat (4 GiB) is on its way to worker n1: 50 %, 1 GiB/s, about 2 s"
+    assert reason["text"] == "its input big.dat (4 GiB) is in transfer to worker n1: 50 %, 1 GiB/s, about 2 s"
     assert reason["commands"] == ["pilotfish data 1"]
     beat(stage, link, (BIG, 2 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("50 %, and nothing arrived recently")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
-    assert "task 1.0 waits: its input big.dat" in run_reasons.why_run(stage.machine, task.shape.run)["sentence"]
+    assert "task 1.0 waits: its input big.dat" in run_reasons.explain_run(stage.machine, task.shape.run)["sentence"]
     stage.tell(i.AgentMessage(link, m.CacheReport([BIG], [])))
     beat(stage, link)
     assert first_reason(stage, task)["code"] == "placed"
@@ -90,7 +90,7 @@ def test_of_several_inputs_that_under_way_is_told_and_the_others_are_counted() -
     contents = (*NEEDS_BIG.contents, Content(SMALL, 1000, "/home/ann/small.dat"))
     (task,) = stage.work(TaskSpec("exec", contents=contents))
     beat(stage, link, (SMALL, 500, 1000))
-    text = "its input small.dat (1000 B) is on its way to worker n1: 50 %; 1 other of its inputs is not there yet"
+    text = "its input small.dat (1000 B) is in transfer to worker n1: 50 %; 1 other of its inputs is not there yet"
     assert first_reason(stage, task)["text"] == text
 
 
@@ -105,16 +105,16 @@ def test_what_a_worker_said_long_ago_is_not_told_any_more() -> None:
     assert first_reason(stage, task)["text"] == "its input big.dat (4 GiB) is not at worker n1 yet"
 
 
-def test_a_task_that_was_lent_to_a_site_says_so() -> None:
+def test_a_delegated_task_names_the_site_master() -> None:
     stage = Stage()
     stage.join("n1")
     (task,) = stage.work(NEEDS_BIG)
     worker = stage.machine.state.workers["n1"]
     del worker.active[task]
-    worker.lent[task] = None
+    worker.delegated[task] = None
     reason = first_reason(stage, task)
     assert reason["code"] == "lent"
-    assert "where site master n1 assigns tasks" in reason["text"]
+    assert "its site master, worker n1, assigns it" in reason["text"]
     assert worker_row(stage.machine, worker)["lent"] == 1
 
 
@@ -145,16 +145,16 @@ def test_files_on_their_way_home_are_told_and_a_full_disk_that_keeps_them_waitin
     assert first_reason(stage, task)["code"] == "sending", "it was too quick for anybody to see it run"
     stage.started(link, task)
     beat(stage, link, (KEPT, 2024, 4000))
-    text = "1 file made by tasks at worker n1 is in transfer to the master: 3.91 KiB, 50 %, 1023 B/s, about 2 s"
+    text = "1 file that tasks at worker n1 made is in transfer to the master: 3.91 KiB, 50 %, 1023 B/s, about 2 s"
     assert first_reason(stage, task)["text"] == text
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     reason = first_reason(stage, task)
     assert (reason["code"], reason["commands"]) == ("disk-full", ["pilotfish doctor"])
     assert "the master's disk is full" in reason["text"]
-    stage.tell(i.SpaceChanged(False))
-    stage.tell(i.HomeRoomChanged("4 GiB do not fit"))
+    stage.tell(i.JournalSpaceChanged(False))
+    stage.tell(i.OutputSpaceChanged("4 GiB do not fit"))
     assert first_reason(stage, task)["text"].endswith("and waits for room: 4 GiB do not fit")
-    stage.tell(i.HomeRoomChanged(""))
+    stage.tell(i.OutputSpaceChanged(""))
     assert first_reason(stage, task)["code"] == "sending"
 
 
@@ -166,13 +166,13 @@ def test_an_input_that_went_with_its_worker_names_the_task_that_made_it() -> Non
     (user,) = stage.work(NEEDS_KEPT)
     assert first_reason(stage, user)["code"] == "placed"
     stage.lose("n1")
-    assert "lost-input" not in {reason["code"] for reason in task_reasons.why_task(stage.machine, user)["reasons"]}, (
+    assert "lost-input" not in {reason["code"] for reason in task_reasons.explain_task(stage.machine, user)["reasons"]}, (
         "whoever comes may have it"
     )
     link = stage.join("n2")
-    reasons = {reason["code"]: reason for reason in task_reasons.why_task(stage.machine, user)["reasons"]}
+    reasons = {reason["code"]: reason for reason in task_reasons.explain_task(stage.machine, user)["reasons"]}
     lost = reasons["lost-input"]
-    assert lost["text"] == ("its input mesh.bin (1 GiB) was kept on its worker, and no connected worker has it: task 1.0 made it")
+    assert lost["text"] == ("its input mesh.bin (1 GiB) was kept where it was made, and no present worker has it: task 1.0 made it")
     assert "make it again: pilotfish run ... ./mesh" in lost["commands"]
     assert any("--output" in command for command in lost["commands"])
     stage.finish(link, user, failure=Failure("missing-input", "user", "the content was kept where it was made"))
@@ -199,7 +199,7 @@ def test_an_input_that_was_changed_has_to_be_submitted_again() -> None:
     stage.finish(link, task, failure=Failure("missing-input", "user", "big.dat was changed after it was submitted"))
     reason = first_reason(stage, task)
     assert "big.dat was changed" in reason["text"]
-    assert reason["commands"] == ["run it again with the current files: pilotfish run ... ./sim"]
+    assert reason["commands"] == ["run it again, with its files as they are now: pilotfish run ... ./sim"]
 
 
 # --- requirements -------------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_requirement_that_one_worker_fails_says_which_part_of_it_and_what_the_
     (task,) = stage.work(TaskSpec("python", requirement='cores >= 2 and memory >= 64G and card == "a100"'))
     reason = first_reason(stage, task)
     assert reason["code"] == "requirement"
-    assert reason["text"].endswith('the only connected worker, n1, fails memory >= 64G and card == "a100" (memory 8 GiB, no card)')
+    assert reason["text"].endswith('the only worker, n1, fails memory >= 64G and card == "a100" (memory 8 GiB, no card)')
     assert any("--require" in command for command in reason["commands"])
     stage.join("n2", cores=4.0, capacity={"memory": 64.0 * GIB}, tags={"card": "a100"})
     assert task.state == ASSIGNED
@@ -246,7 +246,7 @@ def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:
     stage = Stage()
     stage.join("n1", cores=8.0)
     (task,) = stage.work(TaskSpec("python", requirement="cores > 4"), sites=("lyon",))
-    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]]
     assert "requirement" not in codes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.state import Task
 from pilotfish.model.ids import show_task
 from pilotfish.model.states import ASSIGNED, DONE, FAILED, READY
@@ -50,7 +50,7 @@ def test_another_site_is_waited_for_and_the_first_is_not_asked_again() -> None:
 
 
 def _demand(stage: Stage) -> tuple[list[object], list[tuple[str, ...]]]:
-    demand = survey(stage.machine.state, stage.now).demand
+    demand = view_for_factory(stage.machine.state, stage.now).demand
     return list(demand.sizes), demand.places
 
 
@@ -79,7 +79,7 @@ def test_one_broken_node_of_a_site_where_others_do_well_is_the_nodes_own_trouble
     good, broken = tasks if at(tasks[0]) == "p1" else reversed(tasks)
     stage.finish(links["p1"], good)
     stage.finish(links["p2"], broken, failure=LACKING)
-    assert at(broken) == "p1" and not broken.shape.lacking
+    assert at(broken) == "p1" and not broken.shape.no_directory_sites
 
 
 def test_tasks_with_a_directory_of_their_own_still_go_there() -> None:
@@ -97,7 +97,7 @@ def test_sites_that_lack_it_are_remembered_when_the_master_starts_anew() -> None
     (task,) = stage.work(EXECUTABLE)
     stage.finish(links["p1"], task, failure=LACKING)
     again = round_trip(stage.machine.state)
-    assert list(again.task(task.id).shape.lacking) == ["pond"]
+    assert list(again.task(task.id).shape.no_directory_sites) == ["pond"]
     stage.restart()
     stage.join("p1", pilot=stage.machine.state.workers["p1"].pilot)
     assert stage.task(2, 0).state == READY and long.worker is not None

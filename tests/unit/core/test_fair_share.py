@@ -209,7 +209,7 @@ def test_a_task_says_that_it_is_the_turn_of_another_share() -> None:
     stage.wait(10.0, quietly=False)
     assert why(stage, "1.3") == ["share", "busy"]
     text = stage.ask("why", task="1.3")["reasons"][0]["text"]
-    assert text == "share wants goes first: it recently used less of the pool for its weight than share has"
+    assert text == "share wants comes first: it recently used less of the pool for its weight than share has"
     assert why(stage, "2.0") == ["busy"]
 
 

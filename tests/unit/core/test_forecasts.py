@@ -235,7 +235,7 @@ def test_a_rare_class_is_not_lost_in_a_flood_of_another() -> None:
 
 
 def test_classes_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MOST_CLASSES", 3)
+    monkeypatch.setattr(under_test, "MAX_CLASSES", 3)
     forecasts = Forecasts()
     for name in ("a", "b", "c", "a", "d"):
         forecasts.task_ended(name, "w", "reef", 1.0)
@@ -244,7 +244,7 @@ def test_classes_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_that_never_say_that_they_leave_are_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MOST_WORKERS", 3)
+    monkeypatch.setattr(under_test, "MAX_WORKERS", 3)
     forecasts = Forecasts()
     for place in range(10):
         forecasts.task_ended("a", f"w{place}", "reef", 1.0 + place)

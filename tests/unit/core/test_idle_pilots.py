@@ -17,20 +17,20 @@ MOST_PATIENT_S = 1000.0
 class AfterAStop(Stage):
     """Its first machine works and is stopped; the second rests."""
 
-    resting = False
+    inspect_only = False
 
     def __init__(self, application: str = "") -> None:
         super().__init__(PoolSettings(local_cores=2))
         self.work(count=2, application=application)
         assert self.machine.state.pilots
         self.ask("stop", now=False)
-        self.tell(*(i.PilotGone(pilot, True, "was cancelled") for pilot in self.machine.state.pilots))
-        self.resting = True
+        self.tell(*(i.PilotEndReported(pilot, True, "was cancelled") for pilot in self.machine.state.pilots))
+        self.inspect_only = True
         self.restart()
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.strategy, self.settings)
-        self.machine.resting = self.resting
+        self.machine = Machine(state, self.policy, self.provisioner, self.settings)
+        self.machine.inspect_only = self.inspect_only
         self._take(self.machine.start(self.now))
 
     def pilots(self) -> list[e.SubmitPilot]:
@@ -57,17 +57,17 @@ def test_without_anybody_who_looks_it_ends_whatever_there_is_to_do() -> None:
 
 def test_the_work_goes_on_when_somebody_wants_it_to() -> None:
     stage = AfterAStop()
-    stage.tell(i.WorkWanted(), i.ClientMessage(CLIENT, m.Ask(1, "status", {})))
+    stage.tell(i.ResumeRequested(), i.ClientMessage(CLIENT, m.Ask(1, "status", {})))
     assert stage.pilots()
     link = stage.join("somebody", cores=2.0)
     stage.finish(link)
     assert {task.state for task in stage.machine.state.runs[1].tasks} == {DONE}
     assert stage.ask("why", run=1)["state"] != "stopped"
-    stage.tell(i.WorkWanted())
+    stage.tell(i.ResumeRequested())
     assert stage.effects == [], "nobody needs to be told twice"
 
 
 def test_an_application_is_started_again_only_with_the_work() -> None:
     stage = AfterAStop(application="/somewhere/grow.py")
     assert not any(isinstance(effect, e.StartApplication) for effect in [*stage.effects, *stage.wait(MOST_PATIENT_S)])
-    assert any(isinstance(effect, e.StartApplication) for effect in stage.tell(i.WorkWanted()))
+    assert any(isinstance(effect, e.StartApplication) for effect in stage.tell(i.ResumeRequested()))

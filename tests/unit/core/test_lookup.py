@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.explain.lookup import NamedPilot, NamedSite, find_run, find_subject, find_task
+from pilotfish.core.explain.lookup import NamedPilot, NamedSite, find_named, find_run, find_task
 from pilotfish.errors import BadInput
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -53,7 +53,7 @@ def test_without_runs_there_is_no_last_one() -> None:
 def test_a_task_is_a_run_and_an_index(typed: str, task: str) -> None:
     state = two_runs().machine.state
     assert show_task(find_task(state, typed).id) == task
-    assert find_subject(state, typed) is find_task(state, typed)
+    assert find_named(state, typed) is find_task(state, typed)
 
 
 @pytest.mark.parametrize("typed", ["1", "1.9", "1.x", ".1", "", None, "nothing.0", "1." + "9" * 30])
@@ -69,15 +69,15 @@ def test_a_subject_may_be_anything_that_has_a_name() -> None:
     stage.join("w", pilot=pilot)
     stage.join("v", pilot=pilot)
     stage.lose("v")
-    stage.tell(i.PilotGone(refused, False, "was refused", cause=REFUSED))
+    stage.tell(i.PilotEndReported(refused, False, "was refused", cause=REFUSED))
     state = stage.machine.state
-    assert find_subject(state) is find_subject(state, "sweep") is state.runs[1]
-    assert find_subject(state, "w") is state.workers["w"]
-    assert find_subject(state, "v") is state.gone_workers["v"]
-    assert find_subject(state, pilot) == NamedPilot(pilot)
-    found = find_subject(state, refused)
+    assert find_named(state) is find_named(state, "sweep") is state.runs[1]
+    assert find_named(state, "w") is state.workers["w"]
+    assert find_named(state, "v") is state.ended_workers["v"]
+    assert find_named(state, pilot) == NamedPilot(pilot)
+    found = find_named(state, refused)
     assert isinstance(found, NamedPilot) and found.events
-    assert find_subject(state, "pond") == NamedSite("pond", state.sites["pond"])
+    assert find_named(state, "pond") == NamedSite("pond", state.sites["pond"])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_subject_may_be_anything_that_has_a_name() -> None:
 )
 def test_a_subject_that_nothing_has_is_taken_for_a_run_or_task(typed: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        find_subject(two_runs().machine.state, typed)
+        find_named(two_runs().machine.state, typed)
 
 
 def test_why_takes_any_subject_in_one_question() -> None:

@@ -118,12 +118,12 @@ def test_sending_tasks_twice_adds_them_once() -> None:
 def test_a_pilots_key_does_not_speak_for_another_pilots_worker() -> None:
     stage = Stage()
     stage.join("victim", pilot="theirs")
-    stage.turn(i.AgentMessage(9, m.Gone("victim", "so I say"), pilot="mine"))
+    stage.turn(i.AgentMessage(9, m.AgentDied("victim", "so I say"), pilot="mine"))
     assert "victim" in stage.machine.state.workers
     hello = m.Hello("victim", "mine", {"cores": 1.0}, {}, {}, None, 0.0, [])
     effects = stage.turn(i.AgentMessage(9, hello, pilot="mine"))
     assert e.HangUp(9) in effects
-    assert stage.machine.presence["victim"].link == 2
+    assert stage.machine.connections["victim"].link == 2
 
 
 def test_a_rerun_belongs_to_nobody() -> None:
@@ -131,7 +131,7 @@ def test_a_rerun_belongs_to_nobody() -> None:
     run = stage.open(owned=True)
     stage.submit(run, 1, TaskSpec("python", losses=0))
     stage.join()
-    stage.turn(i.AgentMessage(2, m.Gone("local-1", "died")))
+    stage.turn(i.AgentMessage(2, m.AgentDied("local-1", "died")))
     (answer,) = stage.say(m.Ask(1, "rerun", {"run": run, "uid": "again"}))
     assert isinstance(answer, m.Answer)
     assert not stage.machine.state.runs[answer.data["run"]].options.owned
@@ -150,7 +150,7 @@ def test_idle_workers_are_not_replaced_for_an_empty_run() -> None:
             if isinstance(effect, e.Send) and isinstance(effect.message, m.Drain):
                 stage.turn(i.AgentMessage(effect.link, m.Leave("drained")))
         for gone in [pilot for pilot in stage.machine.state.pilots.values() if pilot.state == 3]:
-            stage.turn(i.PilotGone(gone.id, True, "ended"))
+            stage.turn(i.PilotEndReported(gone.id, True, "ended"))
     assert requested <= 1
 
 

@@ -8,7 +8,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
 from pilotfish.core.explain import task_reasons
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
 from pilotfish.core.state import State, Task, Worker
 from pilotfish.model import inputs as i
@@ -51,7 +51,7 @@ class Pair(Stage):
 
 
 def names(stage: Stage, task: Task) -> list[str]:
-    return [worker.id for worker in stage.machine.state.gangs.get(task, [])]
+    return [worker.id for worker in stage.machine.state.multi_node_workers.get(task, [])]
 
 
 # --- beginning and ending ---------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_others_do_not_get_its_room_and_do_when_it_is_done() -> None:
     others = stage.work(count=2)
     assert [other.state for other in others] == [READY, READY]
     stage.finish(stage.first, task, wall_us=LONG)
-    assert task.state == DONE and not stage.machine.state.gangs
+    assert task.state == DONE and not stage.machine.state.multi_node_workers
     assert [other.state for other in others] == [ASSIGNED, ASSIGNED]
 
 
@@ -102,7 +102,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
         stage.join(f"w{number}", 2.0, pilot=pilot)
     (task,) = stage.work(WIDE)
     assert task.state == READY
-    answer = task_reasons.why_task(stage.machine, task)
+    answer = task_reasons.explain_task(stage.machine, task)
     assert answer["reasons"][0]["code"] == "too-few-nodes"
     assert "2 nodes of one pilot" in answer["sentence"]
 
@@ -110,7 +110,7 @@ def test_workers_that_are_not_of_one_pilot_do_not_count(workers: list[str]) -> N
 def test_it_says_where_it_is() -> None:
     stage = Pair()
     task = stage.begin()
-    codes = [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]]
+    codes = [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]]
     assert "several-nodes" in codes
     assert stage.ask("task", task=f"1.{task.id & 0xFFFFFFFF}")["spec"]["nodes"] == 2
 
@@ -123,7 +123,7 @@ def test_the_loss_of_one_that_was_told_nothing_ends_the_attempt_and_is_charged_a
     task = stage.begin()
     stage.lose("b")
     assert [kill.items for kill in stage.sent(m.Kill, stage.first)] == [[(task.id, 1)]]
-    assert task.state == READY and task.troubles is not None and (task.troubles.losses, task.troubles.deaths) == (1, 0)
+    assert task.state == READY and task.failure_counts is not None and (task.failure_counts.losses, task.failure_counts.deaths) == (1, 0)
     assert stage.is_empty("a")
     stage.finish(stage.first, task)
     assert task.state == READY, "its late result changes nothing"
@@ -136,7 +136,7 @@ def test_the_loss_of_the_first_frees_the_others() -> None:
     task = stage.begin()
     stage.lose("a")
     assert task.state == READY and stage.is_empty("b")
-    assert task.troubles is not None and task.troubles.losses == 1
+    assert task.failure_counts is not None and task.failure_counts.losses == 1
 
 
 def test_it_is_never_a_suspect_and_ends_when_it_was_lost_too_often() -> None:
@@ -173,10 +173,10 @@ def test_a_failure_while_one_of_its_workers_cannot_be_reached_is_not_its_own_doi
     task = stage.begin()
     stage.tell(i.LinkClosed(stage.second))
     stage.finish(stage.first, task, failure=fail("exit"))
-    assert task.state == READY and task.troubles is not None and (task.troubles.losses, task.troubles.failures) == (1, 0)
+    assert task.state == READY and task.failure_counts is not None and (task.failure_counts.losses, task.failure_counts.failures) == (1, 0)
     assert task.failure is not None and task.failure.blame == "worker" and "worker b" in task.failure.message
     stage.second = stage.join("b", 2.0, pilot="p", info={"hostname": "node2"})
-    stage.finish(stage.machine.presence[task.worker.id].link if task.worker else 0, task, failure=fail("exit"))  # type: ignore[arg-type]
+    stage.finish(stage.machine.connections[task.worker.id].link if task.worker else 0, task, failure=fail("exit"))  # type: ignore[arg-type]
     assert task.state == FAILED, "this time all of them were there"
 
 
@@ -229,7 +229,7 @@ def test_one_that_leaves_because_its_time_is_over_tells_how_long_the_next_must_h
     stage.wait(95.0, quietly=False)
     stage.tell(i.AgentMessage(second, m.Leave("the time of this pilot is nearly over")))
     assert task.state == READY and task.shape.least_s > 90.0 and task.shape.nodes == 2
-    assert task.troubles is not None and not task.troubles.losses
+    assert task.failure_counts is not None and not task.failure_counts.losses
 
 
 def test_it_outlives_the_master_and_a_compacted_journal() -> None:
@@ -242,7 +242,7 @@ def test_it_outlives_the_master_and_a_compacted_journal() -> None:
     held = dict(stage.held)
     stage.restart()
     again = stage.machine.state.task(task.id)
-    assert [worker.id for worker in stage.machine.state.gangs[again]] == ["a", "b"] and again.worker is stage.worker("a")
+    assert [worker.id for worker in stage.machine.state.multi_node_workers[again]] == ["a", "b"] and again.worker is stage.worker("a")
     stage.second = stage.join("b", 2.0, pilot="p")
     stage.first = stage.join("a", 2.0, pilot="p", holding=[(task.id, 1, m.STARTED)])
     stage.held[stage.first] = held[1]
@@ -260,7 +260,7 @@ class Told(Dispatcher):
         super().__init__(LocalityMatcher())
         self.wish: AssignmentProposal | None = None
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal]:  # type: ignore[override]
         wish, self.wish = self.wish, None
         return [wish] if wish is not None else []
 
@@ -269,7 +269,7 @@ def propose(stage: Pair, proposal: AssignmentProposal) -> bool:
     assert isinstance(stage.policy, Told)
     refused = stage.machine.refused_proposals
     stage.policy.wish = proposal
-    stage.machine.stirred = True
+    stage.machine.decide_again = True
     stage.tell()
     return stage.machine.refused_proposals == refused
 
@@ -282,14 +282,14 @@ def test_what_is_not_lawful_is_refused() -> None:
     (single,) = stage.work()
     a, b, elsewhere, small = (stage.worker(name) for name in ("a", "b", "elsewhere", "small"))
     assert not propose(stage, AssignmentProposal(a, [first]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[a]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[elsewhere]))
-    assert not propose(stage, AssignmentProposal(a, [first], beside=[small]))
-    assert not propose(stage, AssignmentProposal(a, [first, second], beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [first], ahead=1, beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [single], beside=[b]))
-    assert propose(stage, AssignmentProposal(a, [first], beside=[b]))
-    assert not propose(stage, AssignmentProposal(a, [second], beside=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[a]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[elsewhere]))
+    assert not propose(stage, AssignmentProposal(a, [first], other_workers=[small]))
+    assert not propose(stage, AssignmentProposal(a, [first, second], other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [first], ahead=1, other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [single], other_workers=[b]))
+    assert propose(stage, AssignmentProposal(a, [first], other_workers=[b]))
+    assert not propose(stage, AssignmentProposal(a, [second], other_workers=[b]))
 
 
 @pytest.mark.parametrize("request_", [Request(1.0, nodes=0), Request(1.0, 4.0, nodes=2)], ids=["none", "moldable"])
@@ -416,12 +416,12 @@ def test_one_whose_files_are_where_too_few_nodes_are_goes_anywhere() -> None:
 def test_a_pilot_with_so_many_nodes_is_wanted_and_no_second_one() -> None:
     stage = stage_with(pond=POND)
     stage.work(WIDE)
-    found = survey(stage.machine.state, stage.now).demand
+    found = view_for_factory(stage.machine.state, stage.now).demand
     assert (found.sizes, found.cores) == ([PilotSize(2.0, 2)], 4.0)
     pilot = add(stage, size=PilotSize(2.0, 2, 3600.0))
-    assert survey(stage.machine.state, stage.now).demand.sizes == []
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == []
     stage.join("w1", 2.0, pilot=pilot)
-    found = survey(stage.machine.state, stage.now).demand
+    found = view_for_factory(stage.machine.state, stage.now).demand
     assert (found.sizes, found.spare) == ([], [])
 
 
@@ -430,12 +430,12 @@ def test_pilots_of_one_node_each_do_not_serve_it() -> None:
     stage.work(WIDE)
     for number in range(2):
         stage.join(f"w{number}", 2.0, pilot=add(stage, size=PilotSize(2.0, 1, 3600.0)))
-    assert survey(stage.machine.state, stage.now).demand.sizes == [PilotSize(2.0, 2)]
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == [PilotSize(2.0, 2)]
 
 
 def test_where_pilots_have_one_node_it_waits_and_says_so() -> None:
     stage = stage_with(pond=Site(backend="sge", cores=2))
     (task,) = stage.work(WIDE, sites=("pond",))
-    assert survey(stage.machine.state, stage.now).demand.sizes == []
-    (reason,) = task_reasons.why_task(stage.machine, task)["reasons"]
+    assert view_for_factory(stage.machine.state, stage.now).demand.sizes == []
+    (reason,) = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert reason["code"] == "too-few-nodes" and "have 1" in reason["text"]

@@ -30,9 +30,9 @@ class Listener(Dispatcher):
         self.events += events
         self.heard += [event.kind for event in events]
 
-    def propose(self, outlook: PolicyView) -> list[Proposal]:  # type: ignore[override]
+    def propose(self, view: PolicyView) -> list[Proposal]:  # type: ignore[override]
         self.heard.append("asked")
-        return list(super().propose(outlook))
+        return list(super().propose(view))
 
 
 class Retiring(Dispatcher):
@@ -42,8 +42,8 @@ class Retiring(Dispatcher):
         super().__init__(LocalityMatcher())
         self.choose = choose
 
-    def propose(self, outlook: PolicyView) -> list[Proposal]:  # type: ignore[override]
-        return [*super().propose(outlook), *self.choose(outlook)]
+    def propose(self, view: PolicyView) -> list[Proposal]:  # type: ignore[override]
+        return [*super().propose(view), *self.choose(view)]
 
 
 def test_a_policy_hears_of_a_task_from_its_submission_to_its_end_and_before_it_is_asked() -> None:
@@ -104,7 +104,7 @@ def test_every_kind_of_event_is_made_from_some_fact() -> None:
 
 
 def test_a_policy_may_retire_a_worker_which_is_drained_as_a_fact() -> None:
-    stage = Stage(policy=Retiring(lambda outlook: [RetireProposal(worker, "too slow") for worker in outlook.workers if worker.id == "w"]))
+    stage = Stage(policy=Retiring(lambda view: [RetireProposal(worker, "too slow") for worker in view.workers if worker.id == "w"]))
     link = stage.join("w")
     stage.join("other")
     worker = stage.machine.state.workers["w"]
@@ -116,7 +116,7 @@ def test_a_policy_may_retire_a_worker_which_is_drained_as_a_fact() -> None:
 
 
 def test_a_worker_that_is_retired_finishes_what_it_runs() -> None:
-    stage = Stage(policy=Retiring(lambda outlook: [RetireProposal(one, "enough") for one in outlook.workers if one.active]))
+    stage = Stage(policy=Retiring(lambda view: [RetireProposal(one, "enough") for one in view.workers if one.active]))
     link = stage.join("w", cores=2.0)
     (task,) = stage.work(TaskSpec("python"))
     (second,) = stage.work(TaskSpec("python"))
@@ -129,9 +129,9 @@ def test_a_worker_that_is_retired_finishes_what_it_runs() -> None:
 def test_a_retirement_without_a_reason_or_of_a_worker_that_is_not_here_is_refused_and_counted() -> None:
     stranger = Worker("stranger", "", {"cores": 10_000}, 0.0)
     for choose in (
-        lambda outlook: [RetireProposal(worker, "") for worker in outlook.workers],
-        lambda outlook: [RetireProposal(stranger, "go")],
-        lambda outlook: [RetireProposal(worker, "go") for worker in outlook.workers for _ in range(2)],
+        lambda view: [RetireProposal(worker, "") for worker in view.workers],
+        lambda view: [RetireProposal(stranger, "go")],
+        lambda view: [RetireProposal(worker, "go") for worker in view.workers for _ in range(2)],
     ):
         stage = Stage(policy=Retiring(choose))
         stage.join("w")
@@ -140,7 +140,7 @@ def test_a_retirement_without_a_reason_or_of_a_worker_that_is_not_here_is_refuse
 
 
 def test_what_is_no_proposal_at_all_is_refused_and_counted() -> None:
-    stage = Stage(policy=Retiring(lambda outlook: ["nonsense"]))  # type: ignore[list-item]
+    stage = Stage(policy=Retiring(lambda view: ["nonsense"]))  # type: ignore[list-item]
     stage.join("w")
     assert stage.machine.refused_proposals >= 1
     assert RetireProposal in get_args(Proposal)

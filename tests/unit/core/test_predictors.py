@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pilotfish.core.learning.predictors import KEPT_RATIOS, LEAST, MOST_PENDING, WINDOW, LinkSeries, Series, quantile
+from pilotfish.core.learning.predictors import MAX_PENDING, MAX_RATIOS, SMALLEST, WINDOW, LinkSeries, Series, quantile
 
 LENGTH = 400
 
@@ -93,7 +93,7 @@ def test_each_value_is_judged_by_what_was_forecast_from_those_before_it() -> Non
 
 
 def test_the_error_and_the_bands_are_those_of_the_last_ratios() -> None:
-    series = fed(KINDS["lognormal"](Random(2))[:MOST_PENDING])
+    series = fed(KINDS["lognormal"](Random(2))[:MAX_PENDING])
     ratios = sorted(series.ratios())
     forecast = series.forecast()
     assert forecast is not None
@@ -116,7 +116,7 @@ def test_a_flood_is_condensed_and_the_latest_of_it_counts() -> None:
     dice, series = Random(4), Series()
     for place in range(100_000):
         series.observe((1 if place < 99_000 else 5) * dice.gauss(1, 0.1))
-        assert len(series.row()[-1]) <= MOST_PENDING
+        assert len(series.row()[-1]) <= MAX_PENDING
     forecast = series.forecast()
     assert forecast is not None
     assert forecast.value == pytest.approx(5, rel=0.2) and forecast.samples == 100_000
@@ -127,7 +127,7 @@ def test_what_is_no_duration_is_ignored_and_zero_is_very_little() -> None:
     series = fed([2.0, nan, inf, -inf, -1.0])
     forecast = series.forecast()
     assert forecast is not None and forecast.value == 2.0 and forecast.samples == 1
-    assert fed([0.0]).forecast() == (LEAST, 1.0, "last value", 1)
+    assert fed([0.0]).forecast() == (SMALLEST, 1.0, "last value", 1)
     extreme = fed([1e300, 0.0, 5e-324, 1e-9, 1e14] * 20)
     told = extreme.forecast()
     assert told is not None and 0 < told.value < inf and 0 <= told.error < inf
@@ -146,7 +146,7 @@ def test_a_snapshot_changes_nothing(count: int, asked: bool) -> None:
         series.observe(value)
         again.observe(value)
         assert again.forecast() == series.forecast() and again.quantile(0.9) == series.quantile(0.9)
-    assert len(json.dumps(series.row())) < 40 * (WINDOW + KEPT_RATIOS + 30)
+    assert len(json.dumps(series.row())) < 40 * (WINDOW + MAX_RATIOS + 30)
 
 
 def test_what_is_measured_anew_moves_the_forecast_and_keeps_the_record() -> None:

@@ -38,7 +38,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("kind", [*client_messages.KNOWN, "tail"])
+@pytest.mark.parametrize("kind", [*client_messages.ANSWERS, "tail"])
 def test_no_argument_of_a_request_is_an_error_of_the_machine(kind: str) -> None:
     stage, good = busy_stage(), dict(COMMANDS).get(kind, {"task": "2.0"})
     for name in NAMES:
@@ -57,7 +57,7 @@ def test_an_error_of_the_machine_goes_to_its_host(error: Exception, monkeypatch:
 
     stage = Stage()
     stage.work()
-    monkeypatch.setitem(client_messages.KNOWN, "pause", fail)
+    monkeypatch.setitem(client_messages.ANSWERS, "pause", fail)
     before = fingerprint(stage.machine.state)
     with pytest.raises(type(error)):
         stage.ask("pause", run=1)
@@ -72,7 +72,7 @@ def test_a_request_that_is_refused_when_it_is_half_done_is_an_error_of_the_machi
 
     stage = Stage()
     stage.work()
-    monkeypatch.setitem(client_messages.KNOWN, "pause", fail)
+    monkeypatch.setitem(client_messages.ANSWERS, "pause", fail)
     with pytest.raises(IllegalTransition):
         stage.ask("pause", run=1)
 
@@ -94,4 +94,4 @@ def test_nobody_watches_from_before_the_beginning() -> None:
     run = stage.open_run()
     stage.tell(i.ClientMessage(CLIENT, m.Watch(run, -5, True)))
     assert not stage.sent(m.Ended)
-    assert stage.machine.audience.links[CLIENT][run].cursor == 0
+    assert stage.machine.subscriptions.links[CLIENT][run].cursor == 0

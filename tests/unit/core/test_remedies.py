@@ -103,7 +103,7 @@ def test_a_limit_of_the_batch_system_is_told_in_its_own_words() -> None:
     assert pilots(stage)
     stage.tell(i.SiteReachability("pond", "AssocMaxSubmitJobLimit", BATCH_LIMIT))
     reason = only(stage, task)
-    assert reason["code"] == "batch-limit" and reason["text"].endswith("its answer: AssocMaxSubmitJobLimit")
+    assert reason["code"] == "batch-limit" and reason["text"].endswith("it reported: AssocMaxSubmitJobLimit")
     assert reason["commands"] == [
         "pilotfish site exec pond -- scancel JOB",
         "pilotfish site set pond queue=QUEUE",
@@ -134,9 +134,9 @@ def test_a_machine_that_turns_out_to_be_too_small_is_taken_once_and_its_size_is_
 
 
 def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> None:
-    stage = Stage(strategy=PoolProvisioner(DemandFactory()))
+    stage = Stage(provisioner=PoolProvisioner(DemandFactory()))
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
     assert only(stage, task)["commands"] == ["pilotfish site add NAME --backend slurm"]
     describe(stage, pond=slurm())
     assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish pilots add pond 1"]
@@ -146,7 +146,7 @@ def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> N
 
 def test_a_pool_that_may_have_no_more_pilots_says_so_and_one_that_is_asked_for_by_hand_comes_on_top() -> None:
     stage = Stage(
-        PoolSettings(pilots=1), strategy=PoolProvisioner(HeuristicFactory(HeuristicSettings(workers=1, surplus=0), random.Random(1)))
+        PoolSettings(pilots=1), provisioner=PoolProvisioner(HeuristicFactory(HeuristicSettings(workers=1, surplus=0), random.Random(1)))
     )
     describe(stage, pond=slurm())
     stage.ask("site_use", site="pond")
@@ -180,17 +180,17 @@ def test_pilots_that_somebody_asked_for_one_by_one_come_on_top_of_those_that_are
 @pytest.mark.parametrize("factory", [DemandFactory, lambda: SwiftFactory(SwiftSettings(), random.Random(1))])
 def test_a_site_that_a_person_has_tried_again_is_tried_at_once(factory: Any) -> None:
     """However long it was to rest: its past says nothing any more."""
-    stage = Stage(strategy=PoolProvisioner(factory()))
+    stage = Stage(provisioner=PoolProvisioner(factory()))
     describe(stage, pond=slurm(max_pilots=1))
     stage.ask("site_use", site="pond")
     stage.work()
     for _ in range(3):
         (pilot,) = pilots(stage)
-        stage.tell(i.PilotGone(pilot, False, "ended before its agent joined", cause=BOOTSTRAP))
+        stage.tell(i.PilotEndReported(pilot, False, "ended before its agent joined", cause=BOOTSTRAP))
         assert not pilots(stage)
         stage.wait(4000)
     assert stage.machine.state.sites["pond"].held and not pilots(stage)
     stage.ask("site_release", site="pond")
     (pilot,) = pilots(stage)
-    stage.tell(i.PilotGone(pilot, False, "ended before its agent joined", cause=BOOTSTRAP))
+    stage.tell(i.PilotEndReported(pilot, False, "ended before its agent joined", cause=BOOTSTRAP))
     assert not pilots(stage), "and not again at once, if it was in vain"

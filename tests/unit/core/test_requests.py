@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.state import KEPT_ANSWERS
+from pilotfish.core.state import MAX_ANSWERS
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from tests.support.machine_stage import CLIENT, Stage, fail
@@ -93,11 +93,11 @@ def test_a_command_that_changed_nothing_is_not_written_down() -> None:
 
 def test_only_the_latest_answers_are_kept() -> None:
     stage = busy_stage()
-    for number in range(KEPT_ANSWERS + 1):
+    for number in range(MAX_ANSWERS + 1):
         stage.request(f"a-{number}", "pause" if number % 2 == 0 else "resume", run=2)
     kept = stage.machine.state.answers
-    assert len(kept) == KEPT_ANSWERS
-    assert "a-0" not in kept and f"a-{KEPT_ANSWERS}" in kept
+    assert len(kept) == MAX_ANSWERS
+    assert "a-0" not in kept and f"a-{MAX_ANSWERS}" in kept
 
 
 def test_a_request_with_an_endless_name_is_refused() -> None:

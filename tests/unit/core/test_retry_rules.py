@@ -253,7 +253,7 @@ def test_a_worker_that_leaves_in_order_costs_its_tasks_nothing() -> None:
         stage.started(link, task)
         stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over")))
     assert task.state == READY
-    assert task.troubles is None
+    assert task.failure_counts is None
 
 
 def test_what_waited_at_a_worker_behind_others_is_not_charged_with_its_silence() -> None:
@@ -266,7 +266,7 @@ def test_what_waited_at_a_worker_behind_others_is_not_charged_with_its_silence()
     assert len(worker.active) == 1
     assert len(worker.ahead) == 5
     stage.wait(stage.settings.lease_s + 20)
-    charged = [task for task in tasks if task.troubles is not None]
+    charged = [task for task in tasks if task.failure_counts is not None]
     assert len(charged) == 2, "the one that had room, and the next, whose turn may have come"
 
 
@@ -277,8 +277,8 @@ def test_an_agent_that_was_started_anew_under_its_old_name_pays_for_what_it_ran(
     stage.started(link, task)
     assert task.state == RUNNING
     stage.join("w")
-    assert task.troubles is not None
-    assert task.troubles.deaths == 1
+    assert task.failure_counts is not None
+    assert task.failure_counts.deaths == 1
 
 
 def test_a_poison_that_hides_behind_quick_tasks_is_charged_from_the_second_worker_on() -> None:
@@ -294,7 +294,7 @@ def test_a_poison_that_hides_behind_quick_tasks_is_charged_from_the_second_worke
             stage.join(worker)
         assert poison in stage.machine.state.workers[worker].ahead
         stage.lose(worker)
-        deaths.append(poison.troubles.deaths if poison.troubles else 0)
+        deaths.append(poison.failure_counts.deaths if poison.failure_counts else 0)
     assert deaths == [0, 1]
 
 

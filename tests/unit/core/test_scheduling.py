@@ -279,7 +279,7 @@ def test_a_late_hello_of_an_abandoned_connection_changes_nothing() -> None:
     effects = stage.tell(i.AgentMessage(old_link, hello))
     assert [type(effect) for effect in effects] == [e.HangUp]
     assert task.attempt == 1
-    assert stage.machine.presence["w"].link == new_link
+    assert stage.machine.connections["w"].link == new_link
 
 
 def test_a_master_that_slept_gives_its_workers_time_to_come_back() -> None:
@@ -322,12 +322,12 @@ def test_a_pilot_that_was_to_end_is_cancelled_again_after_a_restart() -> None:
 class _Greedy:
     """A policy that ignores every rule."""
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | RecallProposal]:
-        tasks = [task for shape in outlook.state.ready for task in shape.queue]
-        return [AssignmentProposal(worker, tasks + tasks) for worker in outlook.workers]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal | RecallProposal]:
+        tasks = [task for shape in view.state.ready for task in shape.queue]
+        return [AssignmentProposal(worker, tasks + tasks) for worker in view.workers]
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
-        return outlook.now - 100.0
+    def next_look_at(self, view: PolicyView) -> float | None:
+        return view.now - 100.0
 
     def why(self, task: Task) -> str:
         return ""
@@ -349,10 +349,10 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_cannot_make_the_host_spi
 class _Careless:
     """A policy that looks at nothing but room."""
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | RecallProposal]:
-        return [AssignmentProposal(worker, [task]) for shape in outlook.state.ready for task in shape.queue for worker in outlook.workers]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal | RecallProposal]:
+        return [AssignmentProposal(worker, [task]) for shape in view.state.ready for task in shape.queue for worker in view.workers]
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:

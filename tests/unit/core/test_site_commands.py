@@ -29,7 +29,7 @@ def test_pilots_that_were_added_by_hand_can_be_withdrawn_again() -> None:
     assert [stage.machine.state.pilots[pilot].state for pilot in (waiting, kept, other)] == [ENDING, SUBMITTED, SUBMITTED]
     stage.ask("pilots_withdraw", pilots=[waiting, working])
     assert not cancelled(stage.effects), "once is enough"
-    stage.tell(i.PilotGone(waiting, True, "cancelled", cause=CANCELLED))
+    stage.tell(i.PilotEndReported(waiting, True, "cancelled", cause=CANCELLED))
     assert events(stage)[-1] == (WITHDRAWN, "unneeded")
     assert stage.ask("pilots_withdraw", pilots=[waiting]) == {"pilots": []}
 
@@ -42,14 +42,14 @@ def test_what_are_no_names_of_pilots_is_refused(pilots: Any) -> None:
 def test_pilots_that_wait_are_replaced_when_their_site_is_described_otherwise_and_those_that_work_are_not() -> None:
     stage = stage_with(pond=POND)
     waiting, working = add(stage), add(stage)
-    (by_hand,) = stage.ask("pilots_add", site="pond", pilots=1)["pilots"]
+    (by_user,) = stage.ask("pilots_add", site="pond", pilots=1)["pilots"]
     stage.join("w", pilot=working, cores=2.0)
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=20, period_s=5.0)}))
     pilots = stage.machine.state.pilots
-    assert all(pilots[name].state <= ACTIVE for name in (waiting, working, by_hand)), "that changes nothing for them"
+    assert all(pilots[name].state <= ACTIVE for name in (waiting, working, by_user)), "that changes nothing for them"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, queue="long", walltime_s=7200.0)}))
-    assert pilots[waiting].state == ENDING == pilots[by_hand].state and pilots[working].state == ACTIVE
-    (fresh,) = [pilot for pilot in pilots.values() if pilot.by_hand and pilot.state <= ACTIVE]
+    assert pilots[waiting].state == ENDING == pilots[by_user].state and pilots[working].state == ACTIVE
+    (fresh,) = [pilot for pilot in pilots.values() if pilot.by_user and pilot.state <= ACTIVE]
     assert fresh.size.walltime_s == 7200.0
 
 
@@ -58,7 +58,9 @@ def test_pilots_that_are_refused_together_are_one_bad_start() -> None:
     stage.ask("site_use", site="pond", pilots=5)
     stage.work(count=50)
     stage.wait(1)
-    refused = [i.PilotGone(pilot, False, "was refused: Unspecified error", cause=REFUSED) for pilot in list(stage.machine.state.pilots)]
+    refused = [
+        i.PilotEndReported(pilot, False, "was refused: Unspecified error", cause=REFUSED) for pilot in list(stage.machine.state.pilots)
+    ]
     assert len(refused) == 5
     stage.tell(*refused)
     stage.wait(2)
@@ -75,7 +77,7 @@ def test_a_site_whose_pilots_died_is_tried_at_once_when_somebody_says_so() -> No
     stage.wait(1)
     (pilot,) = stage.machine.state.pilots
     stage.join("w", pilot=pilot, cores=2.0)
-    stage.tell(i.PilotGone(pilot, False, "NODE_FAIL", cause=DIED))
+    stage.tell(i.PilotEndReported(pilot, False, "NODE_FAIL", cause=DIED))
     stage.wait(5)
     assert not stage.machine.state.pilots, "it is left alone for a while"
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "back-off"

@@ -59,9 +59,9 @@ class Told:
         return {}
 
 
-def stage_with(strategy: Provisioner | None = None, **sites: Site) -> Stage:
+def stage_with(provisioner: Provisioner | None = None, **sites: Site) -> Stage:
     """Sites that the pool uses; without a strategy, pilots come only when a test asks for them."""
-    stage = Stage(strategy=strategy or Told())
+    stage = Stage(provisioner=provisioner or Told())
     stage.tell(i.SitesRead(sites))
     for name in sites:
         stage.ask("site_use", site=name)
@@ -69,9 +69,9 @@ def stage_with(strategy: Provisioner | None = None, **sites: Site) -> Stage:
 
 
 def propose(stage: Stage, proposal: PilotProposal | WithdrawalProposal | HoldProposal) -> list[e.Effect]:
-    assert isinstance(stage.strategy, Told)
-    stage.strategy.proposals.append(proposal)
-    stage.machine.stirred = True
+    assert isinstance(stage.provisioner, Told)
+    stage.provisioner.proposals.append(proposal)
+    stage.machine.decide_again = True
     return stage.tell()
 
 
@@ -79,9 +79,9 @@ def withdraw(stage: Stage, pilot: str) -> None:
     assert cancelled(propose(stage, WithdrawalProposal(pilot, "not needed", "unneeded"))) == [pilot]
 
 
-def add(stage: Stage, site: str = "pond", size: PilotSize | None = None, instead_of: str = "") -> str:
+def add(stage: Stage, site: str = "pond", size: PilotSize | None = None, replica_of: str = "") -> str:
     """A pilot that was asked for, and that its site took."""
-    propose(stage, PilotProposal(site, size or PilotSize(2.0), "a test wants it", instead_of))
+    propose(stage, PilotProposal(site, size or PilotSize(2.0), "a test wants it", replica_of))
     pilot = list(stage.machine.state.pilots)[-1]
     stage.tell(i.PilotAccepted(pilot, f"job of {pilot}", 0.5), after_s=1)
     return pilot
@@ -107,9 +107,9 @@ def test_what_is_known_of_sites_survives_a_restart_and_a_snapshot() -> None:
     stage = stage_with(pond=full, reef=REEF)
     stage.ask("site_use", site="reef", pilots=3)
     first = add(stage)
-    add(stage, "reef", PilotSize(4.0, 2, 60.0, 1 << 30, 1.0), instead_of=first)
+    add(stage, "reef", PilotSize(4.0, 2, 60.0, 1 << 30, 1.0), replica_of=first)
     stage.join("w", pilot=first, cores=2.0)
-    stage.tell(i.PilotGone(add(stage), False, "no python", cause=BOOTSTRAP))
+    stage.tell(i.PilotEndReported(add(stage), False, "no python", cause=BOOTSTRAP))
     stage.tell(i.SitesRead({"pond": full}))
     propose(stage, HoldProposal("pond", "its pilots fail"))
     again = round_trip(stage.machine.state)
@@ -193,7 +193,7 @@ def test_when_a_pilot_ends_all_its_workers_do() -> None:
         stage.join(node, pilot=pilot, cores=2.0)
     tasks = stage.work(count=4)
     assert all(task.state == ASSIGNED for task in tasks)
-    stage.tell(i.PilotGone(pilot, False, "NODE_FAIL", cause=DIED))
+    stage.tell(i.PilotEndReported(pilot, False, "NODE_FAIL", cause=DIED))
     assert not stage.machine.state.workers and all(task.state == READY for task in tasks)
     assert pilot not in stage.machine.state.pilots and events(stage)[-1] == (FAILED, DIED)
 
@@ -202,8 +202,8 @@ def test_when_a_pilot_ends_all_its_workers_do() -> None:
 def test_of_pilots_that_stand_in_for_each_other_the_first_to_join_has_the_others_cancelled(first: str) -> None:
     stage = stage_with(pond=POND, reef=REEF)
     pilots = {"original": add(stage)}
-    pilots["replica"] = add(stage, "reef", instead_of=pilots["original"])
-    pilots["second replica"] = add(stage, "reef", instead_of=pilots["original"])
+    pilots["replica"] = add(stage, "reef", replica_of=pilots["original"])
+    pilots["second replica"] = add(stage, "reef", replica_of=pilots["original"])
     other = add(stage, "reef")
     stage.join("w", pilot=pilots[first], cores=2.0)
     losers = [pilot for name, pilot in pilots.items() if name != first]
@@ -211,7 +211,7 @@ def test_of_pilots_that_stand_in_for_each_other_the_first_to_join_has_the_others
     stage.tell(i.AgentMessage(99, m.Hello("late", losers[0], {"cores": 2.0}, {}, {}, None, 0.0, [])))
     assert stage.sent(m.Retire), "who comes too late goes home"
     for pilot in losers:
-        stage.tell(i.PilotGone(pilot, True, "cancelled", cause=CANCELLED))
+        stage.tell(i.PilotEndReported(pilot, True, "cancelled", cause=CANCELLED))
     causes = {event.pilot: event.cause for site in ("pond", "reef") for event in stage.machine.state.sites[site].history if event.cause}
     order = list(pilots.values())
     assert causes == {pilot: OUTRUN if order.index(pilot) < order.index(pilots[first]) else RELIEVED for pilot in losers}
@@ -223,20 +223,20 @@ def test_a_site_that_forgets_a_job_does_not_end_who_beats() -> None:
     link = stage.join("w", pilot=pilot, cores=2.0)
     (task,) = stage.work()
     for name in (pilot, absent):
-        stage.tell(i.PilotGone(name, False, "pond no longer knows its job", witnessed=False, cause=VANISHED))
+        stage.tell(i.PilotEndReported(name, False, "pond no longer knows its job", witnessed=False, cause=VANISHED))
     assert list(stage.machine.state.pilots) == [pilot] and task.state == ASSIGNED
     stage.finish(link, task)
     stage.lose("w")
     assert cancelled(stage.effects) == [pilot]
-    stage.tell(i.PilotGone(pilot, False, "pond no longer knows its job", witnessed=False, cause=VANISHED))
+    stage.tell(i.PilotEndReported(pilot, False, "pond no longer knows its job", witnessed=False, cause=VANISHED))
     assert not stage.machine.state.pilots
 
 
 def test_news_of_pilots_that_nobody_knows_change_nothing() -> None:
     stage = stage_with(pond=POND)
     before = fingerprint(stage.machine.state)
-    stage.tell(i.PilotAccepted("pond-9", "1"), i.PilotSeen("pond-9", True, ""), i.PilotGone("pond-9", False, "?"))
-    assert fingerprint(stage.machine.state) == before and not stage.machine.sightings
+    stage.tell(i.PilotAccepted("pond-9", "1"), i.PilotSeen("pond-9", True, ""), i.PilotEndReported("pond-9", False, "?"))
+    assert fingerprint(stage.machine.state) == before and not stage.machine.pilot_status
 
 
 def test_a_removed_site_sends_its_pilots_home() -> None:
@@ -247,7 +247,7 @@ def test_a_removed_site_sends_its_pilots_home() -> None:
     assert cancelled(stage.effects) == [waiting] and stage.sent(m.Drain, link)
     assert stage.machine.state.sites["pond"].site is not None, "somebody has to know how to cancel them"
     for pilot in (waiting, working):
-        stage.tell(i.PilotGone(pilot, True, "cancelled"))
+        stage.tell(i.PilotEndReported(pilot, True, "cancelled"))
     assert e.ReadSites() in stage.effects
     stage.tell(i.SitesRead({}))
     assert stage.machine.state.sites["pond"].site is None
@@ -260,7 +260,7 @@ def fail_to_start(stage: Stage, times: int) -> None:
     for _ in range(times):
         stage.wait(4000, quietly=False)
         for pilot in requested(stage):
-            stage.tell(i.PilotGone(pilot, False, "ended before its agent joined: no python", cause=BOOTSTRAP))
+            stage.tell(i.PilotEndReported(pilot, False, "ended before its agent joined: no python", cause=BOOTSTRAP))
 
 
 def test_a_site_whose_pilots_do_not_start_is_held_after_three_and_can_be_released() -> None:
@@ -292,7 +292,7 @@ def test_a_pilot_that_was_withdrawn_is_no_bad_start() -> None:
     stage = stage_with(pond=POND)
     pilot = add(stage)
     withdraw(stage, pilot)
-    stage.tell(i.PilotGone(pilot, False, "was refused: too late", cause=REFUSED))
+    stage.tell(i.PilotEndReported(pilot, False, "was refused: too late", cause=REFUSED))
     assert stage.machine.state.sites["pond"].bad_starts == 0 and events(stage)[-1] == (WITHDRAWN, "unneeded")
 
 
@@ -314,10 +314,10 @@ def test_a_run_that_is_bound_to_sites_runs_only_there() -> None:
 class Lawless:
     """A policy that gives everything to anybody."""
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:
-        return [AssignmentProposal(worker, list(shape.queue)[:1]) for worker in outlook.workers for shape in list(outlook.state.ready)[:1]]
+    def propose(self, view: PolicyView) -> list[AssignmentProposal]:
+        return [AssignmentProposal(worker, list(shape.queue)[:1]) for worker in view.workers for shape in list(view.state.ready)[:1]]
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
@@ -328,7 +328,7 @@ class Lawless:
 
 
 def test_the_machine_does_not_believe_a_policy_that_sends_a_run_elsewhere() -> None:
-    stage = Stage(policy=Lawless(), strategy=Told())
+    stage = Stage(policy=Lawless(), provisioner=Told())
     stage.tell(i.SitesRead({"pond": POND}))
     (task,) = stage.work(sites=("pond",))
     stage.join("stray", cores=4.0)
@@ -339,7 +339,7 @@ def test_the_machine_does_not_believe_a_policy_that_sends_a_run_elsewhere() -> N
 
 def test_the_machine_does_not_believe_a_factory_that_ignores_what_a_site_allows() -> None:
     told = Told()
-    stage = Stage(strategy=told)
+    stage = Stage(provisioner=told)
     sites = {"paused": Site(backend="slurm", paused=True), "small": Site(backend="slurm", max_pilots=1), "bad": POND}
     stage.tell(i.SitesRead(sites))
     told.proposals = [HoldProposal("bad", "its pilots keep failing")]
@@ -365,13 +365,13 @@ def test_all_that_happens_to_pilots_is_counted() -> None:
     waits = [event.seconds for event in stage.machine.state.sites["pond"].history if event.kind == JOINED]
     asked_at = [stage.machine.state.pilots[pilot].requested_at for pilot in (well, expired, died)]
     assert waits == pytest.approx([100 - (asked - at) for asked in asked_at], abs=0.1)
-    stage.tell(i.PilotGone(well, True, "COMPLETED"))
-    stage.tell(i.PilotGone(expired, True, "its time was over", cause=EXPIRED))
-    stage.tell(i.PilotGone(died, False, "NODE_FAIL", cause=DIED))
-    stage.tell(i.PilotGone(refused, False, "was refused: no such queue", cause=REFUSED))
-    stage.tell(i.PilotGone(unstarted, False, "no python", cause=BOOTSTRAP), after_s=2.0)
+    stage.tell(i.PilotEndReported(well, True, "COMPLETED"))
+    stage.tell(i.PilotEndReported(expired, True, "its time was over", cause=EXPIRED))
+    stage.tell(i.PilotEndReported(died, False, "NODE_FAIL", cause=DIED))
+    stage.tell(i.PilotEndReported(refused, False, "was refused: no such queue", cause=REFUSED))
+    stage.tell(i.PilotEndReported(unstarted, False, "no python", cause=BOOTSTRAP), after_s=2.0)
     withdraw(stage, withdrawn)
-    stage.tell(i.PilotGone(withdrawn, True, "cancelled", cause=CANCELLED))
+    stage.tell(i.PilotEndReported(withdrawn, True, "cancelled", cause=CANCELLED))
     record = stage.machine.state.sites["pond"]
     assert events(stage) == [
         *[(SUBMITTED, "")] * 6,
@@ -401,8 +401,8 @@ def test_the_rows_of_sites_tell_how_long_pilots_wait_and_why_they_fail() -> None
         stage.now = stage.machine.state.pilots[pilot].requested_at + wait * 10 - 0.001
         stage.join(f"w{wait}", pilot=pilot, cores=2.0)
         if wait > 2:
-            stage.tell(i.PilotGone(pilot, wait % 2 == 0, "it ended", cause="" if wait % 2 == 0 else DIED))
-    stage.tell(i.PilotGone(add(stage), False, "no python", cause=BOOTSTRAP))
+            stage.tell(i.PilotEndReported(pilot, wait % 2 == 0, "it ended", cause="" if wait % 2 == 0 else DIED))
+    stage.tell(i.PilotEndReported(add(stage), False, "no python", cause=BOOTSTRAP))
     add(stage)
     stage.tell(i.SiteReachability("pond", "slurmctld does not answer"))
     (row,) = stage.ask("sites")
@@ -448,15 +448,15 @@ def test_why_a_site_stands_as_it_does() -> None:
     stage.tell(i.SiteReachability("pond", "QOSMaxSubmitJobPerUserLimit", BATCH_LIMIT))
     assert stage.ask("sites")[0]["state"] == "full"
     assert stage.ask("sites")[0]["trouble"] == "it accepts no more pilots now: QOSMaxSubmitJobPerUserLimit"
-    stage.tell(i.SiteReachability("pond", ""), i.PilotGone(add(stage), False, "was refused: no account", cause=REFUSED))
+    stage.tell(i.SiteReachability("pond", ""), i.PilotEndReported(add(stage), False, "was refused: no account", cause=REFUSED))
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
-    assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed lately: refused"
+    assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed recently: refused"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=1)}))
     why("ready", "site-limit", "its maximum", "pilotfish site set pond max_pilots=2")
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
     why("paused", "site-paused", "site pond is paused: it gets no new pilots", "pilotfish site resume pond")
     stage.tell(i.SitesRead({}))
-    why("leaving", "no-site", "its last pilots are leaving", "pilotfish site add pond --backend slurm")
+    why("leaving", "no-site", "its last pilots are ending", "pilotfish site add pond --backend slurm")
     stage.restart()
     assert stage.ask("sites")[0]["state"] == "leaving"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
@@ -482,7 +482,7 @@ def test_a_pilot_whose_agent_was_lost_has_not_done_well() -> None:
     pilot = add(stage)
     stage.join("w", pilot=pilot, cores=2.0)
     stage.lose("w")
-    stage.tell(i.PilotGone(pilot, True, "was cancelled"))
+    stage.tell(i.PilotEndReported(pilot, True, "was cancelled"))
     assert events(stage)[-1] == (FAILED, DIED)
 
 

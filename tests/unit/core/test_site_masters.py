@@ -42,11 +42,11 @@ class Site(Stage):
     def say(self, name: str, message: m.FromAgent) -> list[e.Effect]:
         return self.tell(i.AgentMessage(self.link[name], message))
 
-    def crown(self, name: str, *subjects: str, term: int = 1) -> None:
+    def crown(self, name: str, *served: str, term: int = 1) -> None:
         self.say(name, m.SiteMasterClaim(term))
-        self.say(name, m.DelegatedWorkers(list(subjects), []))
+        self.say(name, m.DelegatedWorkers(list(served), []))
 
-    def lent(self, name: str) -> dict[int, int]:
+    def delegated(self, name: str) -> dict[int, int]:
         """What the last turn lent to it: task -> attempt."""
         return {sent.task: sent.attempt for lend in self.sent(m.Delegate, self.link[name]) for sent in lend.tasks}
 
@@ -56,15 +56,15 @@ class Site(Stage):
 
 
 def two_sites() -> Stage:
-    stage = Stage(PoolSettings(matching="distributed"), strategy=Told())
+    stage = Stage(PoolSettings(matching="distributed"), provisioner=Told())
     stage.tell(i.SitesRead({"pond": POND, "reef": REEF}))
     for name in ("pond", "reef"):
         stage.ask("site_use", site=name)
     return stage
 
 
-def items(lent: dict[int, int]) -> list[tuple[int, int]]:
-    return list(lent.items())
+def items(delegated: dict[int, int]) -> list[tuple[int, int]]:
+    return list(delegated.items())
 
 
 # --- who speaks for a site ------------------------------------------------------------------------------------------------------------
@@ -125,10 +125,10 @@ def test_an_older_term_is_not_believed_and_a_later_one_is() -> None:
     stage.crown("a", "a", "b", term=3)
     stage.crown("b", "a", "b", term=2)
     stage.work(count=2)
-    assert stage.lent("a") and not stage.lent("b")
+    assert stage.delegated("a") and not stage.delegated("b")
     stage.crown("b", "a", "b", term=4)
     stage.work(count=2)
-    assert stage.lent("b") and not stage.lent("a")
+    assert stage.delegated("b") and not stage.delegated("a")
 
 
 def test_what_a_deposed_master_has_goes_to_others() -> None:
@@ -136,11 +136,11 @@ def test_what_a_deposed_master_has_goes_to_others() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     tasks = stage.work(count=3)
-    assert len(stage.lent("a")) == 3
+    assert len(stage.delegated("a")) == 3
     stage.crown("b", "a", "b", term=2)
     assert [task.attempt for task in tasks] == [2, 2, 2]
-    assert not stage.machine.state.workers["a"].lent
-    assert stage.lent("b") == {tasks[2].id: 2}
+    assert not stage.machine.state.workers["a"].delegated
+    assert stage.delegated("b") == {tasks[2].id: 2}
 
 
 def test_a_master_that_is_not_one_any_more_is_not_lent_tasks_again_and_again() -> None:
@@ -152,7 +152,7 @@ def test_a_master_that_is_not_one_any_more_is_not_lent_tasks_again_and_again() -
     stage.say("b", m.SiteMasterClaim(0))
     stage.crown("a", "a", "b")
     stage.work(count=2)
-    assert stage.lent("a") and not stage.lent("b")
+    assert stage.delegated("a") and not stage.delegated("b")
 
 
 # --- for whom it speaks ---------------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_those_it_vouches_for_are_quiet_and_served_by_it_alone() -> None:
     assert [stage.sent(m.SetHeartbeats, stage.link[name]) for name in "abc"] == [[m.SetHeartbeats(True)], [m.SetHeartbeats(True)], []]
     tasks = stage.work(count=12)
     assert list(stage.held) == [stage.link["c"]], "who is not vouched for is served as anybody else"
-    assert sum(task.state == ASSIGNED for task in tasks) == len(stage.lent("a")) + 1 > 2
+    assert sum(task.state == ASSIGNED for task in tasks) == len(stage.delegated("a")) + 1 > 2
 
 
 def test_those_it_no_longer_vouches_for_speak_for_themselves() -> None:
@@ -192,7 +192,7 @@ def test_it_cannot_vouch_for_workers_of_another_site_or_of_nobody() -> None:
     stage.join("r1", pilot=add(stage, "reef"), info=door(2))
     stage.tell(i.AgentMessage(link, m.SiteMasterClaim(1)))
     stage.tell(i.AgentMessage(link, m.DelegatedWorkers(["p1", "r1", "nobody"], [])))
-    assert list(stage.machine.site_masters.by_site["pond"].subjects) == ["p1"]
+    assert list(stage.machine.site_masters.by_site["pond"].served) == ["p1"]
 
 
 def test_while_it_vouches_silence_is_forgiven_and_afterwards_it_is_not() -> None:
@@ -226,7 +226,7 @@ def test_when_the_master_of_a_site_dies_its_loans_come_back_and_the_others_speak
     assert stage.sent(m.SetHeartbeats, stage.link["b"]) == [m.SetHeartbeats(False)]
     assert len(stage.held[stage.link["b"]]) == 1, "served like anybody"
     assert [task.state for task in tasks].count(READY) == 3
-    assert all(task.troubles is None for task in tasks), "nobody's failure"
+    assert all(task.failure_counts is None for task in tasks), "nobody's failure"
 
 
 def test_who_is_vouched_for_while_it_is_away_is_told_so_when_it_is_back() -> None:
@@ -258,7 +258,7 @@ def test_a_master_that_introduces_itself_again_vouches_for_those_alone_that_it_n
     stage.say("a", m.DelegatedWorkers(["a", "b"], []))
     assert stage.sent(m.SetHeartbeats) == [m.SetHeartbeats(False)] == stage.sent(m.SetHeartbeats, stage.link["c"])
     stage.say("a", m.DelegatedWorkers(["c"], []))
-    assert list(stage.machine.site_masters.by_site[""].subjects) == ["a", "b", "c"], "and then whom else it names"
+    assert list(stage.machine.site_masters.by_site[""].served) == ["a", "b", "c"], "and then whom else it names"
 
 
 @pytest.mark.parametrize("trouble", [m.Draining("its time is nearly over"), None])
@@ -268,9 +268,9 @@ def test_while_a_site_s_master_cannot_be_lent_tasks_its_workers_are_served_as_an
     link = {}
     for number, (name, site) in enumerate([("p1", "pond"), ("p2", "pond"), ("r1", "reef")], 1):
         link[name] = stage.join(name, pilot=add(stage, site), info=door(number))
-    for name, subjects in (("p1", ["p1", "p2"]), ("r1", ["r1"])):
+    for name, served in (("p1", ["p1", "p2"]), ("r1", ["r1"])):
         stage.tell(i.AgentMessage(link[name], m.SiteMasterClaim(1)))
-        stage.tell(i.AgentMessage(link[name], m.DelegatedWorkers(subjects, [])))
+        stage.tell(i.AgentMessage(link[name], m.DelegatedWorkers(served, [])))
     stage.tell(i.AgentMessage(link["p1"], trouble) if trouble is not None else i.LinkClosed(link["p1"]))
     stage.work(count=20)
     assert list(stage.held) == [link["p2"]]
@@ -297,9 +297,9 @@ def test_a_spec_goes_with_the_first_loan_of_it_even_if_the_worker_had_tasks_of_i
     stage.crown("a", "a")
     submit(3)
     assert [len(sent.specs) for sent in stage.sent(m.Delegate)] == [1]
-    lent = stage.lent("a")
+    delegated = stage.delegated("a")
     stage.say("a", m.DelegatedWorkers([], ["a"]))
-    stage.say("a", m.Returned(items(lent)))
+    stage.say("a", m.Returned(items(delegated)))
     assert [len(sent.specs) for sent in stage.sent(m.Assign)] == [0]
 
 
@@ -307,8 +307,8 @@ def test_what_is_claimed_is_the_workers_own_and_its_result_counts() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    lent = stage.lent("a")
-    stage.say("a", m.ClaimedTasks([("b", items(lent))]))
+    delegated = stage.delegated("a")
+    stage.say("a", m.ClaimedTasks([("b", items(delegated))]))
     assert task.worker is stage.machine.state.workers["b"] and task in stage.machine.state.workers["b"].active
     stage.result("b", task, 1)
     assert task.state == DONE
@@ -319,9 +319,9 @@ def test_what_a_site_s_master_claims_for_itself_is_its_own_too() -> None:
     stage = Site("a", "b")
     stage.crown("a", "a", "b")
     (task,) = stage.work()
-    stage.say("a", m.ClaimedTasks([("a", items(stage.lent("a")))]))
+    stage.say("a", m.ClaimedTasks([("a", items(stage.delegated("a")))]))
     worker = stage.machine.state.workers["a"]
-    assert task in worker.active and not worker.lent
+    assert task in worker.active and not worker.delegated
     stage.say("a", m.DelegatedTasks([]))
     assert task.attempt == 1
 
@@ -386,7 +386,7 @@ def test_a_late_result_of_an_attempt_that_was_called_back_changes_nothing() -> N
     stage.say("a", m.DelegatedTasks([]))
     assert task.attempt == 2
     stage.result("b", task, 1)
-    assert task in stage.machine.state.workers["a"].lent and stage.machine.stale_results == 1
+    assert task in stage.machine.state.workers["a"].delegated and stage.machine.stale_results == 1
     stage.result("b", task, 2)
     assert task.state == DONE
 
@@ -398,7 +398,7 @@ def test_workers_of_another_site_cannot_take_a_loan() -> None:
     stage.tell(i.AgentMessage(pond, m.SiteMasterClaim(1)))
     stage.tell(i.AgentMessage(pond, m.DelegatedWorkers(["p1"], [])))
     (task,) = stage.work(sites=("pond",))
-    assert task in stage.machine.state.workers["p1"].lent
+    assert task in stage.machine.state.workers["p1"].delegated
     item = m.ResultItem(task.id, 1, None, 1000, 1000, 1000, 1)
     stage.tell(i.AgentMessage(reef, m.Results(0, [item]), [b"r"]))
     assert task.state == ASSIGNED and stage.machine.stale_results == 1
@@ -412,7 +412,7 @@ def test_a_claim_for_somebody_who_is_gone_leaves_no_task_behind() -> None:
     stage.lose("b")
     stage.say("a", m.ClaimedTasks([("b", [(task.id, 1)])]))
     stage.say("a", m.DelegatedWorkers([], []))
-    assert task.attempt == 2 and task in stage.machine.state.workers["a"].lent, "it is lent again"
+    assert task.attempt == 2 and task in stage.machine.state.workers["a"].delegated, "it is lent again"
 
 
 def test_what_a_master_says_it_does_not_have_is_lent_again() -> None:
@@ -445,7 +445,7 @@ def test_work_that_a_site_did_without_the_master_counts_after_its_restart() -> N
     stage.link["b"] = stage.enter("b", 2, holding=[(tasks[0].id, 1, m.FINISHED)])
     stage.result("b", tasks[0], 1)
     assert (tasks[0].state, tasks[0].attempt) == (DONE, 1)
-    assert tasks[1].attempt == 1 and tasks[1] in stage.machine.state.workers["a"].lent
+    assert tasks[1].attempt == 1 and tasks[1] in stage.machine.state.workers["a"].delegated
 
 
 def test_a_loan_that_never_arrived_comes_back_when_another_one_reigns_after_the_restart() -> None:
@@ -459,7 +459,7 @@ def test_a_loan_that_never_arrived_comes_back_when_another_one_reigns_after_the_
     stage.crown("b", "b", term=2)
     stage.link["a"] = stage.enter("a", 2)
     stage.say("a", m.DelegatedTasks([]))
-    assert not stage.machine.state.workers["a"].lent
+    assert not stage.machine.state.workers["a"].delegated
     assert task.attempt == 2
 
 

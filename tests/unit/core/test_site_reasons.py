@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 def stage_with(**sites: Site) -> Stage:
-    stage = Stage(strategy=PoolProvisioner(DemandFactory()))
+    stage = Stage(provisioner=PoolProvisioner(DemandFactory()))
     describe(stage, **sites)
     for name in sites:
         stage.ask("site_use", site=name)
@@ -39,7 +39,7 @@ def slurm(**about: Any) -> Site:
 
 def only(stage: Stage, task: Task) -> dict[str, Any]:
     """The reason about the site, which comes first: what is known of workers elsewhere follows."""
-    answer = task_reasons.why_task(stage.machine, task)
+    answer = task_reasons.explain_task(stage.machine, task)
     first: dict[str, Any] = answer["reasons"][0]
     assert first["commands"] and first["text"] in answer["sentence"]
     return first
@@ -55,7 +55,7 @@ def pilots(stage: Stage, site: str = "pond") -> list[str]:
 
 
 def test_a_site_that_does_not_exist_is_named_and_describing_it_helps() -> None:
-    stage = Stage(strategy=PoolProvisioner(DemandFactory()))
+    stage = Stage(provisioner=PoolProvisioner(DemandFactory()))
     (task,) = stage.work(sites=("pond",))
     assert code(stage, task) == "no-site" and only(stage, task)["commands"] == ["pilotfish site add pond --backend slurm"]
     describe(stage, pond=slurm())
@@ -84,7 +84,7 @@ def test_a_site_that_is_held_says_what_went_wrong_and_releasing_it_helps() -> No
     (task,) = stage.work()
     for number in range(1, 4):
         (pilot,) = pilots(stage)
-        stage.tell(i.PilotGone(pilot, False, "ended before its agent joined: no python3 on n07", cause=BOOTSTRAP))
+        stage.tell(i.PilotEndReported(pilot, False, "ended before its agent joined: no python3 on n07", cause=BOOTSTRAP))
         if number < 3:
             assert code(stage, task) == "bootstrap" and "no python3 on n07" in only(stage, task)["text"]
             assert "pilotfish doctor pond" in only(stage, task)["commands"]
@@ -101,7 +101,7 @@ def test_a_site_that_is_held_says_what_went_wrong_and_releasing_it_helps() -> No
 
 
 def test_a_site_that_this_pool_does_not_use_says_so_and_adding_a_pilot_there_helps() -> None:
-    stage = Stage(strategy=PoolProvisioner(DemandFactory()))
+    stage = Stage(provisioner=PoolProvisioner(DemandFactory()))
     describe(stage, pond=slurm(cores=2))
     (task,) = stage.work(sites=("pond",))
     assert not pilots(stage)
@@ -226,7 +226,7 @@ def test_a_task_that_is_too_big_says_what_is_missing_and_more_of_it_helps(
 def test_a_task_that_is_too_big_for_every_site_has_a_reason_for_each() -> None:
     stage = stage_with(pond=slurm(cores=2), reef=slurm(memory=GIB))
     (task,) = stage.work(TaskSpec("python", request=Request(8.0, memory=4 * GIB)))
-    reasons = task_reasons.why_task(stage.machine, task)["reasons"]
+    reasons = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert [reason["code"] for reason in reasons[:2]] == ["too-big", "too-big"]
     assert "site pond has 2" in reasons[0]["text"] and "site reef has" in reasons[1]["text"]
 
@@ -265,15 +265,15 @@ def test_a_busy_worker_is_no_reason_to_ask_the_site() -> None:
     stage.work()
     fill(stage)
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["busy"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["busy"]
 
 
 def test_a_run_that_may_go_anywhere_hears_of_this_machine_as_well() -> None:
     stage = stage_with(pond=slurm(paused=True))
     (task,) = stage.work()
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, task)["reasons"]] == ["site-paused", "no-workers"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["site-paused", "no-workers"]
     (bound,) = stage.work(sites=("pond",))
-    assert [reason["code"] for reason in task_reasons.why_task(stage.machine, bound)["reasons"]] == ["site-paused"]
+    assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, bound)["reasons"]] == ["site-paused"]
 
 
 def test_a_task_that_outlives_its_pilots_is_not_begun_for_ever_and_longer_pilots_help() -> None:
@@ -283,7 +283,7 @@ def test_a_task_that_outlives_its_pilots_is_not_begun_for_ever_and_longer_pilots
     link = stage.join("w", pilot=pilot, ends_in_s=575.0)
     assert task.state == ASSIGNED
     stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over", [(task.id, 1, 574.0)])))
-    stage.tell(i.PilotGone(pilot, True, "done", cause=EXPIRED))
+    stage.tell(i.PilotEndReported(pilot, True, "done", cause=EXPIRED))
     assert not pilots(stage), "no pilot is asked for that is too short again"
     reason = only(stage, task)
     assert reason["code"] == "walltime" and "10 min" in reason["text"] and reason["commands"] == ["pilotfish site set pond walltime=20m"]

@@ -10,7 +10,7 @@ import pytest
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.check import fingerprint
-from pilotfish.core.damaged_replay import apply_mended, settle
+from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, State, Task, Worker
 from pilotfish.core.tasks.speculative_copies import attempts
@@ -38,9 +38,9 @@ class Told(Dispatcher):
         super().__init__(LocalityMatcher())
         self.wish: CopyProposal | None = None
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
+    def propose(self, view: PolicyView) -> list[AssignmentProposal | DelegationProposal | RecallProposal | CopyProposal]:
         wish, self.wish = self.wish, None
-        return [*super().propose(outlook), *([wish] if wish is not None else [])]
+        return [*super().propose(view), *([wish] if wish is not None else [])]
 
 
 class Twins(Stage):
@@ -61,7 +61,7 @@ class Twins(Stage):
         refused = self.machine.refused_proposals
         assert isinstance(self.policy, Told)
         self.policy.wish = CopyProposal(self.machine.state.workers[worker], list(tasks))
-        self.machine.stirred = True
+        self.machine.decide_again = True
         self.tell()
         return self.machine.refused_proposals == refused
 
@@ -127,7 +127,7 @@ def test_the_first_result_counts_and_the_other_attempt_is_killed(winner: str, se
     assert [kill.items for kill in stage.sent(m.Kill, links[loser])] == [[(stage.the_task.id, numbers[loser])]]
     assert not stage.sent(m.Kill, links[winner])
     assert stage.is_empty("first") and stage.is_empty("second")
-    assert not stage.machine.state.twins
+    assert not stage.machine.state.copies
     assert stage.worker(winner).done == 1 and stage.worker(loser).done == 0
 
 
@@ -177,7 +177,7 @@ def test_when_one_fails_the_other_goes_on_and_no_retry_is_used_up(loser: str) ->
     stage.finish(links[loser], stage.the_task, failure=fail())
     assert stage.the_task.state == RUNNING
     assert stage.holders == {other: numbers[other]}
-    assert stage.the_task.troubles is not None and stage.the_task.troubles.failures == 0
+    assert stage.the_task.failure_counts is not None and stage.the_task.failure_counts.failures == 0
     assert list(stage.worker(loser).streak) == [stage.the_task.id], "but the worker is watched"
     stage.finish(links[other], stage.the_task)
     assert stage.the_task.state == DONE
@@ -187,7 +187,7 @@ def test_when_both_fail_the_task_has_failed_once() -> None:
     stage = Twins(TaskSpec("python", retries=1))
     stage.finish(stage.second, stage.the_task, failure=fail())
     stage.finish(stage.first, stage.the_task, failure=fail())
-    assert stage.the_task.troubles is not None and stage.the_task.troubles.failures == 1
+    assert stage.the_task.failure_counts is not None and stage.the_task.failure_counts.failures == 1
     assert stage.the_task.state == ASSIGNED
     assert stage.the_task.attempt == 3, "no number is used twice"
 
@@ -197,7 +197,7 @@ def test_both_may_fail_for_good() -> None:
     stage.finish(stage.first, stage.the_task, failure=fail())
     stage.finish(stage.second, stage.the_task, failure=fail())
     assert stage.the_task.state == FAILED
-    assert not stage.machine.state.twins
+    assert not stage.machine.state.copies
 
 
 @pytest.mark.parametrize("lost", ["first", "second"])
@@ -208,7 +208,9 @@ def test_the_loss_of_one_worker_leaves_the_other_attempt(lost: str) -> None:
     stage.lose(lost)
     assert stage.holders == {other: numbers[other]}
     assert stage.the_task.state == RUNNING
-    assert stage.the_task.troubles is not None and stage.the_task.troubles.deaths == 1, "what fells workers is found out all the same"
+    assert stage.the_task.failure_counts is not None and stage.the_task.failure_counts.deaths == 1, (
+        "what fells workers is found out all the same"
+    )
     stage.finish({"first": stage.first, "second": stage.second}[other], stage.the_task)
     assert stage.the_task.state == DONE
 
@@ -226,7 +228,7 @@ def test_the_loss_of_both_workers_queues_the_task_again_with_a_new_number() -> N
     stage.lose("second")
     stage.lose("first")
     assert stage.the_task.state == READY
-    assert stage.the_task.troubles is not None and stage.the_task.troubles.deaths == 2
+    assert stage.the_task.failure_counts is not None and stage.the_task.failure_counts.deaths == 2
     assert stage.the_task.suspect
     link = stage.join("third")
     assert stage.held[link] == {stage.the_task.id: 3}
@@ -263,14 +265,14 @@ def test_a_cancelled_task_is_killed_at_both() -> None:
         stage.second: [[(stage.the_task.id, 2)]],
     }
     assert stage.is_empty("first") and stage.is_empty("second")
-    assert not stage.machine.state.twins
+    assert not stage.machine.state.copies
 
 
 def test_a_cancelled_run_can_be_forgotten() -> None:
     stage = Twins()
     stage.ask("cancel", run=1)
     stage.ask("forget", run=1)
-    assert not stage.machine.state.runs and not stage.machine.state.twins
+    assert not stage.machine.state.runs and not stage.machine.state.copies
 
 
 def test_a_paused_run_gets_no_copies_and_keeps_those_it_has() -> None:
@@ -292,7 +294,7 @@ def test_a_full_disk_under_a_copy_is_nobodys_failure() -> None:
     stage = Twins()
     stage.finish(stage.second, stage.the_task, failure=fail("disk", "worker"))
     assert stage.holders == {"first": 1}
-    assert stage.the_task.troubles is None
+    assert stage.the_task.failure_counts is None
 
 
 BETWEEN: list[Callable[[Twins], None]] = [Twins.restart, through_a_snapshot]
@@ -341,7 +343,7 @@ def test_a_copy_that_never_arrived_is_forgotten_when_its_agent_says_so() -> None
     stage.held[stage.second] = {}
     stage.come_back("second")
     assert stage.holders == {"first": 1}
-    assert stage.the_task.troubles is None
+    assert stage.the_task.failure_counts is None
 
 
 def test_an_agent_that_was_started_anew_has_lost_its_copy() -> None:
@@ -349,7 +351,7 @@ def test_an_agent_that_was_started_anew_has_lost_its_copy() -> None:
     stage.held[stage.second] = {}
     stage.come_back("second")
     assert stage.holders == {"first": 1}
-    assert stage.the_task.troubles is not None and stage.the_task.troubles.deaths == 1
+    assert stage.the_task.failure_counts is not None and stage.the_task.failure_counts.deaths == 1
 
 
 def test_both_agents_come_back_with_results_and_the_first_to_come_has_won() -> None:
@@ -403,7 +405,7 @@ def test_a_task_under_which_a_worker_died_is_not_copied() -> None:
     stage.join("third")
     assert isinstance(stage.policy, Told)
     stage.policy.wish = CopyProposal(stage.machine.state.workers["third"], [task])
-    stage.machine.stirred = True
+    stage.machine.decide_again = True
     stage.tell()
     assert stage.machine.refused_proposals == 1
 
@@ -431,7 +433,7 @@ def test_a_result_counts_whatever_the_journal_has_lost_about_the_two(hole: int) 
         if place < lost or lost < 0:
             apply(state, fact, at)
         elif place > lost:
-            apply_mended(state, fact, at)
+            apply_repaired(state, fact, at)
     settle(state, stage.now)
     assert state.task(stage.the_task.id).state == DONE
-    assert not state.twins
+    assert not state.copies

@@ -47,7 +47,7 @@ def eventful_stage() -> Stage:
     stage.ask("pause", run=1)
     stage.ask("revoke", key_id="pilot:old")
     stage.ask("drain", worker="idle")
-    stage.tell(i.PilotGone("local-1", False, "it cannot start"))
+    stage.tell(i.PilotEndReported("local-1", False, "it cannot start"))
     return stage
 
 

@@ -17,7 +17,7 @@ from tests.support.machine_stage import CLIENT, Stage, fail
 
 
 def why(stage: Stage, task: Task) -> dict[str, Any]:
-    answer = task_reasons.why_task(stage.machine, task)
+    answer = task_reasons.explain_task(stage.machine, task)
     assert answer["reasons"], answer
     assert answer["sentence"].startswith(f"task {task.id >> 32}.")
     return answer
@@ -48,7 +48,7 @@ def test_workers_that_do_not_start_are_held_and_can_be_tried_again() -> None:
     (task,) = stage.work()
     stage.ask("workers_set", local=2)
     for number in range(1, 4):
-        stage.tell(i.PilotGone(f"local-{number}", False, "it cannot start"), after_s=20)
+        stage.tell(i.PilotEndReported(f"local-{number}", False, "it cannot start"), after_s=20)
         stage.wait(20)
     assert codes(stage, task) == ["held"]
     assert "it cannot start" in why(stage, task)["reasons"][0]["text"]
@@ -111,11 +111,11 @@ def test_a_task_that_would_not_end_in_time_waits_for_a_worker_with_more() -> Non
 def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room() -> None:
     stage = Stage()
     (task,) = stage.work()
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     stage.join("w")
     assert "disk-full" in codes(stage, task)
     assert task.state == READY
-    stage.tell(i.SpaceChanged(False))
+    stage.tell(i.JournalSpaceChanged(False))
     assert task.state == ASSIGNED
 
 
@@ -206,19 +206,19 @@ def test_ended_tasks_say_how_they_ended() -> None:
 def test_runs_and_workers_answer_too() -> None:
     stage = Stage()
     run = stage.open_run()
-    assert run_reasons.why_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "open"
+    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "open"
     (task,) = stage.submit(run, TaskSpec("python"))
-    assert run_reasons.why_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "tasks"
+    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "tasks"
     link = stage.join("w")
     worker = stage.machine.state.workers["w"]
-    assert task_reasons.why_worker(stage.machine, worker)["reasons"][0]["code"] == "busy"
-    assert run_reasons.why_run(stage.machine, stage.machine.state.runs[run])["sentence"] == "run 1 is running: 1 task is at workers"
+    assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "busy"
+    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["sentence"] == "run 1 is running: 1 task is at workers"
     stage.finish(link, task)
-    assert task_reasons.why_worker(stage.machine, worker)["reasons"][0]["code"] == "idle"
+    assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "idle"
     stage.tell(i.LinkClosed(link))
-    assert task_reasons.why_worker(stage.machine, worker)["reasons"][0]["code"] == "out-of-reach"
+    assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "out-of-reach"
     stage.close_run(run)
-    assert run_reasons.why_run(stage.machine, stage.machine.state.runs[run])["state"] == "done"
+    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["state"] == "done"
 
 
 def test_warnings_tell_of_what_can_never_run() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilotfish.core.pilots.factory_interface import Demand, PilotProposal
-from pilotfish.core.pilots.unmet_demand import survey
+from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import HoldProposal
 from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.model import inputs as i
@@ -22,10 +22,10 @@ OPEN = Site(backend="slurm", walltime_s=3600.0)
 
 
 def demand(stage: Stage) -> Demand:
-    prospect = survey(stage.machine.state, stage.now)
+    prospect = view_for_factory(stage.machine.state, stage.now)
     found = prospect.demand
     assert len(found.sizes) == len(found.places)
-    assert not set(found.spare) & set(found.awaited)
+    assert not set(found.spare) & set(found.needed)
     return found
 
 
@@ -122,7 +122,7 @@ def test_a_site_that_may_not_be_used_makes_no_demand(why: str) -> None:
         stage.ask("site_use", site="pond", pilots=None)
     else:
         stage.tell(i.SitesRead({}))
-    assert demand(stage) == Demand() and survey(stage.machine.state, stage.now).sites == []
+    assert demand(stage) == Demand() and view_for_factory(stage.machine.state, stage.now).sites == []
 
 
 # --- what has room already --------------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_site_that_may_not_be_used_makes_no_demand(why: str) -> None:
 
 def busy(stage: Stage, **worker: Any) -> None:
     """A worker that may not be given anything, because the disk is full: its room is counted all the same."""
-    stage.tell(i.SpaceChanged(True))
+    stage.tell(i.JournalSpaceChanged(True))
     stage.join("w", **worker)
 
 
@@ -165,7 +165,7 @@ def test_pilots_on_their_way_are_taken_off_and_the_rest_is_asked_for() -> None:
     first, second = add(stage, size=PilotSize(4.0)), add(stage, size=PilotSize(4.0))
     stage.work(spec(cores=2.0), count=5)
     found = demand(stage)
-    assert len(found.sizes) == 1 and found.awaited == {pilot: PilotSize(2.0) for pilot in (first, second)} and not found.spare
+    assert len(found.sizes) == 1 and found.needed == {pilot: PilotSize(2.0) for pilot in (first, second)} and not found.spare
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_pilot_on_its_way_counts_for_what_will_fit_it(size: PilotSize, needs: 
     stage.work(spec(**needs), count=10)
     found = demand(stage)
     assert len(found.sizes) == 10 - served
-    assert found.spare == ([] if served else [pilot]) and bool(found.awaited) == bool(served)
+    assert found.spare == ([] if served else [pilot]) and bool(found.needed) == bool(served)
 
 
 def test_what_was_asked_for_in_one_round_is_what_the_next_round_counts_on() -> None:
@@ -194,7 +194,7 @@ def test_what_was_asked_for_in_one_round_is_what_the_next_round_counts_on() -> N
     stage = stage_with(pond=Site(backend="slurm", cores=8, gpus=1, max_queued=100, max_pilots=100))
     stage.work(spec(gpus=1.0), count=4)
     stage.work(spec(memory=4 * GIB), count=40)
-    round_ = ProposalRound(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
     while round_.wish("pond", "there is work"):
         pass
     for wish in round_.proposals:
@@ -217,23 +217,23 @@ def test_a_pilot_on_its_way_to_a_site_that_was_paused_still_comes() -> None:
 def test_replicas_count_once_also_when_the_original_is_gone() -> None:
     stage = stage_with(pond=OPEN, reef=OPEN)
     original = add(stage)
-    replica = add(stage, "reef", instead_of=original)
-    second = add(stage, "reef", instead_of=original)
+    replica = add(stage, "reef", replica_of=original)
+    second = add(stage, "reef", replica_of=original)
     stage.work(count=3)
-    assert len(demand(stage).sizes) == 1 and set(demand(stage).awaited) == {original, replica, second}
-    stage.tell(i.PilotGone(original, False, "no python", cause=BOOTSTRAP))
-    assert len(demand(stage).sizes) == 1 and set(demand(stage).awaited) == {replica, second}
+    assert len(demand(stage).sizes) == 1 and set(demand(stage).needed) == {original, replica, second}
+    stage.tell(i.PilotEndReported(original, False, "no python", cause=BOOTSTRAP))
+    assert len(demand(stage).sizes) == 1 and set(demand(stage).needed) == {replica, second}
 
 
 def test_spare_pilots_are_named_with_their_replicas_but_not_those_that_somebody_asked_for() -> None:
     stage = stage_with(pond=OPEN, reef=OPEN)
     original = add(stage)
-    replica = add(stage, "reef", instead_of=original)
+    replica = add(stage, "reef", replica_of=original)
     stage.ask("pilots_add", site="pond")
     assert demand(stage).spare == [original, replica]
     stage.work()
     found = demand(stage)
-    assert not found.spare and set(found.awaited) == {original, replica}
+    assert not found.spare and set(found.needed) == {original, replica}
 
 
 def test_active_pilots_are_never_spare() -> None:
@@ -283,12 +283,12 @@ def test_only_a_site_where_the_work_may_go_takes_the_place_of_a_pilot_that_waits
     stage.submit(stage.open_run("bound", sites=("pond",)), spec())
     stage.work(spec(tags={"disk": "fast"}))
     bound, fast = add(stage, size=PilotSize(1.0)), add(stage, "lake", size=PilotSize(1.0))
-    round_ = ProposalRound(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
     pilots = stage.machine.state.pilots
     assert round_.sites_instead([pilots[bound]]) == [] == round_.sites_instead([pilots[fast]])
     stage.submit(stage.open_run("either", sites=("pond", "reef")), spec())
     other = add(stage, size=PilotSize(1.0))
-    round_ = ProposalRound(survey(stage.machine.state, stage.now))
+    round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
     assert [view.name for view in round_.sites_instead([pilots[other]])] == ["reef"]
 
 
@@ -296,7 +296,7 @@ def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
     stage = stage_with(pond=Site(backend="slurm", walltime_s=600.0))
 
     def has_work() -> bool:
-        round_ = ProposalRound(survey(stage.machine.state, stage.now))
+        round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
         return round_.has_work_for(round_.prospect.sites[0])
 
     assert not has_work()

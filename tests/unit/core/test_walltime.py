@@ -33,7 +33,7 @@ def test_what_is_cut_off_by_the_end_of_a_worker_is_charged_to_nobody() -> None:
     assert task.state == RUNNING
     stage.tell(i.AgentMessage(link, m.Draining("nearly over")))
     stage.tell(i.AgentMessage(link, m.Leave("the time of this pilot is over")))
-    assert task.state == READY and task.troubles is None
+    assert task.state == READY and task.failure_counts is None
 
 
 def cut_off(stage: Stage, link: int, task: Task, ran_s: float) -> None:
@@ -48,7 +48,7 @@ def test_a_task_that_was_cut_off_waits_for_a_worker_with_more_time_than_it_had()
     (task,) = stage.work()
     stage.wait(400.0, quietly=False)
     cut_off(stage, link, task, 400.0)
-    assert task.state == READY and task.troubles is not None and not task.troubles.losses
+    assert task.state == READY and task.failure_counts is not None and not task.failure_counts.losses
     stage.join("short", ends_in_s=300.0)
     assert task.state == READY
     stage.join("long", ends_in_s=5000.0)
@@ -131,7 +131,7 @@ def test_a_worker_that_falls_silent_after_its_end_has_ended_in_order() -> None:
     stage.tell(i.LinkClosed(link))
     stage.wait(600.0)
     assert "w" not in stage.machine.state.workers
-    assert task.state == READY and (task.troubles is None or not task.troubles.losses)
+    assert task.state == READY and (task.failure_counts is None or not task.failure_counts.losses)
 
 
 def test_a_task_that_is_begun_again_and_again_is_told_of_whatever_ends_its_workers() -> None:
@@ -144,4 +144,4 @@ def test_a_task_that_is_begun_again_and_again_is_told_of_whatever_ends_its_worke
         stage.tell(i.AgentMessage(link, m.Leave("told to end (SIGTERM)")))
     stage.join("last")
     answer = stage.ask("why", task="1.0")
-    assert answer["reasons"][0]["code"] == "cut-off" and "started 7 times" in answer["sentence"] and task.troubles is None
+    assert answer["reasons"][0]["code"] == "cut-off" and "started 7 times" in answer["sentence"] and task.failure_counts is None

@@ -40,13 +40,13 @@ def test_how_a_pilot_ended_is_told_of_itself_and_not_of_others() -> None:
         stage.join(worker, pilot=pilot, cores=2.0)
     withdraw(stage, withdrawn)
     stage.tell(
-        i.PilotGone(worked, True, "ended"),
-        i.PilotGone(refused, False, "was refused: invalid partition", cause=REFUSED),
-        i.PilotGone(late, True, "its time was over (TIMEOUT)", cause=EXPIRED),
-        i.PilotGone(withdrawn, True, "cancelled", cause=CANCELLED),
-        i.PilotGone(lost, False, "NODE_FAIL", cause=DIED),
-        i.PilotGone(never, False, "ended before its agent joined (TIMEOUT)", cause=EXPIRED),
-        i.PilotGone(odd, True, "was not there"),
+        i.PilotEndReported(worked, True, "ended"),
+        i.PilotEndReported(refused, False, "was refused: invalid partition", cause=REFUSED),
+        i.PilotEndReported(late, True, "its time was over (TIMEOUT)", cause=EXPIRED),
+        i.PilotEndReported(withdrawn, True, "cancelled", cause=CANCELLED),
+        i.PilotEndReported(lost, False, "NODE_FAIL", cause=DIED),
+        i.PilotEndReported(never, False, "ended before its agent joined (TIMEOUT)", cause=EXPIRED),
+        i.PilotEndReported(odd, True, "was not there"),
     )
     told = {pilot: stage.ask("why", pilot=pilot) for pilot in (worked, refused, late, withdrawn, lost, never, odd)}
     assert {answer["state"] for answer in told.values()} == {"ended"}
@@ -57,7 +57,7 @@ def test_how_a_pilot_ended_is_told_of_itself_and_not_of_others() -> None:
         "was withdrawn while queued",
         "failed after its agent had joined: NODE_FAIL",
         "ended before its agent joined (TIMEOUT)",
-        "has ended; the reason is unknown",
+        "ended; how is not known",
     ]
     assert told[refused]["end"] == {"kind": FAILED, "cause": REFUSED, "reason": "was refused: invalid partition"}
     assert told[refused]["reasons"][0]["commands"][0] == "pilotfish site set pond queue=QUEUE"

@@ -125,7 +125,7 @@ def test_where_all_queues_are_long_nobody_is_replaced() -> None:
 
 
 def test_replicas_go_to_sites_that_have_none_of_them() -> None:
-    members = [queued("dead", 9000, id="root"), queued("b", 5000, instead_of="root")]
+    members = [queued("dead", 9000, id="root"), queued("b", 5000, replica_of="root")]
     sites = [view("dead", members[:1]), view("b", members[1:]), good("quick", 30)]
     assert [(wish.site, wish.replaces) for wish in wishes(DemandFactory().propose(prospect(sites)))] == [("quick", "root")]
     assert not wishes(DemandFactory().propose(prospect(sites[:2])))
@@ -147,13 +147,13 @@ def test_where_all_queues_are_silent_they_are_filled_little_by_little() -> None:
 
 
 def test_a_replica_may_itself_be_replaced_when_the_first_one_is_gone() -> None:
-    left = queued("b", 5000, instead_of="root")
+    left = queued("b", 5000, replica_of="root")
     (wish,) = wishes(DemandFactory().propose(prospect([view("b", [left]), good("quick", 30)])))
     assert wish.replaces == "root"
 
 
 def test_the_first_to_start_has_the_others_cancelled_and_only_who_waited_longer_was_outrun() -> None:
-    first, second, third = queued("a", 900, id="root"), pilot("b", age_s=500, instead_of="root"), queued("c", 100, instead_of="root")
+    first, second, third = queued("a", 900, id="root"), pilot("b", age_s=500, replica_of="root"), queued("c", 100, replica_of="root")
     gone = withdrawals(DemandFactory().propose(prospect([view("a", [first]), view("b", [second]), view("c", [third])])))
     assert [(one.pilot, one.cause) for one in gone] == [("root", OUTRUN), (third.id, RELIEVED)]
     assert f"{second.id} at b started first" in gone[0].reason

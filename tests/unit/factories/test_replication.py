@@ -28,7 +28,7 @@ def test_who_has_waited_too_long_is_not() -> None:
 
 
 def test_a_group_is_counted_once_and_on_as_long_as_one_of_it_may_start() -> None:
-    outlook, _ = look(view("a", [queued("a", 5000, id="root")]), view("b", [queued("b", 10, instead_of="root")]))
+    outlook, _ = look(view("a", [queued("a", 5000, id="root")]), view("b", [queued("b", 10, replica_of="root")]))
     assert (outlook.hopeful, outlook.hopeless) == (1, [])
 
 

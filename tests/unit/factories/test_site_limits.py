@@ -175,7 +175,7 @@ def test_a_replacement_is_as_large_as_the_work_needs_not_as_the_pilot_was() -> N
     waiting = queued("a")
     seen = prospect([view("a", [waiting]), view("b", cores=2)])
     waiting.size = PilotSize(cores=64)
-    seen.demand.awaited[waiting.id] = PilotSize(cores=2)
+    seen.demand.needed[waiting.id] = PilotSize(cores=2)
     round_ = ProposalRound(seen)
     assert round_.wish_instead("b", waiting, "it waits")
     (wish,) = wishes(round_.proposals)

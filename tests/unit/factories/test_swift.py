@@ -255,7 +255,7 @@ def test_the_best_score_is_always_chosen_if_so_wished() -> None:
 
 
 def test_no_more_than_a_given_number_in_all_replicas_not_counted() -> None:
-    there = [pilot("a"), queued("a", id="root"), queued("a", instead_of="root")]
+    there = [pilot("a"), queued("a", id="root"), queued("a", replica_of="root")]
     assert len(wishes(swift(workers=4).propose(prospect([view("a", there), view("b")], 50)))) == 2
 
 
@@ -282,18 +282,18 @@ def test_before_that_time_there_is_none_and_it_looks_again_then() -> None:
 def test_the_next_replica_waits_as_long_again_and_goes_to_a_third_site() -> None:
     stuck = queued("a", 2000, id="root")
     for age, expected in ((899.0, 0), (900.0, 1)):
-        sites = [view("a", [stuck]), view("b", [queued("b", age, instead_of="root")]), view("c")]
+        sites = [view("a", [stuck]), view("b", [queued("b", age, replica_of="root")]), view("c")]
         made = wishes(swift(replication_min_queue_s=900).propose(prospect(sites)))
         assert [(wish.site, wish.replaces) for wish in made] == [("c", "root")] * expected
 
 
 def test_there_are_no_more_replicas_than_the_limit() -> None:
-    sites = [view("a", [queued("a", 2000, id="root")]), view("b", [queued("b", 1000, instead_of="root")]), view("c")]
+    sites = [view("a", [queued("a", 2000, id="root")]), view("b", [queued("b", 1000, replica_of="root")]), view("c")]
     assert not wishes(swift(replication_limit=1).propose(prospect(sites)))
 
 
 def test_at_the_limit_the_youngest_is_given_up_when_all_have_waited_too_long_so_that_another_site_can_be_tried() -> None:
-    old, young = queued("a", 9000, id="root"), queued("b", 8000, instead_of="root")
+    old, young = queued("a", 9000, id="root"), queued("b", 8000, replica_of="root")
     proposals = swift(replication_limit=1).propose(prospect([view("a", [old]), view("b", [young]), view("c")]))
     assert [(one.pilot, one.cause) for one in withdrawals(proposals)] == [(young.id, OVERDUE)] and not wishes(proposals)
 
@@ -307,7 +307,7 @@ def test_without_replication_a_pilot_that_waits_too_long_is_given_up() -> None:
 
 
 def test_the_first_to_start_cancels_the_others() -> None:
-    old, active, young = queued("a", 900, id="root"), pilot("b", age_s=500, instead_of="root"), queued("c", 100, instead_of="root")
+    old, active, young = queued("a", 900, id="root"), pilot("b", age_s=500, replica_of="root"), queued("c", 100, replica_of="root")
     gone = withdrawals(swift().propose(prospect([view("a", [old]), view("b", [active]), view("c", [young])])))
     assert [(one.pilot, one.cause) for one in gone] == [("root", OUTRUN), (young.id, RELIEVED)]
 

@@ -69,7 +69,7 @@ def test_where_pilots_shall_stay_they_do(about: dict[str, Any], tasks: int) -> N
 def test_one_that_a_person_asked_for_stays_and_a_number_that_was_fixed_for_work_that_is_over_does_not_count() -> None:
     made, workers = idler(1e5)
     assert sent_home(seen(view("pond", [made], wanted=1), workers))[0] == [made.id]
-    made.by_hand = True
+    made.by_user = True
     assert sent_home(seen(view("pond", [made], wanted=1), workers))[0] == []
 
 

@@ -264,7 +264,7 @@ def test_pilots_wait_for_a_ticket_and_go_when_it_is_there(tmp_path: Path, monkey
         assert desk.places == desk.submitted == 0
         desk.left_s = 3600.0
         await eventually(lambda: accepted(told) == ["hpc-1"], "it is submitted")
-        assert not any(isinstance(item, i.PilotGone) for item in told)
+        assert not any(isinstance(item, i.PilotEndReported) for item in told)
         assert [item for item in told if isinstance(item, i.SiteReachability)][-1].trouble == ""
 
     run(test, monkeypatch)
@@ -282,7 +282,7 @@ def test_a_refusal_for_want_of_a_ticket_is_no_refusal(tmp_path: Path, monkeypatc
         await eventually(lambda: desk.asked, "it was looked at")
         desk.left_s = None
         await eventually(lambda: desk.submitted and desk.asked > 1, "it was refused, and looked at again")
-        assert not any(isinstance(item, i.PilotGone) for item in told)
+        assert not any(isinstance(item, i.PilotEndReported) for item in told)
         desk.left_s = 3600.0
         await eventually(lambda: accepted(told) == ["hpc-1"], "it is submitted")
 
@@ -298,7 +298,7 @@ def test_a_refusal_is_told_even_if_nobody_can_look_at_tickets(tmp_path: Path, mo
         desk, told = Desk(), list[i.Input]()
         desk.needs_ticket, desk.left_s = True, None
         controller_of(desk, told, tmp_path).submit("hpc-1", PilotSize())
-        await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == REFUSED for item in told), "it is refused")
+        await eventually(lambda: any(isinstance(item, i.PilotEndReported) and item.cause == REFUSED for item in told), "it is refused")
 
     run(test, monkeypatch)
 
@@ -311,7 +311,7 @@ def test_a_pilot_that_waits_for_a_ticket_can_be_cancelled(tmp_path: Path, monkey
         controller.submit("hpc-1", PilotSize())
         await eventually(lambda: any(isinstance(item, i.SiteReachability) for item in told), "it says why it waits")
         controller.cancel("hpc-1")
-        await eventually(lambda: any(isinstance(item, i.PilotGone) and item.cause == CANCELLED for item in told), "it is gone")
+        await eventually(lambda: any(isinstance(item, i.PilotEndReported) and item.cause == CANCELLED for item in told), "it is gone")
         assert i.CredentialsSeen("hpc", ()) in told
 
     run(test, monkeypatch)
@@ -334,14 +334,14 @@ def test_status_warns_in_time_and_why_names_the_command() -> None:
     assert see(i.CredentialSeen("Kerberos ticket", 2400.0, 3600.0, "kinit")) == [
         ("site hpc: its Kerberos ticket ends in 40 min", ["kinit"])
     ]
-    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUERIES["sites"](stage.machine, {})[-1]["trouble"] == ""
     stage.tell(after_s=2700.0)
-    row = queries.QUESTIONS["sites"](stage.machine, {})[-1]
+    row = queries.QUERIES["sites"](stage.machine, {})[-1]
     assert (row["trouble"], row["reason"]["commands"]) == ("its Kerberos ticket ended 5 min ago", ["kinit"])
-    reasons = task_reasons.why_task(stage.machine, task)["reasons"]
+    reasons = task_reasons.explain_task(stage.machine, task)["reasons"]
     assert ("site-trouble", ["kinit"]) in [(reason["code"], reason["commands"]) for reason in reasons]
     assert see() == []
-    assert queries.QUESTIONS["sites"](stage.machine, {})[-1]["trouble"] == ""
+    assert queries.QUERIES["sites"](stage.machine, {})[-1]["trouble"] == ""
 
 
 @pytest.mark.parametrize(("written", "hint"), [("kerberros", "kerberos, x509, ssh-certificate, token"), ("ssh-certificate", "id_ed25519")])

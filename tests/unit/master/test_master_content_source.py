@@ -55,9 +55,9 @@ class Stage:
             workers={name: SimpleNamespace(id=name, site="pond") for name in names},
             sites={"pond": SimpleNamespace(site=SimpleNamespace(transfers=transfers))},
         )
-        presence = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
+        connections = {name: SimpleNamespace(peer=[name, ["127.0.0.1", 1]]) for name in names}
         pool: Any = SimpleNamespace(contents=directory / "contents", cache=directory / "cache")
-        machine: Any = Guarded(SimpleNamespace(state=state, presence=presence))
+        machine: Any = Guarded(SimpleNamespace(state=state, connections=connections))
         self.told: list[i.Input] = []
         self.calls = LoopCalls(schedule or (lambda act: act()))
         meter = LinkMeter(lambda asker: "pond", lambda: None)
@@ -110,12 +110,12 @@ def test_the_room_that_the_journal_needs_is_not_promised_to_several(tmp_path: Pa
     with pytest.raises(NoSpace, match="2 MiB do not fit"):
         stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
     (told,) = stage.told
-    assert isinstance(told, i.HomeRoomChanged) and "2 MiB do not fit" in told.problem
+    assert isinstance(told, i.OutputSpaceChanged) and "2 MiB do not fit" in told.problem
     first.close()
     second = stage.shelf.incoming("w1", "cd" * 32, 2 * MIB)
     assert second is not None
     second.close()
-    assert stage.told[1:] == [i.HomeRoomChanged("")], "once, not for every file"
+    assert stage.told[1:] == [i.OutputSpaceChanged("")], "once, not for every file"
 
 
 def test_a_file_that_was_changed_or_is_gone_is_absent_and_its_person_to_blame(tmp_path: Path) -> None:

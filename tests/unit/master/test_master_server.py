@@ -94,7 +94,7 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
         master._received(link, m.Open("uid", RunOptions()), memoryview(b""))
         master._received(link, m.Ask(1, "pause", {"run": 1}), memoryview(b""))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(client_messages.KNOWN, "pause", Mock(side_effect=IllegalTransition("a bug")))
+            patch.setitem(client_messages.ANSWERS, "pause", Mock(side_effect=IllegalTransition("a bug")))
             master._turn()
         master._die.assert_called_once_with()
         master.journal.append.assert_not_called()

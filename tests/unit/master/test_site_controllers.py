@@ -105,8 +105,8 @@ class Harbour:
     def jobs(self) -> dict[str, str]:
         return {item.pilot: item.job for item in self.told if isinstance(item, i.PilotAccepted)}
 
-    def gone(self) -> dict[str, i.PilotGone]:
-        return {item.pilot: item for item in self.told if isinstance(item, i.PilotGone)}
+    def gone(self) -> dict[str, i.PilotEndReported]:
+        return {item.pilot: item for item in self.told if isinstance(item, i.PilotEndReported)}
 
     def order_files(self) -> list[str]:
         return [batch.tag for batch in BatchRegistry(self.pool.directory / "orders").all()]

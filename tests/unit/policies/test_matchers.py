@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilotfish.core.state import AttemptLosses, Task
+from pilotfish.core.state import FailureCounts, Task
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.matchers import MOST_TASKS, prefer
 from tests.support.policy_stage import Idle
@@ -85,8 +85,8 @@ def test_a_worker_where_it_failed_is_not_preferred() -> None:
     stage = Idle()
     (task,) = stage.need({"x": 100})
     stage.enter("w", holds=["x"])
-    task.troubles = AttemptLosses()
-    task.troubles.avoid = "w"
+    task.failure_counts = FailureCounts()
+    task.failure_counts.avoid = "w"
     assert preferred(stage) == {}
 
 

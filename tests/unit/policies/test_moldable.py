@@ -123,7 +123,7 @@ def test_people_are_shown_what_was_learnt() -> None:
     bench = Bench(HALF, cores=16.0, count=20)
     for _ in range(12):
         bench.step()
-    rows = queries.QUESTIONS["forecasts"](bench.machine, {})["forecasts"]
+    rows = queries.QUERIES["forecasts"](bench.machine, {})["forecasts"]
     shown = {row["what"].partition(" on ")[2]: row["forecast"] for row in rows if " on " in row["what"]}
     assert shown == {f"{n} core{'s' * (n > 1)}": pytest.approx(HALF.seconds(n)) for n in (1, 3, 8)}
 

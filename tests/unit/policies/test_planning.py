@@ -9,7 +9,7 @@ import pytest
 from pilotfish import plugins
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.policy_interface import AssignmentProposal
-from pilotfish.core.state import AttemptLosses, Worker
+from pilotfish.core.state import FailureCounts, Worker
 from pilotfish.model import inputs as i
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import DONE
@@ -97,7 +97,7 @@ def test_who_may_not_run_it_is_not_planned_for() -> None:
     stage.need(*[{}] * 3)
     for state in (stage.machine.state, stage.shadow):
         for shape in state.ready:
-            shape.lacking["near"] = shape.lacking["far"] = None
+            shape.no_directory_sites["near"] = shape.no_directory_sites["far"] = None
     assert set(stage.given(Dispatcher(PlannedMatcher("min-min")))) == {"odd"}
 
 
@@ -172,8 +172,8 @@ def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
     stage = Idle()
     stage.enter("a")
     (task,) = stage.need({})
-    task.troubles = AttemptLosses()
-    task.troubles.avoid = "a"
+    task.failure_counts = FailureCounts()
+    task.failure_counts.avoid = "a"
     (proposal,) = Dispatcher(PlannedMatcher("min-min")).propose(stage.outlook())
     assert proposal.worker.id == "a"
 

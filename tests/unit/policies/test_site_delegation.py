@@ -9,7 +9,7 @@ from pilotfish.policies.site_delegation import AHEAD_S, LEAST, call_back, lend
 from tests.support.policy_stage import Idle
 
 
-def lent(stage: Idle, *sites: list[Worker]) -> dict[str, list[Task]]:
+def delegated(stage: Idle, *sites: list[Worker]) -> dict[str, list[Task]]:
     """To the first of each site."""
     loans = lend(stage.outlook([(workers[0], workers) for workers in sites]), stage.shapes())
     assert all(isinstance(loan, DelegationProposal) for loan in loans)
@@ -29,7 +29,7 @@ def know(stage: Idle, seconds: float) -> None:
 def test_a_site_is_lent_what_can_begin_at_once_and_a_little_more() -> None:
     stage = Idle()
     tasks = stage.need(*[{}] * 100)
-    assert lent(stage, site(stage, "a", 5, cores=4.0)) == {"a0": tasks[: 20 + LEAST]}, "the oldest"
+    assert delegated(stage, site(stage, "a", 5, cores=4.0)) == {"a0": tasks[: 20 + LEAST]}, "the oldest"
 
 
 def test_of_short_tasks_it_is_lent_as_many_again_and_of_long_ones_no_more_than_need_be() -> None:
@@ -39,7 +39,7 @@ def test_of_short_tasks_it_is_lent_as_many_again_and_of_long_ones_no_more_than_n
         stage.need(*[{}] * 500)
         workers = site(stage, "a", 100)
         know(stage, seconds)
-        counts.append(len(lent(stage, workers)["a0"]))
+        counts.append(len(delegated(stage, workers)["a0"]))
     assert counts == [200, 200, 110]
 
 
@@ -49,38 +49,38 @@ def test_a_busy_site_is_lent_only_what_is_to_follow() -> None:
     workers = site(stage, "a", 3)
     for worker in workers:
         worker.free = dict.fromkeys(worker.free, 0)
-    assert len(lent(stage, workers)["a0"]) == LEAST
+    assert len(delegated(stage, workers)["a0"]) == LEAST
 
 
 def test_it_is_lent_no_more_than_that_in_all() -> None:
     stage = Idle()
     tasks = stage.need(*[{}] * 100)
     workers = site(stage, "a", 20)
-    workers[0].lent = dict.fromkeys(tasks[:5])
-    assert len(lent(stage, workers)["a0"]) == 20 + LEAST - 5
-    workers[0].lent = dict.fromkeys(tasks[: 20 + LEAST])
-    assert lent(stage, workers) == {}
+    workers[0].delegated = dict.fromkeys(tasks[:5])
+    assert len(delegated(stage, workers)["a0"]) == 20 + LEAST - 5
+    workers[0].delegated = dict.fromkeys(tasks[: 20 + LEAST])
+    assert delegated(stage, workers) == {}
 
 
 def test_tasks_whose_inputs_can_be_had_anywhere_count_like_those_without() -> None:
     stage = Idle()
     tasks = stage.need(*[{"input": 10}] * 100)
     workers = site(stage, "a", 20)
-    workers[0].lent = dict.fromkeys(tasks[:5])
-    assert len(lent(stage, workers)["a0"]) == 20 + LEAST - 5
+    workers[0].delegated = dict.fromkeys(tasks[:5])
+    assert len(delegated(stage, workers)["a0"]) == 20 + LEAST - 5
 
 
 def test_no_task_is_lent_to_two_sites() -> None:
     stage = Idle()
     stage.need(*[{}] * 20)
-    found = lent(stage, site(stage, "a", 8), site(stage, "b", 8))
+    found = delegated(stage, site(stage, "a", 8), site(stage, "b", 8))
     assert not set(found["a0"]) & set(found["b0"])
 
 
 def test_no_site_is_lent_what_it_cannot_begin_while_another_one_is_idle() -> None:
     stage = Idle()
     stage.need(*[{}] * 12)
-    found = lent(stage, site(stage, "a", 8), site(stage, "b", 8))
+    found = delegated(stage, site(stage, "a", 8), site(stage, "b", 8))
     assert {name: len(tasks) for name, tasks in found.items()} == {"a0": 8, "b0": 4}
 
 
@@ -89,14 +89,14 @@ def test_what_nobody_at_the_site_could_run_is_not_lent_to_it() -> None:
     stage.need({}, spec=TaskSpec("python", request=Request(8.0)))
     (task,) = stage.need({}, spec=TaskSpec("python", requirement='kind == "wet"'))
     dry, wet = site(stage, "dry", 3, kind="dry"), site(stage, "wet", 3, kind="wet")
-    assert lent(stage, dry, wet) == {"wet0": [task]}
+    assert delegated(stage, dry, wet) == {"wet0": [task]}
 
 
 def test_one_worker_that_could_run_it_is_enough() -> None:
     stage = Idle()
     (task,) = stage.need({}, spec=TaskSpec("python", request=Request(8.0)))
     workers = [*site(stage, "a", 3), stage.enter("large", cores=8.0)]
-    assert lent(stage, workers) == {"a0": [task]}
+    assert delegated(stage, workers) == {"a0": [task]}
 
 
 def test_shapes_are_lent_in_the_order_in_which_they_are_given() -> None:
@@ -111,7 +111,7 @@ def test_shapes_are_lent_in_the_order_in_which_they_are_given() -> None:
 
 def test_without_tasks_nothing_is_lent() -> None:
     stage = Idle()
-    assert lent(stage, site(stage, "a", 2)) == {}
+    assert delegated(stage, site(stage, "a", 2)) == {}
 
 
 # --- at the end -----------------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_half_of_what_waits_at_one_site_is_called_back_for_another_that_is_idle(
         worker.free = dict.fromkeys(worker.free, 0)
     for task in tasks:
         task.attempt = 1
-    a[0].lent = dict.fromkeys(tasks)
+    a[0].delegated = dict.fromkeys(tasks)
     assert end(stage, a, b) == ("a0", 4)
 
 
@@ -143,7 +143,7 @@ def test_what_came_back_once_does_not_come_back_again() -> None:
     a, b = site(stage, "a", 2), site(stage, "b", 2)
     for task in tasks:
         task.attempt = 2
-    a[0].lent = dict.fromkeys(tasks)
+    a[0].delegated = dict.fromkeys(tasks)
     assert end(stage, a, b) == ("", 0)
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_called_back_while_there_is_something_else_to_do() -> None:
     stage = Idle()
     tasks = stage.need(*[{}] * 8)
     a, b = site(stage, "a", 2), site(stage, "b", 2)
-    a[0].lent = dict.fromkeys(tasks)
+    a[0].delegated = dict.fromkeys(tasks)
     assert call_back(stage.outlook([(a[0], a), (b[0], b)])) is None
 
 
@@ -162,5 +162,5 @@ def test_nothing_is_called_back_if_nobody_is_idle() -> None:
     for worker in (*a, *b):
         worker.free = dict.fromkeys(worker.free, 0)
         worker.active = dict.fromkeys(tasks[:1], ())
-    a[0].lent = dict.fromkeys(tasks[1:])
+    a[0].delegated = dict.fromkeys(tasks[1:])
     assert end(stage, a, b) == ("", 0)

@@ -37,7 +37,7 @@ class Tail(Stage):
             return seconds.get(worker.id)
 
         self.fifo.duplication = Speculation(stealing, expects)
-        self.machine.stirred = True
+        self.machine.decide_again = True
         self.tell()
 
     def pass_time(self, seconds: float) -> None:
@@ -45,7 +45,7 @@ class Tail(Stage):
 
     @property
     def copies(self) -> dict[str, int]:
-        placed = [twin.worker.id for twin in self.machine.state.twins.values() if twin.worker is not None]
+        placed = [copy.worker.id for copy in self.machine.state.copies.values() if copy.worker is not None]
         return {worker: placed.count(worker) for worker in placed}
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_said_of_tasks_of_which_little_is_known() -> None:
     stage.started(slow, second)
     stage.join("idle")
     stage.wait(100.0, quietly=False)
-    assert not stage.machine.state.twins
+    assert not stage.machine.state.copies
 
 
 def test_what_is_ready_goes_first() -> None:
@@ -128,7 +128,7 @@ def test_one_that_fits_nowhere_else_does_not_keep_others_from_their_copies() -> 
     stage.machine.state.workers["wide"].started[large[3]] -= 50.0
     stage.shadow.workers["wide"].started[stage.shadow.task(large[3].id)] -= 50.0
     stage.pass_time(LATE * USUAL_S + LOOK_S)
-    assert stage.straggler in stage.machine.state.twins
+    assert stage.straggler in stage.machine.state.copies
 
 
 def test_a_paused_run_gets_copies_when_it_goes_on() -> None:
@@ -184,16 +184,16 @@ def test_a_worker_that_fails_tasks_gets_no_copies() -> None:
 
 def test_a_pool_in_which_nobody_speculates_is_not_woken_for_it() -> None:
     stage = Tail(speculate=None)
-    assert stage.fifo.duplication.next_look_at(stage.machine._outlook()) is None
+    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is None
     stage = Tail()
-    assert stage.fifo.duplication.next_look_at(stage.machine._outlook()) is not None
+    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is not None
 
 
 @pytest.mark.parametrize("expects", [None, lambda state, task, worker: 50.0], ids=["no forecast", "forecast"])
 def test_what_began_a_moment_ago_gets_no_copy(expects: Expects | None) -> None:
     duplication = Speculation(True, expects)
     stage = Tail()
-    proposals: list[CopyProposal] = duplication.propose(stage.machine._outlook())
+    proposals: list[CopyProposal] = duplication.propose(stage.machine._policy_view())
     assert not proposals
 
 

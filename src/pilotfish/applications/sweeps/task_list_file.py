@@ -25,8 +25,8 @@ from pilotfish.applications.dependency_order import DependencyCycle, in_order
 from pilotfish.applications.sweeps.sweep import check_count
 from pilotfish.applications.sweeps.tables import existing_file, text_of
 from pilotfish.errors import BadInput, did_you_mean
-from pilotfish.model.contents import AwaitedFile
-from pilotfish.model.task import LEAST_COST, MOST_COST
+from pilotfish.model.contents import ExpectedFile
+from pilotfish.model.task import MAX_COST, MIN_COST
 
 FIELDS = ("in", "out", "cost", "id", "after")
 
@@ -62,7 +62,7 @@ class TaskFile:
         """Intermediate files: one task produces them, another needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
-    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+    def awaited(self, place: int) -> tuple[ExpectedFile, ...]:
         """Returns the intermediate files that a task needs."""
         return self.flow.awaited[place] if self.flow is not None else ()
 
@@ -161,8 +161,8 @@ def _cost(text: str, where: str) -> float:
         cost = float(text)
     except ValueError:
         cost = math.nan
-    if not LEAST_COST <= cost <= MOST_COST:
-        bounds = f"from {LEAST_COST:g} to {MOST_COST:g}"
+    if not MIN_COST <= cost <= MAX_COST:
+        bounds = f"from {MIN_COST:g} to {MAX_COST:g}"
         raise BadInput(f"{where}: cost={text} is not a number {bounds}", "Write how long it takes compared with the other tasks: cost=2.5")
     return cost
 
@@ -180,7 +180,7 @@ class TaskFlow:
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
     """Intermediate files: one task produces them, another needs them."""
-    awaited: tuple[tuple[AwaitedFile, ...], ...]
+    awaited: tuple[tuple[ExpectedFile, ...], ...]
     """Files of other tasks that each task in that order needs."""
 
 
@@ -243,9 +243,9 @@ class DependencyBuilder:
             what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
             raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
         places = {index: place for place, index in enumerate(order)}
-        awaited: list[list[AwaitedFile]] = [[] for _ in order]
+        awaited: list[list[ExpectedFile]] = [[] for _ in order]
         for (index, name), maker in files.items():
-            awaited[places[index]].append(AwaitedFile(places[maker], name, name))
+            awaited[places[index]].append(ExpectedFile(places[maker], name, name))
         return TaskFlow(
             tuple(order),
             tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order),

@@ -63,7 +63,7 @@ def rows_as_written() -> list[Row]:
 def _row(name: str, backend: str, state: str, via: str = "") -> Row:
     reason = {"code": "ready", "text": f"site {name} is ready", "commands": ["pilotfish sites"]}
     if state == "paused":
-        text = f"site {name} is paused: it gets no new pilots until it is resumed"
+        text = f"site {name} is paused: it gets no new pilots until a user resumes it"
         reason = {"code": "site-paused", "text": text, "commands": [f"pilotfish site resume {name}"]}
     nothing: Row = {"reason": reason, "used": False, "wanted": None, "held": "", "trouble": "", "last_bad": "", "credentials": []}
     nothing |= {"waiting": 0, "active": 0, "workers": 0}

@@ -17,38 +17,38 @@ from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import DIGEST, AwaitedFile, Content
+from pilotfish.model.contents import DIGEST, Content, ExpectedFile
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import LEAST_COST, MEMORY, MOST_COST, Payload, StoredPayload, TaskSpec
+from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec
 from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-APPLICATION_BACK_S = 1.0
+APPLICATION_RESTART_S = 1.0
 """Seconds until the process of an application is restarted after it died; starting takes about as long."""
-MOST = 1e15
+MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
-MOST_COUNT = 1_000_000_000
+MAX_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
 """Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it reaches the
 host, which ends the master, and the next one starts from the journal.
 """
-UNTOLD = -1
+NO_QUERY = -1
 """Query number of a problem that answers no query."""
-MOST_REQUEST = 100
+MAX_REQUEST = 100
 PEEK_S = 10.0
 """Seconds that a worker has to send the output of a running task."""
 
 
-def hear(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
-    machine.audience.links.setdefault(link, {})
-    query = message.query if isinstance(message, m.Ask) else UNTOLD
+def handle(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
+    machine.subscriptions.links.setdefault(link, {})
+    query = message.query if isinstance(message, m.Ask) else NO_QUERY
     before = len(machine.facts), len(machine.effects)
     try:
-        _HEAR[type(message)](machine, link, message, payloads)
+        _HANDLERS[type(message)](machine, link, message, payloads)
     except REFUSALS as problem:
         if (len(machine.facts), len(machine.effects)) != before:
             raise IllegalTransition(f"{message} was refused after something had been done for it") from problem
@@ -76,16 +76,16 @@ def _open(machine: Machine, link: int, message: m.Open, payloads: list[Payload])
         machine.record(f.RunOpened(number, message.uid, message.options))
         if message.options.application:
             machine.effects.append(e.StartApplication(number, message.uid, message.options.application))
-            author_gone(machine, state.runs[number])
+            author_disconnected(machine, state.runs[number])
     run = state.runs[number]
     if message.feeds:
-        machine.audience.authors[number] = link
+        machine.subscriptions.authors[number] = link
     machine.send(link, m.Opened(run.uid, number, len(run.tasks), len(run.specs), run.advanced))
 
 
 def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    machine.audience.authors[run.id] = link
+    machine.subscriptions.authors[run.id] = link
     codes, inputs = payloads[: len(message.specs)], payloads[len(message.specs) :]
     known_specs, known = len(run.specs) - message.first_spec, len(run.tasks) - message.first
     if known_specs < 0 or known < 0:
@@ -93,7 +93,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
-    awaited = _read_awaited(run, message, known, deps)
+    expected = _read_awaited(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
@@ -102,16 +102,16 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         machine.release_payload(payload)
     if specs:
         machine.record(f.SpecsAdded(run.id, len(run.specs), specs))
-        agent_messages.find_again(machine, (content.digest for spec in specs for content in spec.contents))
+        agent_messages.record_known_holders(machine, (content.digest for spec in specs for content in spec.contents))
     if message.tasks[known:]:
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
         numbers = [spec for spec, _ in message.tasks[known:]]
-        needed = deps, contents, message.costs[known:], awaited
+        needed = deps, contents, message.costs[known:], expected
         machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
-        agent_messages.find_again(machine, (content.digest for wanted in contents.values() for content in wanted))
+        agent_messages.record_known_holders(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         if hopeless:
-            machine.after_bad_end([run.tasks[index] for index in hopeless])
+            machine.after_failure([run.tasks[index] for index in hopeless])
     if message.advance > run.advanced:
         machine.record(f.ApplicationAdvanced(run.id, message.advance))
     machine.send(link, m.Accepted(run.id, len(run.tasks)))
@@ -120,7 +120,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
 def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
         raise BadInput(f"run {run.id} is closed ({run.closed}): it accepts no more tasks", "open another run")
-    if machine.space_full:
+    if machine.journal_full:
         raise JournalFull(
             "the disk of the journal is full: no new tasks can be taken", "free some space; known tasks continue automatically"
         )
@@ -128,10 +128,10 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
     for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
-        if not 0 <= amount <= MOST:
+        if not 0 <= amount <= MAX_AMOUNT:
             shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
-            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MOST) if name == MEMORY else f'{MOST:g}'}")
-    if not 1 <= spec.request.nodes <= MOST_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
+            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MAX_AMOUNT) if name == MEMORY else f'{MAX_AMOUNT:g}'}")
+    if not 1 <= spec.request.nodes <= MAX_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
         raise BadInput(f"a task asks for {spec.request.nodes} nodes", "ask for 1 or more, and for a fixed number of cores on each")
     for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
         try:
@@ -139,15 +139,15 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         except BadExpression as problem:
             raise BadInput(f"{name}: {problem}", "see docs/reference/expressions.md") from problem
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
-        if not -MOST_COUNT <= count <= MOST_COUNT:
-            raise BadInput(f"{name} is {count}", f"choose a number up to {MOST_COUNT}")
+        if not -MAX_COUNT <= count <= MAX_COUNT:
+            raise BadInput(f"{name} is {count}", f"choose a number up to {MAX_COUNT}")
     return msgspec.structs.replace(spec, code=code)
 
 
 def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
     for content in contents:
         known = machine.state.contents.get(content.digest)
-        if not DIGEST.match(content.digest) or not 0 <= content.size <= MOST or (known is not None and known.size != content.size):
+        if not DIGEST.match(content.digest) or not 0 <= content.size <= MAX_AMOUNT or (known is not None and known.size != content.size):
             raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
         if known is None and not content.path:
             raise BadInput(f"no worker has the content {content.digest}", "give the path of the file, or the file that a task has made")
@@ -160,9 +160,9 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
     if message.costs and len(message.costs) != len(message.tasks):
         raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
-    if not all(LEAST_COST <= cost <= MOST_COST for cost in message.costs):
-        wrong = next(cost for cost in message.costs if not LEAST_COST <= cost <= MOST_COST)
-        raise BadInput(f"cost: {wrong:g} is not between {LEAST_COST:g} and {MOST_COST:g}", "give its duration relative to the other tasks")
+    if not all(MIN_COST <= cost <= MAX_COST for cost in message.costs):
+        wrong = next(cost for cost in message.costs if not MIN_COST <= cost <= MAX_COST)
+        raise BadInput(f"cost: {wrong:g} is not between {MIN_COST:g} and {MAX_COST:g}", "give its duration relative to the other tasks")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
@@ -179,10 +179,10 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     return deps
 
 
-def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[AwaitedFile, ...]]:
+def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
     """Check files that earlier tasks will leave for the new tasks, and add these tasks to the dependencies."""
-    found: dict[int, tuple[AwaitedFile, ...]] = {}
-    for offset, files in message.awaited.items():
+    found: dict[int, tuple[ExpectedFile, ...]] = {}
+    for offset, files in message.expected_files.items():
         index = message.first + offset
         if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
             raise BadInput(f"task {run.id}.{index} expects files of tasks that are not before it", "a task may need earlier tasks only")
@@ -207,15 +207,15 @@ def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload
     run = _run(machine, message.run)
     # After journal damage, the order of endings differs from what clients have counted.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
-    machine.audience.links[link][run.id] = Subscription(cursor, message.payloads)
+    machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
 
 def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
     count = min(message.count, len(run.ended))
-    if not run.options.owned or count <= run.taken:
+    if not run.options.owned or count <= run.outputs_taken:
         return
-    for index in run.ended[run.taken : count]:
+    for index in run.ended[run.outputs_taken : count]:
         machine.release_payload(run.tasks[index].output)
     machine.record(f.OutputsTaken(run.id, count))
 
@@ -224,8 +224,8 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    if message.kind not in KNOWN:
-        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(KNOWN))}")
+    if message.kind not in ANSWERS:
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     answer = _answer_once(machine, message)
     if isinstance(answer, queries.PayloadAnswer):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
@@ -233,19 +233,19 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
         machine.send(link, m.Answer(message.query, answer))
 
 
-KNOWN: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUESTIONS, **pool_commands.COMMANDS, **site_events.COMMANDS}
+ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIES, **pool_commands.COMMANDS, **site_events.COMMANDS}
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
     """Carry out a request once. A client that lost the answer asks again and gets the first answer. A request that recorded no facts
     changed nothing and may run again.
     """
-    if len(message.request) > MOST_REQUEST:
-        raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MOST_REQUEST}")
+    if len(message.request) > MAX_REQUEST:
+        raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
     if message.request in machine.state.answers:
         return machine.state.answers[message.request]
     before = len(machine.facts)
-    answer = KNOWN[message.kind](machine, message.arguments)
+    answer = ANSWERS[message.kind](machine, message.arguments)
     if message.request and len(machine.facts) > before:
         machine.record(f.RequestAnswered(message.request, answer))
     return answer
@@ -255,19 +255,19 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Ask the worker that runs the task for its output so far. The reply is passed to the client later."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
-    presence = machine.presence.get(task.worker.id) if task.worker is not None else None
-    if presence is None or presence.link is None:
+    to_worker = machine.link_of(task.worker.id) if task.worker is not None else None
+    if to_worker is None:
         machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
         return
-    audience = machine.audience
-    audience.next_peek += 1
-    audience.peeks[audience.next_peek] = (link, message.query)
-    machine.send(presence.link, m.Peek(audience.next_peek, task.id, task.attempt, stream, offset))
-    machine.set_timer(machine.now + PEEK_S, "peek", str(audience.next_peek))
+    subscriptions = machine.subscriptions
+    subscriptions.next_peek += 1
+    subscriptions.peeks[subscriptions.next_peek] = (link, message.query)
+    machine.send(to_worker, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
+    machine.set_timer(machine.now + PEEK_S, "peek", str(subscriptions.next_peek))
 
 
 def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
-    link, query = machine.audience.peeks.pop(message.query, (None, 0))
+    link, query = machine.subscriptions.peeks.pop(message.query, (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
     for payload in payloads:
@@ -276,52 +276,52 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 def peek_expired(machine: Machine, key: str) -> None:
     """Answer a client when the worker did not send the requested output in time."""
-    link, query = machine.audience.peeks.pop(int(key), (None, 0))
+    link, query = machine.subscriptions.peeks.pop(int(key), (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
 
 
 def link_closed(machine: Machine, link: int) -> None:
-    audience = machine.audience
-    audience.paused.pop(link, None)
-    if audience.links.pop(link, None) is None:
+    subscriptions = machine.subscriptions
+    subscriptions.paused.pop(link, None)
+    if subscriptions.links.pop(link, None) is None:
         return
-    for query in [query for query, (asker, _) in audience.peeks.items() if asker == link]:
-        del audience.peeks[query]
-    for number in [number for number, author in audience.authors.items() if author == link]:
+    for query in [query for query, (asker, _) in subscriptions.peeks.items() if asker == link]:
+        del subscriptions.peeks[query]
+    for number in [number for number, author in subscriptions.authors.items() if author == link]:
         run = machine.state.runs.get(number)
-        del audience.authors[number]
+        del subscriptions.authors[number]
         if run is not None and not run.finished:
-            author_gone(machine, run)
+            author_disconnected(machine, run)
 
 
-def author_gone(machine: Machine, run: Run) -> None:
-    machine.audience.gone_since[run.id] = machine.now
-    machine.set_timer(machine.now + _patience(machine, run), "author", str(run.id))
+def author_disconnected(machine: Machine, run: Run) -> None:
+    machine.subscriptions.disconnected_at[run.id] = machine.now
+    machine.set_timer(machine.now + _author_timeout_s(machine, run), "author", str(run.id))
 
 
-def _patience(machine: Machine, run: Run) -> float:
+def _author_timeout_s(machine: Machine, run: Run) -> float:
     """Seconds to wait for the client of a run. Short for an application, whose process the master itself restarts."""
-    return min(APPLICATION_BACK_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
+    return min(APPLICATION_RESTART_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Close a run whose client is gone; cancel it if it belonged to that client."""
+    """Close a run whose client disconnected for good; cancel it if it belonged to that client."""
     run = machine.state.runs.get(int(key))
-    if run is None or run.finished or run.id in machine.audience.authors:
+    if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
-    if machine.now < machine.audience.gone_since.get(run.id, machine.now) + _patience(machine, run):
+    if machine.now < machine.subscriptions.disconnected_at.get(run.id, machine.now) + _author_timeout_s(machine, run):
         return  # it reconnected in between; a later timer counts from its last disconnect
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
-        author_gone(machine, run)
+        author_disconnected(machine, run)
     elif run.options.owned:
-        pool_commands.cancel_run(machine, run, "its client disconnected")
+        pool_commands.cancel_run(machine, run, "the client that owned it disconnected")
     elif not run.closed:
         machine.record(f.RunClosed(run.id, CLIENT_GONE))
 
 
-_HEAR: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
+_HANDLERS: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {
     m.Open: _open,
     m.Submit: _submit,
     m.Close: _close,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +17,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import AwaitedFile, IntermediateFile
+from pilotfish.model.contents import ExpectedFile, IntermediateFile
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, FAILED, TASK_STATES
 from pilotfish.model.task import RunOptions
@@ -52,16 +53,8 @@ def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     if live:
         _stop_at_workers(machine, live)
         machine.record(f.TasksCancelled([task.id for task in live], reason))
-        machine.after_bad_end(live)
+        machine.after_failure(live)
     return {"cancelled": len(live)}
-
-
-def _pause(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _set_paused(machine, arguments, True)
-
-
-def _resume(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _set_paused(machine, arguments, False)
 
 
 def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> dict[str, Any]:
@@ -71,8 +64,8 @@ def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> di
     return queries.run_row(machine, run)
 
 
-STEERABLE = ("priority", "share", "weight", "deadline")
-MOST_WEIGHT, MOST_PRIORITY, MOST_NAME, MOST_TIME = 1e6, 1_000_000_000, 200, 1e15
+CHANGEABLE = ("priority", "share", "weight", "deadline")
+MAX_WEIGHT, MAX_PRIORITY, MAX_NAME, MAX_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +73,7 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
-    given = {name: arguments[name] for name in STEERABLE if name in arguments}
+    given = {name: arguments[name] for name in CHANGEABLE if name in arguments}
     if "share" in given:
         given.setdefault("weight", 0.0)
     try:
@@ -95,11 +88,11 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def check_options(options: RunOptions) -> None:
     """Refuse invalid shares, deadlines and priorities."""
-    if not (0 <= options.weight <= MOST_WEIGHT and len(options.share) <= MOST_NAME and 0 <= options.deadline < MOST_TIME):
-        text = f"share {options.share[:MOST_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
+    if not (0 <= options.weight <= MAX_WEIGHT and len(options.share) <= MAX_NAME and 0 <= options.deadline < MAX_TIME):
+        text = f"share {options.share[:MAX_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
         raise BadInput(text, "see docs/how-to/share-a-pool.md")
-    if options.priority is not None and abs(options.priority) > MOST_PRIORITY:
-        raise BadInput(f"priority is {options.priority}", f"choose a number up to {MOST_PRIORITY}")
+    if options.priority is not None and abs(options.priority) > MAX_PRIORITY:
+        raise BadInput(f"priority is {options.priority}", f"choose a number up to {MAX_PRIORITY}")
 
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -123,18 +116,18 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         for child in task.children or ():
             if child in places:
                 deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
-    awaited, handed = _files_for(run, places)
+    expected, earlier = _files_for(run, places)
     contents = {}
     for place, task in enumerate(wanted):
         known = {record.digest: record.content for record in task.contents}
         known.update(
-            (content.digest, content) for content in intermediate_files.contents_of(handed.get(place, ())) if content.digest not in known
+            (content.digest, content) for content in intermediate_files.contents_of(earlier.get(place, ())) if content.digest not in known
         )
         if known:
             contents[place] = tuple(known.values())
     costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
     specs, payloads = [task.spec for task in wanted], [task.payload for task in wanted]
-    machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, awaited, handed))
+    machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, expected, earlier))
     for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
         if not isinstance(payload, bytes):
             machine.effects.append(e.KeepPayload(payload))
@@ -142,22 +135,22 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     return {"run": number, "tasks": len(wanted)}
 
 
-def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[AwaitedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
+def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[ExpectedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
     """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done.
 
     ``places``: index in the new run by old index.
     """
-    awaited: dict[int, tuple[AwaitedFile, ...]] = {}
-    handed: dict[int, tuple[IntermediateFile, ...]] = {}
+    expected: dict[int, tuple[ExpectedFile, ...]] = {}
+    earlier: dict[int, tuple[IntermediateFile, ...]] = {}
     for index, place in places.items():
-        needed = run.awaited.get(index, ())
-        again = [AwaitedFile(places[file.maker], file.name, file.here) for file in needed if file.maker in places]
-        had = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
+        needed = run.expected_files.get(index, ())
+        again = [ExpectedFile(places[file.maker], file.name, file.target) for file in needed if file.maker in places]
+        existing = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
         if again:
-            awaited[place] = tuple(again)
-        if had or index in run.handed:
-            handed[place] = (*run.handed.get(index, ()), *had)
-    return awaited, handed
+            expected[place] = tuple(again)
+        if existing or index in run.earlier_files:
+            earlier[place] = (*run.earlier_files.get(index, ()), *existing)
+    return expected, earlier
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -169,24 +162,22 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
         machine.release_payload(task.output)
     for spec in run.specs:
         machine.release_payload(spec.code)
-    _let_go(machine, run)
+    _release_contents(machine, run)
     machine.record(f.RunForgotten(run.id))
     return {"forgotten": run.id}
 
 
-def _let_go(machine: Machine, run: Run) -> None:
+def _release_contents(machine: Machine, run: Run) -> None:
     """Release contents that no other run needs, at the master and at workers."""
-    kept: dict[int, list[str]] = {}
-    for record in replicas.of_this_run_alone(machine.state, run):
-        if record.home:
+    kept: dict[str, list[str]] = {}
+    for record in replicas.used_only_by(machine.state, run):
+        if record.at_master:
             machine.effects.append(e.ReleaseContent(record.digest))
         elif record.maker:
             for worker in record.holders:
-                presence = machine.presence.get(worker)
-                if presence is not None and presence.link is not None:
-                    kept.setdefault(presence.link, []).append(record.digest)
-    for link, digests in kept.items():
-        machine.send(link, m.ReleaseContents(digests))
+                kept.setdefault(worker, []).append(record.digest)
+    for worker, digests in kept.items():
+        machine.send_to_worker(worker, m.ReleaseContents(digests))
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -239,8 +230,8 @@ def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "cancel": _cancel,
-    "pause": _pause,
-    "resume": _resume,
+    "pause": partial(_set_paused, paused=True),
+    "resume": partial(_set_paused, paused=False),
     "set": _set,
     "rerun": _rerun,
     "forget": _forget,

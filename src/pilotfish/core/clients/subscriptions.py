@@ -34,7 +34,7 @@ class Subscriptions:
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
-    gone_since: dict[int, float] = field(default_factory=dict)
+    disconnected_at: dict[int, float] = field(default_factory=dict)
     """By run: time since which no client fills it."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class Subscriptions:
         self.newly_running.extend(tasks)
 
 
-def tell(machine: Machine) -> None:
-    audience = machine.audience
-    if not audience.links:
-        audience.newly_running.clear()
+def notify(machine: Machine) -> None:
+    subscriptions = machine.subscriptions
+    if not subscriptions.links:
+        subscriptions.newly_running.clear()
         return
-    began = _began_by_run(audience)
-    for link, watchers in audience.links.items():
-        if link in audience.paused or not watchers:
+    began = _began_by_run(subscriptions)
+    for link, watchers in subscriptions.links.items():
+        if link in subscriptions.paused or not watchers:
             continue
         for number in list(watchers):
             run = machine.state.runs.get(number)
@@ -61,25 +61,25 @@ def tell(machine: Machine) -> None:
                 continue
             if number in began:
                 machine.send(link, m.Began(number, began[number]))
-            _tell_one(machine, link, run, watchers)
+            _notify_client(machine, link, run, watchers)
 
 
-def _began_by_run(audience: Subscriptions) -> dict[int, list[int]]:
+def _began_by_run(subscriptions: Subscriptions) -> dict[int, list[int]]:
     began: dict[int, list[int]] = {}
-    for task in audience.newly_running:
+    for task in subscriptions.newly_running:
         began.setdefault(run_of(task), []).append(task & INDEX_MASK)
-    audience.newly_running.clear()
+    subscriptions.newly_running.clear()
     return began
 
 
-def _tell_one(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
+def _notify_client(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
     watcher = watchers[run.id]
     if watcher.cursor < len(run.ended):
         message, payloads = _batch(run, watcher, machine.limits.ended_per_message)
         machine.send(link, message, payloads)
         watcher.cursor += len(message.items)
         if watcher.cursor < len(run.ended):
-            machine.look_again = True
+            machine.more_to_send = True
             return
     if run.finished:
         machine.send(link, m.RunFinished(run.id, dict(zip(TASK_STATES, run.counts, strict=True))))

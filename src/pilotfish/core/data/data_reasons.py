@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotfish.core.data.data_rows import TransferView, missing, transfers_at
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.explain.reasons import Reason, count, make_reason
 from pilotfish.core.state import ContentRecord, Task
 from pilotfish.model.ids import run_of, show_task
@@ -15,22 +15,20 @@ from pilotfish.model.states import ASSIGNED, DRAINING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MISSING_INPUT = "missing-input"
-
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
     """Why an assigned task waits for inputs; None if its worker has them all."""
-    if task.state != ASSIGNED or task.worker is None or task in task.worker.lent:
+    if task.state != ASSIGNED or task.worker is None or task in task.worker.delegated:
         return None
     absent = missing(task)
     if not absent:
         return None
-    coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.home}
+    coming = {transfer.digest: transfer for transfer in transfers_at(machine, task.worker) if not transfer.to_master}
     first = max(absent, key=lambda record: (record.digest in coming, record.size))
     others = f"; {count(len(absent) - 1, 'other')} of its inputs {'is' if len(absent) == 2 else 'are'} not there yet" if absent[1:] else ""
     what = f"its input {_name(task, first)} ({show_bytes(first.size)})"
     if first.digest in coming:
-        text = f"{what} is on its way to worker {task.worker.id}: {how_far(coming[first.digest])}{others}"
+        text = f"{what} is in transfer to worker {task.worker.id}: {progress_text(coming[first.digest])}{others}"
     else:
         text = f"{what} is not at worker {task.worker.id} yet{others}"
     return make_reason("staging", text, f"pilotfish data {task.shape.run.id}")
@@ -41,18 +39,18 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
     Which task made them is not known before they arrive, nor whether a task shorter than a heartbeat has started.
     """
-    if task.worker is None or task in task.worker.lent:
+    if task.worker is None or task in task.worker.delegated:
         return None
-    going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.home]
+    going = [transfer for transfer in transfers_at(machine, task.worker) if transfer.to_master]
     if not going:
         return None
     slowest = max(going, key=lambda transfer: transfer.size - transfer.done)
-    verb = "is" if len(going) == 1 else "are"
-    what = f"{count(len(going), 'file')} made by tasks at worker {task.worker.id} {verb} in transfer to the master"
-    if machine.space_full or machine.no_room_at_home:
-        full = machine.no_room_at_home or "the master's disk is full"
+    are = "is" if len(going) == 1 else "are"
+    what = f"{count(len(going), 'file')} that tasks at worker {task.worker.id} made {are} in transfer to the master"
+    if machine.journal_full or machine.output_space_problem:
+        full = machine.output_space_problem or "the master's disk is full"
         return make_reason("disk-full", f"{what}, and waits for room: {full}", "pilotfish doctor")
-    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {how_far(slowest)}", f"pilotfish data {task.shape.run.id}")
+    return make_reason("sending", f"{what}: {show_bytes(slowest.size)}, {progress_text(slowest)}", f"pilotfish data {task.shape.run.id}")
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
@@ -60,29 +58,28 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
-    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept on its worker, and no connected worker has it"
+    text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no present worker has it"
     again = "pilotfish workers  (a new worker on that node has it in its cache)"
-    return _about_kept(machine, "lost-input", text, record, again)
+    return _kept_input_reason(machine, "lost-input", text, record, again)
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     """Workers have room for the task, but none at the site where an input was kept."""
     state = machine.state
-    links = {name: presence.link for name, presence in machine.presence.items()}
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
-    present = (worker for worker in taking if links.get(worker.id) is not None)
+    present = (worker for worker in taking if machine.link_of(worker.id) is not None)
     able = [worker for worker in present if worker.suits(task.shape, machine.now) and worker.fits(task.shape.needs)]
-    if not able or any(within_reach(state, task, worker.site) for worker in able):
+    if not able or any(can_get_inputs(state, task, worker.site) for worker in able):
         return None
-    kept = [record for record in task.contents if record.holders and not (record.home or record.path)]
+    kept = [record for record in task.contents if record.holders and not (record.at_master or record.path)]
     record = max(kept, key=lambda record: record.size)
     sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
     what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
     text = f"{what} was kept at {sites} and is available only there, where no worker has a free core now"
-    return _about_kept(machine, "kept-elsewhere", text, record, "pilotfish workers")
+    return _kept_input_reason(machine, "kept-elsewhere", text, record, "pilotfish workers")
 
 
-def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *commands: str) -> Reason:
+def _kept_input_reason(machine: Machine, code: str, text: str, record: ContentRecord, *commands: str) -> Reason:
     maker = machine.state.find_task(record.maker) if record.maker else None
     if maker is not None:
         text += f": task {show_task(maker.id)} made it"
@@ -91,38 +88,38 @@ def _about_kept(machine: Machine, code: str, text: str, record: ContentRecord, *
     return make_reason(code, text, *commands, "name it with --output (outputs=[...] in Python) instead of --keep, and it is copied back")
 
 
-def of_missing_input(machine: Machine, task: Task) -> list[str]:
+def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
     """Commands that fix a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
         return list(lost.commands)
-    record = _kept_and_missed(task)
+    record = _kept_missing_input(task)
     if record is not None:
-        return list(_about_kept(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
+        return list(_kept_input_reason(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
     command = task.shape.run.options.command.removeprefix("-- ")
     if task.failure.blame == "user":
-        return [f"run it again with the current files: pilotfish run ... {command}".rstrip()]
+        return [f"run it again, with its files as they are now: pilotfish run ... {command}".rstrip()]
     return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
 def maker_of_missing(task: Task) -> str:
     """Which task made the missing input, as the end of a sentence; empty if none did."""
-    record = _kept_and_missed(task)
+    record = _kept_missing_input(task)
     if record is None:
         return ""
     name = _known_name(task, record)
     return f"; {f'it is {name}, which' if name else 'it'} was made by task {show_task(record.maker)}"
 
 
-def _kept_and_missed(task: Task) -> ContentRecord | None:
+def _kept_missing_input(task: Task) -> ContentRecord | None:
     """The missing input, if it was kept where it was made."""
-    told = task.failure.message if task.failure is not None else ""
-    kept = [record for record in needs(task) if record.maker and not (record.home or record.path)]
-    return next((record for record in kept if record.digest[:12] in told), None)
+    message = task.failure.message if task.failure is not None else ""
+    kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
+    return next((record for record in kept if record.digest[:12] in message), None)
 
 
-def how_far(transfer: TransferView) -> str:
+def progress_text(transfer: TransferView) -> str:
     percent = f"{100 * transfer.done // transfer.size if transfer.size else 100} %"
     if transfer.done >= transfer.size:
         return f"{percent}, and is being checked"

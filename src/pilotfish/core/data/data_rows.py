@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 SOURCES = ("here", "peers", "storage", "master")
 """Where needed contents were found: in the cache, at peers, in the site's storage or on a shared disk, at the master."""
-OLD_BEATS = 3
+MAX_HEARTBEATS_OLD = 3
 
 
 class TransferView(NamedTuple):
-    """A content in transfer to or from a worker. ``home``: from the worker to the master."""
+    """A content in transfer to or from a worker. ``to_master``: from the worker to the master."""
 
     worker: Worker
     digest: str
     done: int
     size: int
-    home: bool
+    to_master: bool
     rate: float | None
 
     @property
@@ -44,19 +44,19 @@ def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView
 
 def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
     """Current transfers at a worker, from its last report."""
-    presence = machine.presence.get(worker.id)
-    if presence is None or not presence.movement.moving or _is_old(machine, worker, presence.movement.at):
+    connection = machine.connections.get(worker.id)
+    if connection is None or not connection.transfers.moving or _is_old(machine, worker, connection.transfers.at):
         return
-    for digest, done, size in presence.movement.moving:
+    for digest, done, size in connection.transfers.moving:
         record = machine.state.contents.get(digest)
         # The master does not know yet what a task has just made.
-        home = record is None or record in worker.holds
-        yield TransferView(worker, digest, done, size, home, presence.movement.rate(digest))
+        to_master = record is None or record in worker.holds
+        yield TransferView(worker, digest, done, size, to_master, connection.transfers.rate(digest))
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
     """Whether a report is outdated. Workers that a site master serves stop their heartbeats."""
-    return machine.now - at > OLD_BEATS * max(machine.settings.beat_s, worker.poll_s)
+    return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 
 def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) -> bool:
@@ -87,10 +87,10 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
-    under_way: dict[str, list[TransferView]] = {}
+    in_transfer: dict[str, list[TransferView]] = {}
     for transfer in transfers(machine, run):
-        under_way.setdefault(transfer.digest, []).append(transfer)
-    records.sort(key=lambda record: (record.digest not in under_way, not record.is_nowhere, -needed[record], -record.size, record.digest))
+        in_transfer.setdefault(transfer.digest, []).append(transfer)
+    records.sort(key=lambda record: (record.digest not in in_transfer, not record.is_nowhere, -needed[record], -record.size, record.digest))
     inputs = [record for record in records if record.path]
     at_workers = [task for worker in state.workers.values() for task in worker.active if run in (None, task.shape.run)]
     return {
@@ -101,9 +101,9 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
         "nowhere": sum(record.is_nowhere for record in records),
         "waiting_tasks": sum(task.state == ASSIGNED and bool(missing(task)) for task in at_workers),
         "moving": moving(machine, run),
-        "got": _got(machine, state.workers.values()),
+        "got": _input_counts(machine, state.workers.values()),
         "sites": _sites(machine, records),
-        "contents": [_row(machine, record, needed[record], under_way) for record in records[offset : offset + limit]],
+        "contents": [_row(machine, record, needed[record], in_transfer) for record in records[offset : offset + limit]],
     }
 
 
@@ -124,7 +124,7 @@ def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
     return found
 
 
-def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[str, list[TransferView]]) -> dict[str, Any]:
+def _row(machine: Machine, record: ContentRecord, needed: int, in_transfer: dict[str, list[TransferView]]) -> dict[str, Any]:
     workers = machine.state.workers
     return {
         "digest": record.digest,
@@ -133,13 +133,13 @@ def _row(machine: Machine, record: ContentRecord, needed: int, under_way: dict[s
         "path": record.path,
         "made_by": show_task(record.maker) if record.maker else None,
         "needed_by": needed,
-        "home": record.home or bool(record.path),
-        "stored": record.home,
+        "home": record.at_master or bool(record.path),
+        "stored": record.at_master,
         "mtime_ns": record.mtime_ns,
         "nowhere": record.is_nowhere,
         "workers": list(record.holders),
         "sites": dict(Counter(workers[worker].site for worker in record.holders)),
-        "moving": [_transfer_row(transfer) for transfer in under_way.get(record.digest, ())],
+        "moving": [_transfer_row(transfer) for transfer in in_transfer.get(record.digest, ())],
     }
 
 
@@ -147,7 +147,7 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
     return {
         "worker": transfer.worker.id,
         "site": transfer.worker.site,
-        "to": "master" if transfer.home else "worker",
+        "to": "master" if transfer.to_master else "worker",
         "done_bytes": transfer.done,
         "bytes": transfer.size,
         "rate_bytes_per_s": transfer.rate,
@@ -166,15 +166,15 @@ def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any
     rows = []
     for site, (count, size) in held.items():
         there = [worker for worker in workers.values() if worker.site == site]
-        rows.append({"site": site, "workers": len(there), "contents": count, "bytes": size, "got": _got(machine, there)})
+        rows.append({"site": site, "workers": len(there), "contents": count, "bytes": size, "got": _input_counts(machine, there)})
     return rows
 
 
-def _got(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
+def _input_counts(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
     """Number and bytes of inputs by where they were found, since these workers joined."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
-        presence = machine.presence.get(worker.id)
-        if presence is not None and len(presence.movement.got) == len(sums):
-            sums = [one + other for one, other in zip(sums, presence.movement.got, strict=True)]
+        connection = machine.connections.get(worker.id)
+        if connection is not None and len(connection.transfers.input_counts) == len(sums):
+            sums = [one + other for one, other in zip(sums, connection.transfers.input_counts, strict=True)]
     return {source: {"contents": sums[2 * place], "bytes": sums[2 * place + 1]} for place, source in enumerate(SOURCES)}

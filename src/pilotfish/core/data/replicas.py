@@ -12,7 +12,7 @@ from pilotfish.model.site import LOCAL
 from pilotfish.model.states import JOINED
 
 
-def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
+def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
     """Get or create the records of contents that a run needs. The latest path of a user's file replaces an older one."""
     records = []
     for content in contents:
@@ -23,14 +23,14 @@ def refer(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentR
     return tuple(records)
 
 
-def made(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
+def record_produced(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
     """Record contents that a task left at its worker, and maybe at the master."""
     run = task.shape.run
     for content in contents:
         record = _known(state, run, content.digest, content.size)
-        record.home = record.home or content.home
+        record.at_master = record.at_master or content.at_master
         record.maker = task.id
-        if content.here:
+        if content.at_worker:
             record.holders[worker.id] = worker.holds[record] = None
 
 
@@ -55,14 +55,14 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
         worker.holds.pop(record, None)
 
 
-def worker_gone(worker: Worker) -> None:
+def forget_worker(worker: Worker) -> None:
     """Forget the replicas at a worker that ended. They may still be on its disk; the next agent there reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
 
 
-def run_gone(state: State, run: Run) -> None:
+def forget_run(state: State, run: Run) -> None:
     for digest in run.contents:
         record = state.contents[digest]
         record.runs -= 1
@@ -72,7 +72,7 @@ def run_gone(state: State, run: Run) -> None:
                 state.workers[worker].holds.pop(record, None)
 
 
-def of_this_run_alone(state: State, run: Run) -> list[ContentRecord]:
+def used_only_by(state: State, run: Run) -> list[ContentRecord]:
     return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
 
 
@@ -82,24 +82,24 @@ def needs(task: Task) -> tuple[ContentRecord, ...]:
     return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
 
 
-def within_reach(state: State, task: Task, site: str) -> bool:
+def can_get_inputs(state: State, task: Task, site: str) -> bool:
     """Whether the inputs of a task can be had at this site.
 
     Contents that were kept at a worker can be had only at its site. If no suitable worker can get all of them, the task may run anywhere
     and fails with the name of the missing input.
     """
     needed = needs(task)
-    kept = [record for record in needed if not (record.home or record.path) and record.holders] if needed else ()
+    kept = [record for record in needed if not (record.at_master or record.path) and record.holders] if needed else ()
     if not kept:
         return True
     sites = _sites_with_all(state, kept)
     if sites is None or site in sites:
         return True
     holders = (state.workers[name] for name in kept[0].holders)  # holders first: one of them probably suits, which spares the full search
-    return not any(worker.site in sites and _would_do(worker, task, state) for worker in chain(holders, state.workers.values()))
+    return not any(worker.site in sites and _can_take(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 
-def _would_do(worker: Worker, task: Task, state: State) -> bool:
+def _can_take(worker: Worker, task: Task, state: State) -> bool:
     return worker.state == JOINED and not worker.quarantined_until and worker.suits(task.shape, state.at)
 
 

@@ -15,7 +15,7 @@ from pilotfish.model.ids import task_id
 from pilotfish.model.site import LOCAL, SiteEvent
 
 LAST = "last"
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Maximum digits of a number; longer ones are names."""
 
 
@@ -33,7 +33,7 @@ class NamedSite:
     record: SiteRecord
 
 
-Subject = Run | Task | Worker | NamedPilot | NamedSite
+NamedObject = Run | Task | Worker | NamedPilot | NamedSite
 
 
 def find_run(state: State, wanted: object = LAST) -> Run:
@@ -68,7 +68,7 @@ def _run_named(state: State, text: str) -> Run | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def find_task(state: State, wanted: object) -> Task:
@@ -113,7 +113,7 @@ def find_site(state: State, wanted: object) -> NamedSite:
     return NamedSite(name, record)
 
 
-def find_subject(state: State, wanted: object = None) -> Subject:
+def find_named(state: State, wanted: object = None) -> NamedObject:
     """The object with this name. Workers and pilots come before runs, because users cannot choose their names."""
     if wanted is None:
         return find_run(state)
@@ -121,7 +121,7 @@ def find_subject(state: State, wanted: object = None) -> Subject:
     number, dot, index = text.partition(".")
     if dot and _is_number(number) and _is_number(index):
         return find_task(state, text)
-    worker = state.workers.get(text) or state.gone_workers.get(text)
+    worker = state.workers.get(text) or state.ended_workers.get(text)
     if worker is not None:
         return worker
     if text in state.pilots:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import run_reasons, site_rows, task_reasons
+from pilotfish.core.explain import run_reasons, site_reasons, task_reasons
 from pilotfish.core.explain.lookup import (
+    NamedObject,
     NamedPilot,
     NamedSite,
-    Subject,
+    find_named,
     find_pilot,
     find_run,
     find_site,
-    find_subject,
     find_task,
     find_worker,
 )
@@ -32,9 +32,9 @@ from pilotfish.model.task import Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MOST_NUMBER = 1 << 53
+MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Maximum rows per answer; ask for more with an offset."""
 
 
@@ -56,7 +56,7 @@ def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = -1
-    if not 0 <= number <= MOST_NUMBER:
+    if not 0 <= number <= MAX_NUMBER:
         raise BadInput(f"{name}: {value!r} is not a number from 0 on", "write it in digits, as in 2")
     return number
 
@@ -108,7 +108,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
 
 def task_row(state: State, task: Task) -> dict[str, Any]:
     run, index = task.shape.run, task.id & INDEX_MASK
-    troubles, twin = task.troubles, state.twins.get(task)
+    failure_counts, copy = task.failure_counts, state.copies.get(task)
     return {
         "id": show_task(task.id),
         "run": run.id,
@@ -118,20 +118,19 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "state": TASK_STATES[task.state],
         "attempt": task.attempt,
         "worker": task.worker.id if task.worker is not None else None,
-        "copy": twin.worker.id if twin is not None and twin.worker is not None else None,
+        "copy": copy.worker.id if copy is not None and copy.worker is not None else None,
         "failure": failure_row(task.failure),
         "wall_s": run.wall_us[index] / 1e6,
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
-        "failures": troubles.failures if troubles else 0,
-        "losses": troubles.losses + troubles.deaths if troubles else 0,
+        "failures": failure_counts.failures if failure_counts else 0,
+        "losses": failure_counts.losses + failure_counts.deaths if failure_counts else 0,
         "suspect": task.suspect,
         "waits_for": task.waits_for,
     }
 
 
 def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
-    presence = machine.presence.get(worker.id)
     state = WORKER_STATES[worker.state]
     if worker.state == JOINED:
         state = "quarantined" if worker.quarantined_until else "busy" if worker.held else "idle"
@@ -140,12 +139,12 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
         "pilot": worker.pilot,
         "site": worker.site,
         "state": state,
-        "connected": presence is not None and presence.link is not None,
+        "connected": machine.link_of(worker.id) is not None,
         "capacity": {name: amount / UNIT for name, amount in worker.capacity.items()},
         "free": {name: amount / UNIT for name, amount in worker.free.items()},
         "running": len(worker.active),
         "ahead": len(worker.ahead),
-        "lent": len(worker.lent),
+        "lent": len(worker.delegated),
         "assigned": [show_task(task.id) for task in worker.active],
         "tasks_done": worker.done,
         "tasks_failed": worker.failed,
@@ -167,7 +166,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     for row in workers:
         counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
-        **machine.about,
+        **machine.host_status,
         "uptime_s": machine.now - machine.started_at,
         "epoch": state.epoch,
         "now": machine.now,
@@ -196,7 +195,7 @@ def _share_row(account: ShareAccount) -> dict[str, Any]:
 
 
 def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
-    pilot, sighting = machine.state.pilots[name], machine.sightings.get(name)
+    pilot, status = machine.state.pilots[name], machine.pilot_status.get(name)
     workers = machine.state.workers
     return {
         "pilot": pilot.id,
@@ -208,7 +207,7 @@ def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
         "reason": pilot.reason,
         "requested_at": pilot.requested_at,
         "joined_at": min((workers[worker].joined_at for worker in pilot.workers), default=None),
-        "queue_note": "" if sighting is None or sighting.runs else sighting.reason,
+        "queue_note": "" if status is None or status.runs else status.reason,
     }
 
 
@@ -222,7 +221,7 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
     """The offset and the limit of a page of rows."""
-    return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MOST_ROWS), MOST_ROWS)
+    return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MAX_ROWS), MAX_ROWS)
 
 
 def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -267,7 +266,7 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
     state = machine.state
     shown = list(state.workers.values())
     if arguments.get("all"):
-        shown += state.gone_workers.values()
+        shown += state.ended_workers.values()
     return [worker_row(machine, worker) for worker in shown]
 
 
@@ -279,27 +278,27 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
-    subject = _find_subject(machine.state, arguments)
+    subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):
-        return task_reasons.why_task(machine, subject)
+        return task_reasons.explain_task(machine, subject)
     if isinstance(subject, Worker):
-        return task_reasons.why_worker(machine, subject)
+        return task_reasons.explain_worker(machine, subject)
     if isinstance(subject, NamedPilot):
-        return site_rows.why_pilot(machine, subject)
+        return site_reasons.explain_pilot(machine, subject)
     if isinstance(subject, NamedSite):
-        return site_rows.why_site(machine, subject)
-    return run_reasons.why_run(machine, subject)
+        return site_reasons.explain_site(machine, subject)
+    return run_reasons.explain_run(machine, subject)
 
 
-def _find_subject(state: State, arguments: dict[str, Any]) -> Subject:
+def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:
     for kind, find in _FINDERS.items():
         if kind in arguments:
             return find(state, arguments[kind])
     return find_run(state)
 
 
-_FINDERS: dict[str, Callable[[State, object], Subject]] = {
-    "subject": find_subject,
+_FINDERS: dict[str, Callable[[State, object], NamedObject]] = {
+    "subject": find_named,
     "worker": find_worker,
     "pilot": find_pilot,
     "site": find_site,
@@ -317,7 +316,7 @@ def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+QUERIES: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "status": _status,
     "runs": _runs,
     "run": _one_run,
@@ -325,7 +324,7 @@ QUESTIONS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "task": _one_task,
     "payload": _payload,
     "workers": _workers,
-    "sites": site_rows.sites,
+    "sites": site_reasons.sites,
     "data": _data,
     "forecasts": _forecasts,
     "why": _why,

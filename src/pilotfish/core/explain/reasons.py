@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pilotfish.core.state import UNIT
+from pilotfish.model.quantities import show_bytes
+from pilotfish.model.task import MEMORY
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -39,3 +43,10 @@ def answer(subject: str, state: str, reasons: list[Reason], sentence: str = "") 
 def count(number: int, noun: str) -> str:
     """``1 task``, ``2,000 tasks``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def show_amount(resource: str, amount: int) -> str:
+    """``2 cores``, ``1 gpu``, ``4 GiB of memory``."""
+    if resource == MEMORY:
+        return f"{show_bytes(amount / UNIT)} of memory"
+    return f"{amount / UNIT:g} {resource.removesuffix('s') if amount == UNIT else resource}"

@@ -34,46 +34,46 @@ LATE_S = 30.0
 """Seconds after which an agent that runs and has not joined probably cannot reach the master."""
 
 
-def is_hopeless(words: str) -> bool:
+def is_hopeless(report: str) -> bool:
     """Whether a queue reports a reason for which a pilot never starts by itself."""
-    return HOPELESS.search(words) is not None
+    return HOPELESS.search(report) is not None
 
 
-def for_wait(name: str, traits: BackendTraits, job: str, words: str) -> list[str]:
+def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
     """Fixes for a pilot that waits. A submitted pilot keeps its options: after a change of the site, a new one replaces it."""
-    if HELD.search(words) and HELD_BY_OTHERS not in words and traits.release:
+    if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
-    change = _change(words)
-    room = _room(name, traits) if not change and LIMIT.search(words) else []
+    change = _change(report)
+    room = _room(name, traits) if not change and LIMIT.search(report) else []
     change = change or _another_queue(traits)
     return [*room, *([_set(name, change)] if change else ["pilotfish sites"])]
 
 
-def for_limit(name: str, traits: BackendTraits, words: str) -> list[str]:
+def for_limit(name: str, traits: BackendTraits, report: str) -> list[str]:
     """Fixes for a site that takes no more pilots. Refused pilots are submitted again with the site's current options."""
     another = _another_queue(traits)
     return [
-        *(_room(name, traits) if LIMIT.search(words) else []),
+        *(_room(name, traits) if LIMIT.search(report) else []),
         *([_set(name, another)] if another else []),
         f"pilotfish site log {name}",
     ]
 
 
-def for_bad_start(name: str, site: Site, words: str) -> list[str]:
+def for_bad_start(name: str, site: Site, report: str) -> list[str]:
     """Fixes for a pilot that was refused or ended before its agent joined: the key to change if known, and the check to run."""
-    change = _change(words) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
+    change = _change(report) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
     return [*([_set(name, change)] if change else []), f"pilotfish doctor {name}"]
 
 
 def for_cause(name: str, cause: str) -> str:
     """A fix for a pilot of which only the cause of its end is known."""
     look, change = f"pilotfish site show {name} --dry-run", f"pilotfish site set {name}"
-    cures = {
+    fixes = {
         REFUSED: f"See what it is asked: {look}; and change it: {change} KEY=VALUE",
         BOOTSTRAP: f"Name a Python of its nodes: {change} python=/path/to/python3; or another way back: reach=tunnel",
         EXPIRED: f"It needs more time: {change} walltime=1h",
     }
-    return cures.get(cause, f"See what would be run there: {look}")
+    return fixes.get(cause, f"See what would be run there: {look}")
 
 
 def for_silence(name: str, site: Site) -> list[str]:
@@ -90,8 +90,8 @@ def _set(name: str, change: str) -> str:
     return f"pilotfish site set {name} {change}"
 
 
-def _change(words: str) -> str:
-    return next((change for pattern, change in CHANGES if re.search(pattern, words, re.IGNORECASE)), "")
+def _change(report: str) -> str:
+    return next((change for pattern, change in CHANGES if re.search(pattern, report, re.IGNORECASE)), "")
 
 
 def _another_queue(traits: BackendTraits) -> str:

@@ -36,7 +36,7 @@ def status_of(run: Run) -> str:
     return "waiting" if run.tasks else "open"
 
 
-def why_run(machine: Machine, run: Run) -> dict[str, Any]:
+def explain_run(machine: Machine, run: Run) -> dict[str, Any]:
     subject, state = f"run {run.id}", status_of(run)
     if run.finished:
         return answer(subject, state, [_FINISHED[state](run)])

@@ -1,32 +1,37 @@
-"""Explains why no worker of a site takes a task, from the site's configuration to what its batch system reports."""
+"""Explains sites and pilots and shows sites as rows: why no worker of a site takes a task, from its configuration to what its batch system
+reports.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.explain import remedies
-from pilotfish.core.explain.reasons import Reason, make_reason
-from pilotfish.core.pilots.credential_status import unusable
+from pilotfish.core.explain.lookup import NamedPilot, NamedSite
+from pilotfish.core.explain.reasons import Reason, answer, make_reason, show_amount
+from pilotfish.core.pilots.credential_status import credential_rows, unusable_credentials
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.core.state import UNIT, TaskShape, Worker
 from pilotfish.model.quantities import enough_seconds, show_bytes, show_seconds
 from pilotfish.model.site import BATCH_LIMIT, EXPIRED, FAILED, JOINED, LOCAL, LOGIN_NEEDED, SUCCEEDED, WITHDRAWN, Site, SiteEvent
-from pilotfish.model.states import ACTIVE, DRAINING
+from pilotfish.model.states import ACTIVE, DRAINING, ENDED, PILOT_STATES
 from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-SHOWN_PILOTS = 3
+MAX_SHOWN_PILOTS = 3
 HOW_ENDED = {
     SUCCEEDED: "ended normally",
     EXPIRED: "reached its walltime",
     WITHDRAWN: "was withdrawn while queued",
 }
+STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
+"""State of a site by the code of its reason; any other code is ready."""
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
@@ -38,7 +43,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
         if not names:
             text = "this machine has no workers for the pool, and no site is configured"
             return [make_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
-    return [_of(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
+    return [_site_reason(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
@@ -48,29 +53,33 @@ def _used(machine: Machine) -> tuple[str, ...]:
     return tuple(name for name, record in state.sites.items() if record.wanted is not None or name in there)
 
 
-def _of(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
+def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
     if record is None or record.site is None:
         return make_reason("no-site", f"there is no site {name}", f"pilotfish site add {name} --backend slurm")
-    if name in shape.lacking:
+    if name in shape.no_directory_sites:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
         return make_reason(NO_DIRECTORY, text, "run them again with --sandbox, and --input for their files")
-    lack = _shut(machine, name, record) or _too_short(shape, name, record.site, record.lost_s)
-    lack = lack or _lack(machine, shape, name, record.site) or _small_machines(machine, shape, name, record.site)
+    lack = _no_submission_reason(machine, name, record) or _walltime_reason(shape, name, record.site, record.lost_s)
+    lack = lack or _missing_resource_reason(machine, shape, name, record.site) or _machine_size_reason(machine, shape, name, record.site)
     if lack is not None:
         return lack
     cores = cores_of_pilot(shape, record.site, machine.state.traits(record.site.backend))
-    found = _of_pilots(machine, name, record) or _limit(machine, name, record, cores)
+    found = _waiting_pilots_reason(machine, name, record) or _limit_reason(machine, name, record, cores)
     return found or make_reason("starting", f"pilots for site {name} are about to be submitted", "pilotfish sites")
 
 
-def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
+def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
-        cures = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
-        return make_reason("held", f"local workers are held: {record.held}", *cures)
+        fixes = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
+        return make_reason("held", f"local workers are held: {record.held}", *fixes)
     found = None
     if record.site is not None:
-        found = _shut(machine, name, record) or _of_pilots(machine, name, record) or _limit(machine, name, record, record.site.cores or 1)
+        found = (
+            _no_submission_reason(machine, name, record)
+            or _waiting_pilots_reason(machine, name, record)
+            or _limit_reason(machine, name, record, record.site.cores or 1)
+        )
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     active = sum(pilot.joined > 0 for pilot in pilots)
     return found or make_reason(
@@ -78,14 +87,14 @@ def standing(machine: Machine, name: str, record: SiteRecord) -> Reason:
     )
 
 
-def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
+def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     """Why no pilot at all is submitted to the site; None if pilots are."""
     assert record.site is not None
     if record.leaving:
-        text = f"site {name} was removed, and its last pilots are leaving"
+        text = f"site {name} was removed, and its last pilots are ending"
         return make_reason("no-site", text, f"pilotfish site add {name} --backend {record.site.backend}")
     if record.site.paused:
-        text = f"site {name} is paused: it gets no new pilots until it is resumed"
+        text = f"site {name} is paused: it gets no new pilots until a user resumes it"
         return make_reason("site-paused", text, f"pilotfish site resume {name}")
     if record.held:
         commands = (*remedies.for_bad_start(name, record.site, record.held), f"pilotfish site resume {name}")
@@ -95,7 +104,7 @@ def _shut(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     return None
 
 
-def _lack(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
+def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
     """What tasks of this shape need and no pilot of the site has, by its configuration."""
     needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
@@ -103,9 +112,8 @@ def _lack(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason |
         amount = needs.get(resource, 0)
         if amount > most * UNIT and (most or resource == GPUS):
             wanted = math.ceil(amount / UNIT)
-            shown = show_bytes(amount / UNIT) if resource == MEMORY else f"{amount / UNIT:g} {resource}"
             has = show_bytes(most) if resource == MEMORY else f"{most:g}"
-            text = f"a task asks for {shown}, a pilot of site {name} has {has}"
+            text = f"a task asks for {show_amount(resource, amount)}, a pilot of site {name} has {has}"
             return make_reason("too-big", text, f"pilotfish site set {name} {resource}={wanted}")
     if shape.nodes > nodes_of_pilot(shape.nodes, site, traits):
         text = f"a task asks for {shape.nodes} nodes of one pilot; pilots of site {name} ({site.backend}) have {site.nodes}"
@@ -130,17 +138,17 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
         return None
     together: dict[str, int] = {}
     for worker in fitting:
-        reign = machine.site_masters.by_site.get(worker.site)
-        if worker.pilot and (reign is None or worker.id not in reign.subjects):
+        term = machine.site_masters.by_site.get(worker.site)
+        if worker.pilot and (term is None or worker.id not in term.served):
             together[worker.pilot] = together.get(worker.pilot, 0) + 1
     most = max(together.values(), default=0)
     if most >= shape.nodes:
         return None
-    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of the connected ones are in one pilot"
+    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of the present ones belong together"
     return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 
-def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
+def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
     """Explain that no machine is large enough, where pilots take whole machines: only their agents know the sizes, and all have joined."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
@@ -148,16 +156,14 @@ def _small_machines(machine: Machine, shape: TaskShape, name: str, site: Site) -
     for resource, amount in shape.needs:
         largest = max(worker.capacity.get(resource, 0) for worker in workers)
         if largest < amount and resource in (CORES, MEMORY):
-            text = f"a task asks for {_shown(resource, amount)}, the largest machine of site {name} has {_shown(resource, largest)}"
+            text = (
+                f"a task asks for {show_amount(resource, amount)}, the largest machine of site {name} has {show_amount(resource, largest)}"
+            )
             return make_reason("too-big", text, f"pilotfish site set {name} {resource}={math.ceil(amount / UNIT)}")
     return None
 
 
-def _shown(resource: str, amount: int) -> str:
-    return f"{show_bytes(amount / UNIT)} of memory" if resource == MEMORY else f"{amount / UNIT:g} {resource}"
-
-
-def _too_short(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
+def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
     """Explain that the walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
@@ -180,36 +186,32 @@ def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
     return reasons[0] if reasons and all(reason.code == "walltime" for reason in reasons) else None
 
 
-def _of_pilots(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
+def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
     """What the pilots of the site wait for."""
     assert record.site is not None
-    missing = unusable(machine, name)
+    missing = unusable_credentials(machine, name)
     if missing:
         text = f"pilots for site {name} wait: {'; '.join(row['text'] for row in missing)}"
         return make_reason("site-trouble", text, *(row["renew"] for row in missing))
-    found = machine.site_troubles.get(name)
+    found = machine.site_problems.get(name)
     if found is not None and found.code == BATCH_LIMIT:
-        text = f"site {name} accepts no more pilots now, and is tried again automatically; its answer: {found.trouble}"
+        text = f"site {name} takes no more pilots now and will be asked again automatically; it reported: {found.trouble}"
         return make_reason("batch-limit", text, *remedies.for_limit(name, machine.state.traits(record.site.backend), found.trouble))
     if found is not None:
         login = [f"pilotfish site login {name}"] if found.code == LOGIN_NEEDED else []
         return make_reason("site-trouble", f"site {name} does not answer: {found.trouble}", *login, f"pilotfish doctor {name}")
-    coming = [pilot for pilot in _present(machine, name) if not pilot.joined]
+    coming = [pilot for pilot in machine.state.pilots_at(name) if not pilot.joined]
     if coming:
-        shown = "; ".join(_pending(machine, pilot) for pilot in coming[:SHOWN_PILOTS])
+        shown = "; ".join(_pending(machine, pilot) for pilot in coming[:MAX_SHOWN_PILOTS])
         text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
-        return make_reason("pending", text, *_ways_out(machine, name, record.site, coming))
+        return make_reason("pending", text, *_fixes_for(machine, name, record.site, coming))
     return None
 
 
-def _present(machine: Machine, name: str) -> list[Pilot]:
-    return [pilot for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE]
-
-
-def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
+def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
     """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
     assert record.site is not None
-    site, pilots = record.site, _present(machine, name)
+    site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
         text = f"site {name} has {len(pilots)} pilots, its maximum"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")
@@ -224,44 +226,44 @@ def _limit(machine: Machine, name: str, record: SiteRecord, more: float) -> Reas
     if not site.max_queued:
         return make_reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
     if record.wanted is not None and 0 <= record.wanted <= len(pilots):
-        text = f"site {name} has {len(pilots)} pilots, as many as were requested there"
+        text = f"site {name} has {len(pilots)} pilots, as many as this pool is set to keep there"
         return make_reason("site-limit", text, remedies.try_now(name))
     if record.bad_starts:
         text = f"the last pilot at site {name} {record.last_bad}; another one is submitted soon"
         return make_reason("bootstrap", text, *remedies.for_bad_start(name, record.site, record.last_bad), f"pilotfish site resume {name}")
     last = record.history[-1] if record.history else None
     if last is not None and last.kind == FAILED:
-        text = f"the last pilot at site {name} failed ({last.cause or 'failed'}); another one is submitted after a delay"
+        text = f"the last pilot at site {name} failed ({last.cause or 'unknown cause'}); another one is submitted after a while"
         return make_reason("back-off", text, f"pilotfish doctor {name}", f"pilotfish site resume {name}")
     return None
 
 
-def _ways_out(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
+def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
     """Fixes for the first pilot about which the site reported something."""
     for pilot in coming:
-        sighting = machine.sightings.get(pilot.id)
-        if sighting is not None and sighting.runs and machine.now - sighting.since > remedies.LATE_S:
+        status = machine.pilot_status.get(pilot.id)
+        if status is not None and status.runs and machine.now - status.since > remedies.LATE_S:
             return remedies.for_silence(name, site)
-        if sighting is not None and sighting.reason and not sighting.runs:
-            return remedies.for_wait(name, machine.state.traits(site.backend), pilot.job, sighting.reason)
+        if status is not None and status.reason and not status.runs:
+            return remedies.for_wait(name, machine.state.traits(site.backend), pilot.job, status.reason)
     return ["pilotfish sites"]
 
 
-def of_pilot(machine: Machine, pilot: Pilot) -> Reason:
+def pilot_reason(machine: Machine, pilot: Pilot) -> Reason:
     """What a pilot does, or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
-        return make_reason("ending", f"pilot {pilot.id} is leaving", "pilotfish sites")
+        return make_reason("ending", f"pilot {pilot.id} is ending", "pilotfish sites")
     if pilot.joined or record is None or record.site is None:
         return make_reason("active", f"pilot {pilot.id} is running: {len(pilot.workers)} of its agents are connected", "pilotfish workers")
-    return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_ways_out(machine, pilot.site, record.site, [pilot]))
+    return make_reason("pending", f"pilot {_pending(machine, pilot)}", *_fixes_for(machine, pilot.site, record.site, [pilot]))
 
 
-def of_gone_pilot(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
+def ended_pilot_reason(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
     """How a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
-        return make_reason("ended", f"pilot {name} has ended; the reason is unknown", "pilotfish sites")
+        return make_reason("ended", f"pilot {name} ended; how is not known", "pilotfish sites")
     if end.kind in HOW_ENDED and (joined or end.kind != EXPIRED):
         return make_reason("ended", f"pilot {name} {HOW_ENDED[end.kind]}", "pilotfish sites")
     if joined:
@@ -278,11 +280,101 @@ def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:
 
 
 def _pending(machine: Machine, pilot: Pilot) -> str:
-    sighting = machine.sightings.get(pilot.id)
+    status = machine.pilot_status.get(pilot.id)
     if not pilot.job:
         return f"{pilot.id} is being submitted"
-    if sighting is None:
+    if status is None:
         return f"{pilot.id} (job {pilot.job})"
-    if sighting.runs:
+    if status.runs:
         return f"{pilot.id} (job {pilot.job}) runs, and its agent has not joined yet"
-    return f"{pilot.id} (job {pilot.job}): {sighting.reason or 'no reason given'}"
+    return f"{pilot.id} (job {pilot.job}): {status.reason or 'no reason given'}"
+
+
+# --- rows and answers ------------------------------------------------------------------------------------------------------
+
+
+def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    standings = machine.provisioner.standings(machine.state, machine.now)
+    return [
+        {**site_row(machine, name, record), **standings.get(name, {})}
+        for name, record in machine.state.sites.items()
+        if record.site is not None or name == LOCAL
+    ]
+
+
+def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
+    """A site with its pilots, workers and recent history."""
+    pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
+    waits = sorted(event.seconds for event in record.history if event.kind == JOINED)
+    missing = unusable_credentials(machine, name)
+    reason = state_reason(machine, name, record)
+    return {
+        "site": name,
+        "backend": record.site.backend if record.site is not None else LOCAL,
+        "via": record.site.via if record.site is not None else "",
+        "state": STATES.get(reason.code, "ready"),
+        "reason": reason.row(),
+        "used": record.wanted is not None or name == LOCAL,
+        "wanted": record.wanted,
+        "held": record.held,
+        "trouble": "; ".join(row["text"] for row in missing) or _trouble(machine, name),
+        "credentials": credential_rows(machine, name),
+        "waiting": sum(not pilot.joined for pilot in pilots),
+        "active": sum(pilot.joined > 0 for pilot in pilots),
+        "workers": sum(worker.site == name for worker in machine.state.workers.values()),
+        "queue_wait_median_s": waits[len(waits) // 2] if waits else None,
+        "queue_wait_90_s": waits[len(waits) * 9 // 10] if waits else None,
+        "failures": _failures(record),
+        "last_bad": record.last_bad,
+    }
+
+
+def _trouble(machine: Machine, name: str) -> str:
+    """What keeps the site from answering or from taking pilots; empty if nothing does."""
+    found = machine.site_problems.get(name)
+    if found is None:
+        return ""
+    return f"it accepts no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
+
+
+def _failures(record: SiteRecord) -> dict[str, int]:
+    """How many of its recent pilots failed, by cause."""
+    causes: dict[str, int] = {}
+    for event in record.history:
+        if event.kind == FAILED:
+            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
+    return causes
+
+
+def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+    """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
+    if named.events:
+        return _explain_ended(machine, named)
+    pilot, status = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
+    reason = pilot_reason(machine, pilot)
+    asked = make_reason("asked", f"it was requested because: {pilot.reason}")
+    return {
+        **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
+        "job": pilot.job,
+        "seen": None if status is None else {"runs": status.runs, "reason": status.reason},
+        "end": None,
+    }
+
+
+def _explain_ended(machine: Machine, named: NamedPilot) -> dict[str, Any]:
+    reason, end = ended_pilot_reason(machine, named.name, named.events), end_of(named.events)
+    return {
+        **answer(f"pilot {named.name}", PILOT_STATES[ENDED], [reason], reason.text),
+        "job": "",
+        "seen": None,
+        "end": None if end is None else {"kind": end.kind, "cause": end.cause or end.kind, "reason": end.reason},
+    }
+
+
+def explain_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
+    reason = state_reason(machine, site.name, site.record)
+    fix = f"pilotfish doctor {site.name}".removesuffix(" local")
+    failures = [
+        make_reason("failures", f"{count} of its pilots failed recently: {cause}", fix) for cause, count in _failures(site.record).items()
+    ]
+    return answer(f"site {site.name}", STATES.get(reason.code, "ready"), [reason, *failures], reason.text)

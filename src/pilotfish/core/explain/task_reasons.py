@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data.data_reasons import (
-    MISSING_INPUT,
+    fixes_for_missing_input,
     kept_elsewhere,
     lost_input,
     maker_of_missing,
-    of_missing_input,
     waits_for_inputs,
     waits_for_outputs,
 )
-from pilotfish.core.explain.reasons import Reason, answer, count, make_reason
-from pilotfish.core.explain.requirement_reasons import unmet
+from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, too_few_nodes
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
-from pilotfish.core.tasks.fair_share import ShareAccount, standing, typical_s
+from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.site import LOCAL
@@ -36,19 +35,21 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY, NO_DIRECTORY, Failure
+from pilotfish.model.task import CORES, MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure
+from pilotfish.portable.expressions.evaluation import Expression
+from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MANY_TIMES = 4
-SHOWN_NEEDED = 5
-SHOWN_CUT_OFF = 3
-LACKS = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
+MAX_RESTARTS = 4
+MAX_SHOWN_NEEDED = 5
+MAX_SHOWN_CUT_OFF = 3
+NO_WORKER_CODES = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """Codes that exclude every present worker for a task."""
 
 
-def why_task(machine: Machine, task: Task) -> dict[str, Any]:
+def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
     return answer(f"task {show_task(task.id)}", TASK_STATES[task.state], task_reasons(machine, task))
 
 
@@ -58,22 +59,22 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
     if task.state == WAITING:
         return [_waits_for_others(task)]
     if task.state == READY:
-        return _why_ready(machine, task)
+        return _ready_reasons(machine, task)
     if task.state in (ASSIGNED, RUNNING):
-        return _why_placed(machine, task)
+        return _assigned_reasons(machine, task)
     if task.state == FAILED:
         assert task.failure is not None
         text = f"{task.failure.message or task.failure.cause}{maker_of_missing(task)} [{task.failure.cause}, blame: {task.failure.blame}]"
         return [make_reason(task.failure.cause, text, *_after_failure(machine, task, task.failure))]
     if task.state == CANCELLED:
         return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
-    return [make_reason("done", f"succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
+    return [make_reason("done", f"it succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
 
 
 def _waits_for_others(task: Task) -> Reason:
     index = task.id & INDEX_MASK
     needed = [other for other in task.shape.run.tasks if other.children and index in other.children and other.state != DONE]
-    shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:SHOWN_NEEDED])
+    shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:MAX_SHOWN_NEEDED])
     text = f"it needs {count(task.waits_for, 'other task')} first: {shown}"
     return make_reason("waits", text, f"pilotfish why {show_task(needed[0].id)}")
 
@@ -82,43 +83,42 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     if failure.cause == NO_DIRECTORY:
         return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
-        return of_missing_input(machine, task)
+        return fixes_for_missing_input(machine, task)
     return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
-def _why_placed(machine: Machine, task: Task) -> list[Reason]:
+def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that is at a worker has not ended."""
     assert task.worker is not None
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
-    others = machine.state.gangs.get(task, ())[1:]
+    others = machine.state.multi_node_workers.get(task, ())[1:]
     if others:
         text = f"it also uses {', '.join(worker.id for worker in others)}; their hosts are in $PILOTFISH_HOSTFILE"
         reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
-    twin = machine.state.twins.get(task)
-    if twin is not None and twin.worker is not None:
-        text = f"attempt {twin.attempt} is at worker {twin.worker.id} as well, as a speculative copy: the first result counts"
+    copy = machine.state.copies.get(task)
+    if copy is not None and copy.worker is not None:
+        text = f"attempt {copy.attempt} is at worker {copy.worker.id} as well, as a speculative copy: the first result counts"
         reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
-    if task in task.worker.lent:
+    if task in task.worker.delegated:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
-        text = f"it was delegated to {where}, where site master {task.worker.id} assigns tasks"
+        text = f"it is delegated to {where}: its site master, worker {task.worker.id}, assigns it when a worker has room"
         reasons = [make_reason("lent", text, "pilotfish workers")]
     waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
     data = waits or waits_for_outputs(machine, task)
-    presence = machine.presence.get(task.worker.id)
     unreachable = None
-    if presence is None or presence.link is None:
+    if machine.link_of(task.worker.id) is None:
         text = f"worker {task.worker.id} is disconnected; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
         unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
 
-def _why_ready(machine: Machine, task: Task) -> list[Reason]:
+def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why a task that could run now does not."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
-    if machine.resting:
-        return [make_reason("stopped", "the pool was stopped and not resumed since", f"pilotfish attach {run.id}")]
-    if machine.space_full:
+    if machine.inspect_only:
+        return [make_reason("stopped", "the pool was stopped, and was not resumed since", f"pilotfish attach {run.id}")]
+    if machine.journal_full:
         reasons.append(make_reason("disk-full", "the disk of the journal is full, so nothing new is started", "pilotfish doctor"))
     if run.paused:
         reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
@@ -142,7 +142,7 @@ def _why_ready(machine: Machine, task: Task) -> list[Reason]:
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Why no present worker takes the task; if none ever will, first why no site provides one."""
     found = _worker_reasons(machine, task)
-    sites = site_reasons(machine, task.shape) if found and found[0].code in LACKS else []
+    sites = site_reasons(machine, task.shape) if found and found[0].code in NO_WORKER_CODES else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
 
 
@@ -157,10 +157,8 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     if (lack := unmet(shape, able)) is not None:
         return [lack]
     tagged = [worker for worker in able if worker.qualifies(shape)]
-    if not tagged and any(worker.site in shape.lacking for worker in able):
-        return [
-            make_reason(NO_DIRECTORY, "no connected worker has its directory", "run it again with --sandbox, and --input for its files")
-        ]
+    if not tagged and any(worker.site in shape.no_directory_sites for worker in able):
+        return [make_reason(NO_DIRECTORY, "no present worker has its directory", "run it again with --sandbox, and --input for its files")]
     if not tagged and shape.run.options.sites:
         return [make_reason("site", f"no worker is at {' or '.join(shape.run.options.sites)}", "pilotfish sites")]
     if not tagged:
@@ -176,7 +174,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
         return [make_reason("quarantine", f"all workers that fit are in quarantine: {in_time[0].reason}", "pilotfish workers")]
-    reached = [worker for worker in usable if (presence := machine.presence.get(worker.id)) and presence.link is not None]
+    reached = [worker for worker in usable if machine.link_of(worker.id) is not None]
     if not reached:
         return [make_reason("out-of-reach", "no worker that fits is connected", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
@@ -197,7 +195,7 @@ def no_workers(machine: Machine) -> Reason:
     starting = list(state.pilots.values())
     if starting:
         names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
-        return make_reason("starting", f"no worker has joined yet; on their way: {names}", "pilotfish status")
+        return make_reason("starting", f"no worker has joined yet; starting: {names}", "pilotfish status")
     return make_reason("starting", "no worker has joined yet", "pilotfish status")
 
 
@@ -207,7 +205,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
         if largest < amount:
-            lacks.append(f"{_show(name, amount)} asked for, the largest worker has {_show(name, largest)}")
+            lacks.append(f"{show_amount(name, amount)} asked for, the largest worker has {show_amount(name, largest)}")
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
     wanted = dict(needs).get(CORES, 0)
@@ -219,22 +217,65 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
-def _show(name: str, amount: int) -> str:
-    if name == MEMORY:
-        return f"{show_bytes(amount / UNIT)} of memory"
-    return f"{amount / UNIT:g} {name.removesuffix('s') if amount == UNIT else name}"
+def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
+    """Explain why no worker that is large enough, at an allowed site, meets the requirement; None if one does."""
+    sites = shape.run.options.sites
+    workers = [worker for worker in able if not sites or worker.site in sites]
+    if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
+        return None
+    text = f"no worker meets its requirement {shape.requirement}: {_unmet_clauses(shape.requirement, workers)}"
+    text += "".join(_suggestion(name, shape.requirement, workers) for name in shape.requirement.names)
+    return make_reason("requirement", text, "ask for less with --require", "pilotfish workers --json  (shows their properties)")
 
 
-def why_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
+def _suggestion(name: str, requirement: Expression, workers: list[Worker]) -> str:
+    """Suggest the property that an unknown name probably means."""
+    known = dict.fromkeys(name for worker in workers for name in worker.properties)
+    if name in known:
+        return ""
+    near = get_close_matches(name, list(known), 1)
+    if near:
+        return f"; for {name}, did you mean {near[0]}?"
+    return f'; write a text in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
+
+
+def _unmet_clauses(requirement: Expression, workers: list[Worker]) -> str:
+    parts = requirement.clauses
+    failing = {worker.id: [part for part in parts if not part.holds(worker.properties)] for worker in workers}
+    nearest = min(workers, key=lambda worker: len(failing[worker.id]))
+    names = dict.fromkeys(name for part in failing[nearest.id] for name in part.names)
+    has = ", ".join(_value(name, nearest.properties.get(name)) for name in names)
+    if len(workers) == 1:
+        return f"the only worker, {nearest.id}, fails {_joined([str(part) for part in failing[nearest.id]])} ({has})"
+    failures = []
+    for part in parts:
+        count = sum(not part.holds(worker.properties) for worker in workers)
+        if count:
+            failures.append(f"{part} fails at {'all' if count == len(workers) else f'{count} of'} {len(workers)} workers")
+    return f"{_joined(failures)}; nearest is {nearest.id} ({has})"
+
+
+def _joined(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return f"no {name}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{name} {show_bytes(value) if name == MEMORY else f'{value:g}'}"
+    return f'{name} "{value}"'
+
+
+def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     subject, state = f"worker {worker.id}", WORKER_STATES[worker.state]
     if worker.id not in machine.state.workers:
         return answer(subject, state, [make_reason("ended", worker.reason, "pilotfish workers --all")])
     reasons = []
-    presence = machine.presence.get(worker.id)
     if worker.quarantined_until:
         left = worker.quarantined_until - machine.now
         reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
-    if presence is None or presence.link is None:
+    if machine.link_of(worker.id) is None:
         reasons.append(make_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
         text = f"it runs {count(len(worker.active), 'task')} and has {len(worker.ahead)} waiting there"
@@ -272,10 +313,10 @@ def _less_served(shape: TaskShape, live: list[TaskShape]) -> Reason | None:
     alike = [other for other in live if other.priority == shape.priority]
     typical = typical_s([shape, *alike])
     own = shape.run.account
-    first = min(typical, key=lambda account: standing(account, typical[account]))
-    if first is own or standing(first, typical[first]) >= standing(own, typical[own]):
+    first = min(typical, key=lambda account: weighted_usage(account, typical[account]))
+    if first is own or weighted_usage(first, typical[first]) >= weighted_usage(own, typical[own]):
         return None
-    text = f"{_named(first)} goes first: it recently used less of the pool for its weight than {_named(own)}"
+    text = f"{_named(first)} comes first: it recently used less of the pool for its weight than {_named(own)}"
     return make_reason("share", text, f"pilotfish set {shape.run.id} --share {own.name or 'NAME'}:{2 * own.weight:g}")
 
 
@@ -285,9 +326,13 @@ def _named(account: ShareAccount) -> str:
 
 def cut_off(task: Task) -> Reason | None:
     """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
-    troubles = task.troubles
-    charged = sum((troubles.failures, troubles.losses, troubles.deaths, troubles.crashes, troubles.ooms)) if troubles else 0
-    if task.attempt - charged <= MANY_TIMES:
+    failure_counts = task.failure_counts
+    charged = (
+        sum((failure_counts.failures, failure_counts.losses, failure_counts.deaths, failure_counts.crashes, failure_counts.ooms))
+        if failure_counts
+        else 0
+    )
+    if task.attempt - charged <= MAX_RESTARTS:
         return None
     text = f"task {show_task(task.id)} was started {task.attempt} times: each time its worker ended first or returned it"
     return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
@@ -297,7 +342,7 @@ def warnings(machine: Machine) -> list[Reason]:
     """What users should know without asking."""
     state = machine.state
     found: list[Reason] = []
-    if machine.space_full:
+    if machine.journal_full:
         found.append(make_reason("disk-full", "the disk of the journal is full: new tasks are refused", "pilotfish doctor"))
     if machine.history_damaged:
         text = "a part of the journal could not be read when this master started: tasks may be missing from runs, or may run again"
@@ -305,24 +350,22 @@ def warnings(machine: Machine) -> list[Reason]:
     for name, site in state.sites.items():
         if site.held:
             found.append(make_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
-        rows = [row for row in credential_status.of_site(machine, name) if row["warn"] or not row["usable"]]
+        rows = [row for row in credential_status.credential_rows(machine, name) if row["warn"] or not row["usable"]]
         found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
-    for worker_ in state.workers.values():
-        if worker_.quarantined_until:
-            found.append(
-                make_reason("quarantine", f"worker {worker_.id} is in quarantine: {worker_.reason}", f"pilotfish why {worker_.id}")
-            )
-    cut = [reason for worker_ in state.workers.values() for task in worker_.active if (reason := cut_off(task))]
-    found += cut[:SHOWN_CUT_OFF]
+    for worker in state.workers.values():
+        if worker.quarantined_until:
+            found.append(make_reason("quarantine", f"worker {worker.id} is in quarantine: {worker.reason}", f"pilotfish why {worker.id}"))
+    cut = [reason for worker in state.workers.values() for task in worker.active if (reason := cut_off(task))]
+    found += cut[:MAX_SHOWN_CUT_OFF]
     for shape in state.ready:
-        if shape.lasts_s and (reason := never_long_enough(machine, shape)):
+        if shape.min_walltime_s and (reason := never_long_enough(machine, shape)):
             text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {reason.text}"
             found.append(make_reason("walltime", text, *reason.commands))
     if state.workers:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
                 continue  # shown by ``why`` for its sites
-            able = [worker_ for worker_ in state.workers.values() if worker_.could_fit(shape.needs)]
+            able = [worker for worker in state.workers.values() if worker.could_fit(shape.needs)]
             lack = unmet(shape, able) if able else too_big(machine, shape.needs)
             if lack is not None:
                 text = f"{count(len(shape.queue), 'task')} of run {shape.run.id}: {'' if able else 'no worker fits: '}{lack.text}"

@@ -16,37 +16,37 @@ from typing import Any, NamedTuple
 
 from pilotfish.core.learning.predictors import LinkSeries, Series, quantile
 
-MOST_CLASSES, MOST_WORKERS, MOST_SOURCES = 1_000, 20_000, 200
+MAX_CLASSES, MAX_WORKERS, MAX_SOURCES = 1_000, 20_000, 200
 """Maximum task classes, workers that never reported their end, and sources per site. The least recently used ones are dropped."""
-MOST_LOG = 30.0
+MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark; values beyond are clamped."""
-MOST_PENDING = 256
-THINNED = [place.bit_count() % 2 for place in range(MOST_PENDING + 1)]
+MAX_PENDING = 256
+THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
 """Which pending observations to keep when there are too many: every second one, in Thue-Morse order, so that workers that take turns are
 thinned equally. Tens of thousands of tasks may end per second without a query in between.
 """
-YOUNG = 64
+YOUNG_SAMPLES = 64
 """Observations that a young class keeps. With as many, it is no longer young."""
-CELL_MEMORY, LEVEL_MEMORY = 8, 16
+MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
 """Fraction by which all slownesses move back towards a mean of 1 with each observation; slow enough for the units to follow."""
-MOST_CELLS = 16
+MAX_CLASSES_PER_WORKER = 16
 """Maximum classes by which a worker is judged."""
 SPREAD = 0.5
 """Assumed standard deviation of log slowness before anything is known."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
 """Weight of the neutral estimate (from the benchmark, or slowness 1) against what is known of the site."""
-GONE = 8.0
+MAX_LEFT_WEIGHT = 8.0
 """Maximum weight of workers that left, in the mean of their site."""
-LEAST_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
-LEAST_S = 1e-6
-LEAST_WAIT_S = 1.0
+MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
+MIN_S = 1e-6
+MIN_WAIT_S = 1.0
 """Minimum seconds of a queue wait; shorter waits count as this."""
-VAGUE = 1.0
+VAGUE_ERROR = 1.0
 """Relative error of an estimate that comes from other classes or links."""
-LATEST = 16
+LATEST_CLASSES = 16
 """Number of recently used classes that the forecast quality and the typical task are computed from."""
 
 
@@ -62,11 +62,11 @@ class Estimate(NamedTuple):
 class _Site:
     """Sum over the workers of a site: weighted logarithms of slowness."""
 
-    __slots__ = ("gone", "gone_total", "total", "wait", "weight")
+    __slots__ = ("left_total", "left_weight", "total", "wait", "weight")
 
     def __init__(self) -> None:
         self.weight = self.total = 0.0
-        self.gone = self.gone_total = 0.0
+        self.left_weight = self.left_total = 0.0
         self.wait: Series | None = None
 
 
@@ -86,20 +86,20 @@ class _Class:
         """Number of observations when level and worker shares were last fitted together."""
         self.shared = False
         """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
-        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG)
+        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG_SAMPLES)
 
 
 class _Host:
-    """A worker. ``cells``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
+    """A worker. ``class_means``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
 
-    __slots__ = ("benchmark", "cells", "here", "log", "raw", "site", "weight")
+    __slots__ = ("benchmark", "class_means", "log", "present", "raw", "site", "weight")
 
     def __init__(self, site: _Site, benchmark: float) -> None:
         self.site = site
-        self.benchmark = max(-MOST_LOG, min(MOST_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
-        self.cells: OrderedDict[_Class, list[float]] = OrderedDict()
+        self.benchmark = max(-MAX_LOG, min(MAX_LOG, log(benchmark))) if 0.0 < benchmark < inf else None
+        self.class_means: OrderedDict[_Class, list[float]] = OrderedDict()
         self.log = self.raw = self.weight = 0.0
-        self.here = True
+        self.present = True
 
 
 class Forecasts:
@@ -110,13 +110,13 @@ class Forecasts:
 
     def __init__(self) -> None:
         self._classes: OrderedDict[str, _Class] = OrderedDict()
-        self._news: list[_Class] = []
+        self._changed: list[_Class] = []
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._sites: dict[str, _Site] = {}
         self._links: dict[str, OrderedDict[str, LinkSeries]] = {}
         self._benchmarks = [0.0, 0.0]
         """Sum of the logarithms of all known benchmarks, and their number."""
-        self._yardstick = [0.0, 0.0]
+        self._benchmark_ratio = [0.0, 0.0]
         """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and their number."""
         self._all = _Site()
         """Present workers of all sites together."""
@@ -130,35 +130,35 @@ class Forecasts:
         if known is not None and known.site is self._site(site):
             return
         self.left(worker)
-        if len(self._hosts) >= MOST_WORKERS:
+        if len(self._hosts) >= MAX_WORKERS:
             self.left(next(iter(self._hosts)))
         host = self._hosts[worker] = _Host(self._site(site), benchmark)
         _add(self._benchmarks, host.benchmark, 1)
 
     def left(self, worker: str) -> None:
-        self._take_in()
+        self._process_pending()
         host = self._hosts.get(worker)
         if host is None:
             return
-        site, host.log, host.here = host.site, self._log(host), False
+        site, host.log, host.present = host.site, self._log(host), False
         del self._hosts[worker]
         for place in (site, self._all):
             place.weight -= host.weight
             place.total -= host.weight * host.raw
-        keep = min(1.0, GONE / (site.gone + host.weight)) if host.weight else 1.0
-        site.gone = (site.gone + host.weight) * keep
-        site.gone_total = (site.gone_total + host.weight * host.raw) * keep
+        keep = min(1.0, MAX_LEFT_WEIGHT / (site.left_weight + host.weight)) if host.weight else 1.0
+        site.left_weight = (site.left_weight + host.weight) * keep
+        site.left_total = (site.left_total + host.weight * host.raw) * keep
         _add(self._benchmarks, host.benchmark, -1)
         if host.weight:
-            _add(self._yardstick, host.benchmark, -1, host.log)
+            _add(self._benchmark_ratio, host.benchmark, -1, host.log)
 
     def task_ended(self, name: str, worker: str, site: str, seconds: float, cost: float = 1.0) -> None:
         kind = self._classes.get(name) or self._class(name)
         pending = kind.pending
         if not pending:
-            self._news.append(kind)
+            self._changed.append(kind)
         pending.append((worker, site, seconds / cost if cost > 0.0 else seconds))
-        if len(pending) > MOST_PENDING:
+        if len(pending) > MAX_PENDING:
             pending[:] = compress(pending, THINNED)
 
     def transferred(self, source: str, site: str, size: float, seconds: float) -> None:
@@ -167,16 +167,16 @@ class Forecasts:
         link = links.get(source)
         if link is None:
             link = links[source] = LinkSeries()
-            if len(links) > MOST_SOURCES:
+            if len(links) > MAX_SOURCES:
                 links.popitem(last=False)
         link.observe(size, seconds)
         links.move_to_end(source)
 
     def waited(self, site: str, seconds: float) -> None:
-        where = self._site(site)
-        if where.wait is None:
-            where.wait = Series()
-        where.wait.observe(max(LEAST_WAIT_S, seconds) if seconds >= 0.0 else seconds)
+        record = self._site(site)
+        if record.wait is None:
+            record.wait = Series()
+        record.wait.observe(max(MIN_WAIT_S, seconds) if seconds >= 0.0 else seconds)
 
     # --- queries ---------------------------------------------------------------------------------------------------------------------
 
@@ -197,27 +197,27 @@ class Forecasts:
 
     def guess(self, cost: float) -> Estimate | None:
         """Estimate for an unknown class: the median of the other classes."""
-        self._take_in()
-        told = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
-        middle = quantile(sorted(forecast.value for forecast in told), 0.5)
-        return Estimate(cost * middle, VAGUE, sum(forecast.samples for forecast in told), "other classes") if told else None
+        self._process_pending()
+        forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
+        middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
+        return Estimate(cost * middle, VAGUE_ERROR, sum(forecast.samples for forecast in forecasts), "other classes") if forecasts else None
 
     def unit(self, name: str) -> Estimate | None:
         """Seconds for cost 1 at a worker of slowness 1."""
-        self._take_in()
+        self._process_pending()
         kind = self._classes.get(name)
         forecast = kind.series.forecast() if kind is not None else None
         return Estimate(forecast.value, forecast.error, forecast.samples, "class") if forecast is not None else None
 
     def slowness(self, worker: str, site: str) -> float:
         """Slowness of a worker; the mean of all workers is about 1."""
-        self._take_in()
+        self._process_pending()
         host = self._hosts.get(worker)
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
         """Recent ratios of actual to forecast task time in a class: what neither cost nor worker explains."""
-        self._take_in()
+        self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
 
@@ -227,49 +227,49 @@ class Forecasts:
         forecast = link.forecast(size) if link is not None else None
         if forecast is None:
             return None
-        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE, forecast.samples, origin)
+        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE_ERROR, forecast.samples, origin)
 
     def bandwidth(self, source: str, site: str) -> Estimate | None:
         """Bytes per second, without the latency."""
-        little, much = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
-        return much._replace(value=1e9 / (much.value - little.value)) if little is not None and much is not None else None
+        empty, large = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
+        return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
     def latency(self, source: str, site: str) -> float:
         """Seconds that even an empty transfer takes; about 0 if unknown."""
-        nothing = self.transfer_s(source, site, 0)
-        return nothing.value if nothing is not None else 0.0
+        empty = self.transfer_s(source, site, 0)
+        return empty.value if empty is not None else 0.0
 
     def wait(self, site: str) -> Estimate | None:
         """Seconds in the site's queue."""
-        where = self._sites.get(site)
-        forecast = where and where.wait and where.wait.forecast()
+        record = self._sites.get(site)
+        forecast = record and record.wait and record.wait.forecast()
         return Estimate(forecast.value, forecast.error, forecast.samples, "site") if forecast else None
 
     def quality(self) -> float | None:
         """Median relative error of recent task forecasts."""
-        self._take_in()
+        self._process_pending()
         if self._quality is None:
             wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
             self._quality = quantile(wrong, 0.5) if wrong else None
         return self._quality
 
     def table(self) -> list[dict[str, Any]]:
-        self._take_in()
+        self._process_pending()
         series = [(f"task {name}", kind.series, "s") for name, kind in self._classes.items()]
         series += [(f"wait {name}", site.wait, "s") for name, site in self._sites.items() if site.wait is not None]
-        rows = [_told(what, each, unit) for what, each, unit in series]
+        rows = [_forecast_row(what, each, unit) for what, each, unit in series]
         for to, links in self._links.items():
             for source, link in links.items():
                 bandwidth = self.bandwidth(source, to)
-                row = _told(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
+                row = _forecast_row(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
                 rows.append({**row, "forecast": bandwidth and bandwidth.value, "latency_s": self.latency(source, to)})
         return rows
 
     # --- learning -------------------------------------------------------------------------------------------------------------------
 
     def _class(self, name: str) -> _Class:
-        if len(self._classes) >= MOST_CLASSES:
-            self._take_in()
+        if len(self._classes) >= MAX_CLASSES:
+            self._process_pending()
             self._classes.popitem(last=False)
         kind = self._classes[name] = _Class(name)
         return kind
@@ -278,7 +278,7 @@ class Forecasts:
         return self._sites.get(name) or self._sites.setdefault(name, _Site())
 
     def _latest(self) -> Iterator[_Class]:
-        return islice(reversed(self._classes.values()), LATEST)
+        return islice(reversed(self._classes.values()), LATEST_CLASSES)
 
     def _link(self, source: str, site: str) -> tuple[LinkSeries | None, str]:
         """The link from a source to a site. For an unused link: the median of the links to the same site."""
@@ -287,12 +287,12 @@ class Forecasts:
             return None, ""
         if source in links:
             return links[source], "link"
-        speeds = sorted((told.value, source) for source, link in links.items() if (told := link.forecast(1e9)) is not None)
+        speeds = sorted((forecast.value, source) for source, link in links.items() if (forecast := link.forecast(1e9)) is not None)
         return (links[speeds[len(speeds) // 2][1]], "site") if speeds else (None, "")
 
     def _knows(self, site: str) -> bool:
         known = self._sites.get(site)
-        return known is not None and known.weight + known.gone > 0.1
+        return known is not None and known.weight + known.left_weight > 0.1
 
     def _log(self, host: _Host) -> float:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
@@ -302,17 +302,17 @@ class Forecasts:
         neutral = 0.0
         if benchmark is not None:
             total, count = self._benchmarks
-            known, learnt = self._yardstick
+            known, learnt = self._benchmark_ratio
             neutral = (known + total / count) / (learnt + 1) - benchmark
         if site is None:
             return neutral
-        return (site.total + site.gone_total + NEUTRAL * neutral) / (site.weight + site.gone + NEUTRAL)
+        return (site.total + site.left_total + NEUTRAL * neutral) / (site.weight + site.left_weight + NEUTRAL)
 
-    def _take_in(self) -> None:
-        if not self._news:
+    def _process_pending(self) -> None:
+        if not self._changed:
             return
-        news, self._news, self._quality = self._news, [], None
-        for kind in news:
+        changed, self._changed, self._quality = self._changed, [], None
+        for kind in changed:
             pending, kind.pending = kind.pending, []
             if kind.name in self._classes:
                 self._classes.move_to_end(kind.name)
@@ -322,8 +322,8 @@ class Forecasts:
                     if host is None:
                         self.joined(worker, site)
                         host = self._hosts[worker]
-                    self._learn(kind, host, max(seconds, LEAST_S))
-        young = [kind for kind in news if kind.early and kind.shared]
+                    self._learn(kind, host, max(seconds, MIN_S))
+        young = [kind for kind in changed if kind.early and kind.shared]
         for kind in young * 2:
             # Twice, because each class changes what the others learn about the workers.
             self._settle(kind)
@@ -331,38 +331,38 @@ class Forecasts:
             self._remeasure(kind)
 
     def _learn(self, kind: _Class, host: _Host, seconds: float) -> None:
-        before, took = self._log(host), log(seconds)
+        before, log_s = self._log(host), log(seconds)
         kind.series.observe(seconds / exp(before))
         kind.learnt += 1
         if kind.early is not None:
             kind.shared = kind.shared or bool(kind.early and kind.early[0][0] is not host)
-            kind.early.append((host, took))
+            kind.early.append((host, log_s))
             if kind.shared and kind.learnt * 4 > kind.settled * 5:
                 self._settle(kind)
                 self._remeasure(kind)
                 return
-        count = min(kind.learnt, LEVEL_MEMORY)
+        count = min(kind.learnt, MAX_LEVEL_SAMPLES)
         if kind.shared:
             limit = OUTLIER * sqrt(kind.scatter)
-            wrong = max(-limit, min(limit, took - kind.level - before))
-            kind.scatter = max(LEAST_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * LEVEL_MEMORY))
-            cell = host.cells.get(kind)
-            if cell is None:
-                host.cells[kind] = [1.0, took - kind.level]
+            wrong = max(-limit, min(limit, log_s - kind.level - before))
+            kind.scatter = max(MIN_SCATTER, kind.scatter + (wrong * wrong - kind.scatter) / (2 * MAX_LEVEL_SAMPLES))
+            class_mean = host.class_means.get(kind)
+            if class_mean is None:
+                host.class_means[kind] = [1.0, log_s - kind.level]
             else:
-                cell[0] = min(cell[0] + 1.0, CELL_MEMORY)
-                cell[1] += (max(-limit, min(limit, took - kind.level - cell[1])) - RECENTRING * self._centre()) / cell[0]
+                class_mean[0] = min(class_mean[0] + 1.0, MAX_WORKER_SAMPLES)
+                class_mean[1] += (max(-limit, min(limit, log_s - kind.level - class_mean[1])) - RECENTRING * self._centre()) / class_mean[0]
             self._weigh(host)
-        kind.level += (took - self._log(host) - kind.level) / count
+        kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
         """Fit a young class and the slownesses of its workers together: first the level, from slownesses without this class."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
-        for host, took in early:
+        for host, log_s in early:
             count_total = sums.setdefault(host, [0.0, 0.0])
             count_total[0] += 1.0
-            count_total[1] += took
+            count_total[1] += log_s
         above = below = 0.0
         for host, (count, total) in sums.items():
             precision, value = self._elsewhere(host, kind)
@@ -371,18 +371,18 @@ class Forecasts:
             below += weight
         kind.level = above / below + YOUNG_RECENTRING * self._centre()
         for host, (count, total) in sums.items():
-            if host.here:
-                host.cells[kind] = [min(count, CELL_MEMORY), total / count - kind.level]
+            if host.present:
+                host.class_means[kind] = [min(count, MAX_WORKER_SAMPLES), total / count - kind.level]
                 self._weigh(host)
-        squares = sum((took - kind.level - host.log) ** 2 for host, took in early)
+        squares = sum((log_s - kind.level - host.log) ** 2 for host, log_s in early)
         freedom = max(0, len(early) - len(sums))
-        kind.scatter = max(LEAST_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
+        kind.scatter = max(MIN_SCATTER, (2 * FIRST_SCATTER + squares) / (2 + freedom))
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
         """Recompute the series of a young class with the current slownesses."""
-        kind.series.relearn([exp(took - host.log) for host, took in kind.early or ()])
-        if kind.learnt >= YOUNG:
+        kind.series.relearn([exp(log_s - host.log) for host, log_s in kind.early or ()])
+        if kind.learnt >= YOUNG_SAMPLES:
             kind.early = None
 
     def _centre(self) -> float:
@@ -390,30 +390,30 @@ class Forecasts:
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
         """Precision and log slowness of a worker without this class. They are fixed for a worker that left."""
-        if not host.here:
+        if not host.present:
             return PRIOR / (1 - host.weight), host.log
-        precision, pull = self._evidence(host, kind)
-        return precision + PRIOR, (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+        precision, weighted_sum = self._evidence(host, kind)
+        return precision + PRIOR, (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
 
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
         """Total precision of a worker's cells, and their sum weighted by precision."""
-        precision = pull = 0.0
-        for kind, (count, mean) in host.cells.items():
+        precision = weighted_sum = 0.0
+        for kind, (count, mean) in host.class_means.items():
             if kind is not without:
                 precision += count / kind.scatter
-                pull += count / kind.scatter * mean
-        return precision, pull
+                weighted_sum += count / kind.scatter * mean
+        return precision, weighted_sum
 
     def _weigh(self, host: _Host) -> None:
         """Recompute the slowness of a worker from its cells, and update the sums of its site."""
-        if len(host.cells) > MOST_CELLS:
-            host.cells.popitem(last=False)
-        precision, pull = self._evidence(host)
-        value = (pull + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
-        raw, weight = pull / precision, precision / (precision + PRIOR)
+        if len(host.class_means) > MAX_CLASSES_PER_WORKER:
+            host.class_means.popitem(last=False)
+        precision, weighted_sum = self._evidence(host)
+        value = (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
+        raw, weight = weighted_sum / precision, precision / (precision + PRIOR)
         if host.weight:
-            _add(self._yardstick, host.benchmark, -1, host.log)
-        _add(self._yardstick, host.benchmark, 1, value)
+            _add(self._benchmark_ratio, host.benchmark, -1, host.log)
+        _add(self._benchmark_ratio, host.benchmark, 1, value)
         for place in (host.site, self._all):
             place.weight += weight - host.weight
             place.total += weight * raw - host.weight * host.raw
@@ -423,20 +423,20 @@ class Forecasts:
 
     def rows(self) -> Iterator[list[Any]]:
         """Rows for :meth:`restore`, in this order."""
-        self._take_in()
+        self._process_pending()
         names = {id(host): worker for worker, host in self._hosts.items()}
         sites = {id(site): name for name, site in self._sites.items()}
         for name, kind in self._classes.items():
             plain = [kind.level, kind.scatter, kind.learnt, kind.settled, kind.shared, kind.early is None]
             yield ["class", name, plain, kind.series.row()]
         for name, site in self._sites.items():
-            yield ["site", name, site.gone, site.gone_total, site.wait and site.wait.row()]
+            yield ["site", name, site.left_weight, site.left_total, site.wait and site.wait.row()]
         for worker, host in self._hosts.items():
-            cells = [[kind.name, *cell] for kind, cell in host.cells.items() if self._classes.get(kind.name) is kind]
-            yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], cells]
+            means = [[kind.name, *mean] for kind, mean in host.class_means.items() if self._classes.get(kind.name) is kind]
+            yield ["worker", worker, sites[id(host.site)], host.benchmark, [host.log, host.raw, host.weight], means]
         for name, kind in self._classes.items():
             if kind.early:
-                yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], took] for host, took in kind.early]]
+                yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], log_s] for host, log_s in kind.early]]
         for to, links in self._links.items():
             for source, link in links.items():
                 yield ["link", to, source, link.row()]
@@ -452,32 +452,32 @@ class Forecasts:
         if grown:
             kind.early = None
 
-    def _restore_site(self, name: str, gone: float, gone_total: float, wait: Sequence[Any] | None) -> None:
+    def _restore_site(self, name: str, left_weight: float, left_total: float, wait: Sequence[Any] | None) -> None:
         site = self._site(name)
-        site.gone, site.gone_total, site.wait = gone, gone_total, Series.from_row(wait) if wait else None
+        site.left_weight, site.left_total, site.wait = left_weight, left_total, Series.from_row(wait) if wait else None
 
-    def _restore_worker(self, worker: str, site: str, benchmark: float | None, learnt: Sequence[float], cells: Sequence[Any]) -> None:
+    def _restore_worker(self, worker: str, site: str, benchmark: float | None, learnt: Sequence[float], class_means: Sequence[Any]) -> None:
         self.joined(worker, site)
         host = self._hosts[worker]
         host.benchmark = benchmark
         host.log, host.raw, host.weight = learnt
-        host.cells.update((self._classes[name], [count, mean]) for name, count, mean in cells)
+        host.class_means.update((self._classes[name], [count, mean]) for name, count, mean in class_means)
         _add(self._benchmarks, benchmark, 1)
         if host.weight:
-            _add(self._yardstick, benchmark, 1, host.log)
+            _add(self._benchmark_ratio, benchmark, 1, host.log)
         for place in (host.site, self._all):
             place.weight += host.weight
             place.total += host.weight * host.raw
 
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
         """Restore the observations of a young class. For a worker that left, the row has its slowness and weight instead of its name."""
-        gone: dict[tuple[float, float], _Host] = {}
-        kept = self._classes[name].early = deque(maxlen=YOUNG)
-        for who, took in early:
-            host = self._hosts[who] if isinstance(who, str) else gone.setdefault(tuple(who), _Host(_Site(), 0.0))
-            if not isinstance(who, str):
-                (host.log, host.weight), host.here = who, False
-            kept.append((host, took))
+        left: dict[tuple[float, float], _Host] = {}
+        kept = self._classes[name].early = deque(maxlen=YOUNG_SAMPLES)
+        for key, log_s in early:
+            host = self._hosts[key] if isinstance(key, str) else left.setdefault(tuple(key), _Host(_Site(), 0.0))
+            if not isinstance(key, str):
+                (host.log, host.weight), host.present = key, False
+            kept.append((host, log_s))
 
     def _restore_link(self, site: str, source: str, row: Sequence[Any]) -> None:
         self._links.setdefault(site, OrderedDict())[source] = LinkSeries.from_row(row)
@@ -489,7 +489,7 @@ def _add(sums: list[float], benchmark: float | None, sign: int, more: float = 0.
         sums[1] += sign
 
 
-def _told(what: str, series: Series, unit: str) -> dict[str, Any]:
-    told = series.forecast()
-    value, error, predictor, samples = told or (None, None, "", 0)
+def _forecast_row(what: str, series: Series, unit: str) -> dict[str, Any]:
+    forecast = series.forecast()
+    value, error, predictor, samples = forecast or (None, None, "", 0)
     return {"what": what, "forecast": value, "unit": unit, "error": error, "predictor": predictor, "samples": samples}

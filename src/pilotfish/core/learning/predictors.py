@@ -25,12 +25,12 @@ NAMES = (
     *(f"smoothing by {gain}" for gain in GAINS),
     "autoregression over 31",
 )
-FADING = 0.95
+ERROR_DECAY = 0.95
 """Factor on the past error of a predictor with each new observation."""
-KEPT_RATIOS = 64
-MOST_PENDING = 64
-SHORTEST_S = 1e-6
-LEAST, MOST = 1e-12, 1e15
+MAX_RATIOS = 64
+MAX_PENDING = 64
+MIN_S = 1e-6
+SMALLEST, LARGEST = 1e-12, 1e15
 """Bounds of an observation, so that squares and quotients stay finite."""
 
 
@@ -44,27 +44,12 @@ class Forecast(NamedTuple):
 
 
 class Series:
-    """A series of positive values, such as durations and rates. Zero counts as ``LEAST``; negative and non-finite values are ignored."""
-
-    __slots__ = (
-        "_errors",
-        "_forecast",
-        "_mean",
-        "_means",
-        "_order",
-        "_pending",
-        "_predictions",
-        "_ratios",
-        "_smoothed",
-        "_taken",
-        "_window",
-        "samples",
-    )
+    """A series of positive values, such as durations and rates. Zero counts as ``SMALLEST``; negative and non-finite values are ignored."""
 
     def __init__(self) -> None:
         self.samples = 0
         """Number of observations, including those that were condensed."""
-        self._ratios: deque[float] = deque(maxlen=KEPT_RATIOS)
+        self._ratios: deque[float] = deque(maxlen=MAX_RATIOS)
         self._pending: list[float] = []
         self._means = 0
         """Number of pending values, from the first, that are means of several observations."""
@@ -82,19 +67,19 @@ class Series:
 
     def observe(self, value: float) -> None:
         pending = self._pending
-        if LEAST <= value <= MOST:
+        if SMALLEST <= value <= LARGEST:
             pending.append(value)
-        elif 0.0 <= value < LEAST:
-            pending.append(LEAST)
-        elif MOST < value < float("inf"):
-            pending.append(MOST)
-        if len(pending) > MOST_PENDING:
+        elif 0.0 <= value < SMALLEST:
+            pending.append(SMALLEST)
+        elif LARGEST < value < float("inf"):
+            pending.append(LARGEST)
+        if len(pending) > MAX_PENDING:
             self._condense()
 
     def forecast(self) -> Forecast | None:
         """Forecast of the next value; None before the first observation."""
         if self._pending:
-            self._take_in()
+            self._process_pending()
         if self._forecast is None and self._predictions:
             best = self._best()
             self._forecast = Forecast(self._predictions[best], self._error(), NAMES[best], self.samples)
@@ -102,12 +87,12 @@ class Series:
 
     def predictions(self) -> dict[str, float]:
         """The prediction of each predictor, by name."""
-        self._take_in()
+        self._process_pending()
         return dict(zip(NAMES, self._predictions, strict=False))
 
     def ratios(self) -> list[float]:
         """Ratios of recent values to their forecasts."""
-        self._take_in()
+        self._process_pending()
         return list(self._ratios)
 
     def quantile(self, q: float) -> float:
@@ -116,10 +101,10 @@ class Series:
 
     def relearn(self, values: Iterable[float]) -> None:
         """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""
-        self._take_in()
+        self._process_pending()
         self._forget()
         for value in values:
-            self._take(min(max(value, LEAST), MOST))
+            self._take(min(max(value, SMALLEST), LARGEST))
         self._forecast = None
 
     def row(self) -> list[Any]:
@@ -147,7 +132,7 @@ class Series:
         self._means = len(pending)
         pending += odd
 
-    def _take_in(self) -> None:
+    def _process_pending(self) -> None:
         """Process pending values in order. Each is compared with the forecast from those before it; means are not, as they scatter less."""
         pending = self._pending
         if not pending:
@@ -164,7 +149,7 @@ class Series:
     def _take(self, value: float) -> None:
         if self._predictions:
             self._errors = [
-                error * FADING + (predicted - value if predicted > value else value - predicted)
+                error * ERROR_DECAY + (predicted - value if predicted > value else value - predicted)
                 for error, predicted in zip(self._errors, self._predictions, strict=True)
             ]
             self._smoothed = [smoothed + gain * (value - smoothed) for smoothed, gain in zip(self._smoothed, GAINS, strict=True)]
@@ -239,15 +224,15 @@ class LinkSeries:
         self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
     def observe(self, size: float, seconds: float) -> None:
-        if 0.0 <= size <= MOST and 0.0 <= seconds <= MOST:
-            self._pending.append((size, max(seconds, SHORTEST_S)))
+        if 0.0 <= size <= LARGEST and 0.0 <= seconds <= LARGEST:
+            self._pending.append((size, max(seconds, MIN_S)))
 
     def forecast(self, size: float) -> Forecast | None:
         """Seconds to transfer ``size`` bytes."""
         if self._pending:
-            self._take_in()
-        told = self.series.forecast()
-        return told and told._replace(value=(size + self._head) * told.value)
+            self._process_pending()
+        forecast = self.series.forecast()
+        return forecast and forecast._replace(value=(size + self._head) * forecast.value)
 
     def row(self) -> list[Any]:
         return [self._head, [list(pair) for pair in self._last], [list(pair) for pair in self._pending], self.series.row()]
@@ -261,7 +246,7 @@ class LinkSeries:
         link._pending.extend((size, seconds) for size, seconds in pending)
         return link
 
-    def _take_in(self) -> None:
+    def _process_pending(self) -> None:
         fitted = 0
         for place, (size, seconds) in enumerate(self._pending, 1):
             self.series.observe(seconds / (size + self._head))

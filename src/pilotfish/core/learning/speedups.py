@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Speedup = dict[int, tuple[int, float]]
 """By cores in units of 1/10000: number of ended tasks, and mean seconds for cost 1."""
-MOST_CLASSES = 1_000
-REMEMBERED = 20
+MAX_CLASSES = 1_000
+MAX_SAMPLES = 20
 """Maximum number of earlier tasks that count in the mean, so that it follows a change."""
 
 
@@ -26,11 +26,11 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
     name = run.class_of(task.spec)
     known = state.speedups.pop(name, {})
     state.speedups[name] = known  # moved to the end, as the latest
-    if len(state.speedups) > MOST_CLASSES:
+    if len(state.speedups) > MAX_CLASSES:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
     cost = run.cost(task.id & INDEX_MASK) or 1.0
-    known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, REMEMBERED)
+    known[cores_of(needs)] = samples + 1, mean_s + (wall_s / cost - mean_s) / min(samples + 1, MAX_SAMPLES)
 
 
 def table(state: State) -> list[dict[str, Any]]:

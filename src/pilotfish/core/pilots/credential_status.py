@@ -19,10 +19,10 @@ def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
         machine.credentials.pop(item.site, None)
 
 
-def say(name: str, left_s: float, problem: str) -> str:
+def describe(name: str, left_s: float, problem: str) -> str:
     """Describe the state of one credential."""
     if left_s == math.inf:
-        return f"the end of its {name} is unknown: {problem}" if problem else f"its {name} has no end"
+        return f"it is unknown how long its {name} is valid: {problem}" if problem else f"its {name} has no end"
     if left_s == -math.inf:
         return f"its {name} is missing ({problem})"
     if left_s <= 0:
@@ -30,7 +30,7 @@ def say(name: str, left_s: float, problem: str) -> str:
     return f"its {name} ends in {show_seconds(math.ceil(left_s))}"
 
 
-def of_site(machine: Machine, site: str) -> list[dict[str, Any]]:
+def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
     """Credentials of a site as rows. ``left_s``: None if it does not expire or this is unknown, 0 if it is no longer usable."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
@@ -42,13 +42,13 @@ def of_site(machine: Machine, site: str) -> list[dict[str, Any]]:
                 "left_s": None if left_s == math.inf else max(0.0, left_s),
                 "usable": left_s > 0,
                 "warn": left_s < one.warn_s or bool(one.problem),
-                "text": say(one.name, left_s, one.problem),
+                "text": describe(one.name, left_s, one.problem),
                 "renew": one.renew,
             }
         )
     return rows
 
 
-def unusable(machine: Machine, site: str) -> list[dict[str, Any]]:
+def unusable_credentials(machine: Machine, site: str) -> list[dict[str, Any]]:
     """Missing or expired credentials that keep pilots of this site waiting."""
-    return [row for row in of_site(machine, site) if not row["usable"]]
+    return [row for row in credential_rows(machine, site) if not row["usable"]]

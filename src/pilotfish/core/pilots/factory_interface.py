@@ -50,9 +50,9 @@ class Demand:
     sizes: list[PilotSize] = field(default_factory=list)
     spare: list[str] = field(default_factory=list)
     """Coming pilots that no waiting work needs any more."""
-    awaited: dict[str, PilotSize] = field(default_factory=dict)
+    needed: dict[str, PilotSize] = field(default_factory=dict)
     """Coming pilots that waiting work counts on, with the minimum size of a substitute. A pilot and its replicas count once."""
-    awaited_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    needed_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """For each of these pilots, the sites where a substitute may run. Empty: any."""
     places: list[tuple[str, ...]] = field(default_factory=list)
     """For each entry of ``sizes``, the sites where such a pilot may run. Empty: any."""
@@ -90,10 +90,10 @@ class Factory(Protocol):
 
     def hear(self, event: SiteEvent) -> None: ...
 
-    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
+    def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
         """How it rates a site (fitness, score or set, if it has these), as a row for users."""
 
-    def next_look_at(self, prospect: FactoryView) -> float | None:
+    def next_look_at(self, view: FactoryView) -> float | None:
         """Time of the next call even if nothing happens; None if there is none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import REQUESTED
 
-KEPT_EVENTS = 200
+MAX_EVENTS = 200
 """Maximum events kept for each site."""
 
 
@@ -25,8 +25,8 @@ class Pilot:
     """Number of its agents that ever joined; there is one on each node."""
     workers: list[str] = field(default_factory=list)
     """Names of its agents that are connected workers now."""
-    instead_of: str = ""
-    by_hand: bool = False
+    replica_of: str = ""
+    by_user: bool = False
     withdrawn: str = ""
     """Cause of its withdrawal, in one word."""
 
@@ -54,4 +54,4 @@ class SiteRecord:
     """Whether the user removed the site and its last pilots are still ending."""
     lost_s: float = 0.0
     """Seconds of the walltime that recent pilots there lost before their agents could use it, or must reserve for the end."""
-    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))

@@ -11,6 +11,7 @@ import msgspec
 from pilotfish.core.explain.lookup import find_site
 from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
+from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.workers import leases
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
@@ -22,7 +23,7 @@ from pilotfish.model.states import ACTIVE, ENDING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-MOST_PILOTS = 10_000
+MAX_PILOTS = 10_000
 
 
 @dataclass(slots=True)
@@ -46,10 +47,10 @@ def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
 def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
     """Keep what a site reports about a pilot. Not journaled: the site is polled again soon."""
     if item.pilot in machine.state.pilots:
-        machine.sightings[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
+        machine.pilot_status[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
 
-def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
+def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
         # A site may forget a job. The heartbeats of its agents are better evidence.
@@ -60,7 +61,7 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
             leases.leave(machine, worker, item.reason)
         else:
             leases.lose_worker(machine, worker, item.reason, died=item.witnessed)
-    machine.sightings.pop(item.pilot, None)
+    machine.pilot_status.pop(item.pilot, None)
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
@@ -68,11 +69,11 @@ def pilot_gone(machine: Machine, item: i.PilotGone) -> None:
         machine.effects.append(e.ReadSites())
 
 
-def site_spoke(machine: Machine, item: i.SiteReachability) -> None:
+def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
     if item.trouble:
-        machine.site_troubles[item.site] = item
+        machine.site_problems[item.site] = item
     else:
-        machine.site_troubles.pop(item.site, None)
+        machine.site_problems.pop(item.site, None)
 
 
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
@@ -80,14 +81,14 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
     for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
         site, before = item.sites.get(name), known.get(name)
-        leaving = site is None and before is not None and _send_home(machine, name, f"site {name} was removed")
+        leaving = site is None and before is not None and _release_pilots(machine, name, f"site {name} was removed")
         if leaving and before is not None:
             # The site controller needs the configuration until the last pilot is gone.
             site = msgspec.structs.replace(before, paused=True)
         if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
             machine.record(f.SiteDescribed(name, site, leaving))
             machine.effects.append(e.DescribeSite(name, site))
-            machine.stirred = True
+            machine.decide_again = True
             if site is not None and before is not None:
                 machine.record(f.SiteHeld(name, ""))  # the user may have fixed the cause
                 _replace_outdated(machine, name, before, site)
@@ -101,29 +102,34 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
     """Cancel queued pilots after a change of the keys in SUBMITTED_WITH. New ones are submitted with the new values."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
-    for pilot in list(machine.state.pilots.values()):
-        if pilot.site == name and not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, f"site {name} was reconfigured")
-            if pilot.by_hand and not site.paused:
-                machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_hand=True)
+    for pilot in machine.state.pilots_at(name):
+        if not pilot.joined:
+            machine.end_pilot(pilot.id, f"site {name} was changed")
+            if pilot.by_user and not site.paused:
+                machine.request_pilot(PilotProposal(name, site.pilot_size, pilot.reason), by_user=True)
 
 
-def _send_home(machine: Machine, name: str, reason: str) -> bool:
+def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
     """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
-        if not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, reason)
-        for worker in list(pilot.workers):
-            leases.drain(machine, machine.state.workers[worker], reason)
+        _release_pilot(machine, pilot, reason)
     return bool(pilots)
 
 
-NEWS: dict[type, Callable[[Machine, Any], None]] = {
+def _release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
+    """Cancel a pilot if it is queued; drain its workers if it runs."""
+    if not pilot.joined and pilot.state <= ACTIVE:
+        machine.end_pilot(pilot.id, reason, cause)
+    for worker in list(pilot.workers):
+        leases.drain(machine, machine.state.workers[worker], reason)
+
+
+HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.PilotAccepted: pilot_accepted,
     i.PilotSeen: pilot_seen,
-    i.PilotGone: pilot_gone,
-    i.SiteReachability: site_spoke,
+    i.PilotEndReported: pilot_end_reported,
+    i.SiteReachability: site_reachability,
     i.CredentialsSeen: credential_status.credentials_seen,
     i.SitesRead: sites_read,
 }
@@ -143,13 +149,13 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     named = find_site(machine.state, arguments.get("site", ""))
     name, record = named.name, named.record
     pilots = _number(arguments.get("pilots", -1))
-    if pilots is not None and not -1 <= pilots <= MOST_PILOTS:
-        raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MOST_PILOTS}")
+    if pilots is not None and not -1 <= pilots <= MAX_PILOTS:
+        raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MAX_PILOTS}")
     if record.wanted != pilots:
-        machine.record(f.SiteWanted(name, pilots))
-        machine.stirred = True
+        machine.record(f.SiteUseChanged(name, pilots))
+        machine.decide_again = True
         if pilots is None:
-            _send_home(machine, name, f"the pool no longer uses site {name}")
+            _release_pilots(machine, name, f"the pool no longer uses site {name}")
     return {"site": name, "pilots": pilots}
 
 
@@ -159,16 +165,16 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     name, record = named.name, named.record
     count = _number(arguments.get("pilots", 1))
     site = record.site
-    if site is None or count is None or not 1 <= count <= MOST_PILOTS:
+    if site is None or count is None or not 1 <= count <= MAX_PILOTS:
         raise BadInput(f"site {name}: {count} pilots", f"pilotfish pilots add {name} 1")
     if site.paused:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
-    there = sum(1 for pilot in machine.state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE)
+    there = len(machine.state.pilots_at(name))
     if there + count > site.max_pilots:
         text = f"site {name} may have {site.max_pilots} pilots at a time, and has {there}"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
-    wish = PilotProposal(name, site.pilot_size, "a user requested it")
-    return {"pilots": [machine.request_pilot(wish, by_hand=True) for _ in range(count)]}
+    proposal = PilotProposal(name, site.pilot_size, "a user requested it")
+    return {"pilots": [machine.request_pilot(proposal, by_user=True) for _ in range(count)]}
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -176,12 +182,9 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
     names, reason = arguments.get("pilots"), str(arguments.get("reason") or "a user withdrew it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
-    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_hand]
+    found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_user]
     for pilot in found:
-        if not pilot.joined and pilot.state <= ACTIVE:
-            machine.end_pilot(pilot.id, reason, UNNEEDED)
-        for worker in list(pilot.workers):
-            leases.drain(machine, machine.state.workers[worker], reason)
+        _release_pilot(machine, pilot, reason, UNNEEDED)
     return {"pilots": [pilot.id for pilot in found]}
 
 
@@ -195,7 +198,7 @@ def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Release a held site and try it again at once."""
     name = find_site(machine.state, arguments.get("site", "")).name
     machine.record(f.SiteHeld(name, ""))
-    machine.stirred = True
+    machine.decide_again = True
     return {"site": name}
 
 

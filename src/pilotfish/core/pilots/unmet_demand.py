@@ -13,20 +13,20 @@ from pilotfish.model.site import LOCAL, PilotSize, Site
 from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY
 
-WORTH_S = 60.0
+MIN_WORK_S = 60.0
 """Minimum seconds of work for which one more core is worthwhile."""
 UNKNOWN_CORES = 4.0
 """Assumed cores of a machine with unknown size whose agent has not joined."""
 UNKNOWN = 1 << 62
 """Larger than any request: an unknown amount excludes no task."""
-MOST_SIZES = 2000
-NODES_APART_S = 60.0
+MAX_SIZES = 2000
+NODE_JOIN_WAIT_S = 60.0
 """Seconds to wait for the other nodes of a pilot after its first one joined."""
 START_S = 30.0
 """Assumed seconds that a pilot needs to start and end, before one was observed."""
 
 
-def survey(state: State, now: float) -> FactoryView:
+def view_for_factory(state: State, now: float) -> FactoryView:
     sites = usable_sites(state)
     return FactoryView(state, sites, _demand(state, sites, now), now)
 
@@ -37,7 +37,7 @@ def usable_sites(state: State) -> list[SiteView]:
         SiteView(
             name,
             record.site,
-            [pilot for pilot in state.pilots.values() if pilot.site == name and pilot.state <= ACTIVE],
+            state.pilots_at(name),
             record.history,
             record.wanted,
             record.lost_s,
@@ -62,15 +62,15 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
     demand = Demand()
     work: list[WaitingTasks] = []
     for shape, count in _waiting(state):
-        places = tuple(site.name for site in sites if could_go(shape, site))
+        places = tuple(site.name for site in sites if fits_site(shape, site))
         if places:
             demand.tasks += count
-            work.append(WaitingTasks(shape, size_for(shape), _worth(shape, count), places))
+            work.append(WaitingTasks(shape, size_for(shape), _worthwhile(shape, count), places))
     _fill_workers(state, work, now)
     _fill_coming(state, work, demand, now)
     for waiting in work:
         demand.cores += waiting.count * waiting.least.all_cores
-        count = min(waiting.count, MOST_SIZES - len(demand.sizes))
+        count = min(waiting.count, MAX_SIZES - len(demand.sizes))
         demand.sizes += [waiting.least] * count
         demand.places += [waiting.places] * count
     return demand
@@ -100,16 +100,16 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
         if pilot.state > ACTIVE or pilot.site == LOCAL:
             continue
         if not pilot.joined:
-            groups.setdefault(pilot.instead_of or pilot.id, []).append(pilot)
-        elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODES_APART_S for name in pilot.workers):
+            groups.setdefault(pilot.replica_of or pilot.id, []).append(pilot)
+        elif pilot.joined < pilot.size.nodes and any(now < state.workers[name].joined_at + NODE_JOIN_WAIT_S for name in pilot.workers):
             _fill_pilot(state, pilot, work)
     for members in groups.values():
         served = _fill_pilot(state, members[0], work)
         for member in members:
-            if served is None and not member.by_hand:
+            if served is None and not member.by_user:
                 demand.spare.append(member.id)
             elif served is not None:
-                demand.awaited[member.id], demand.awaited_at[member.id] = served.least, served.places
+                demand.needed[member.id], demand.needed_at[member.id] = served.least, served.places
 
 
 def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> WaitingTasks | None:
@@ -118,9 +118,9 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
     if record is None or record.site is None or record.held:
         return None
     view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend))
-    able = [
-        waiting for waiting in work if could_go(waiting.shape, view) and (not size.walltime_s or waiting.shape.lasts_s <= size.walltime_s)
-    ]
+    able = [waiting for waiting in work if fits_site(waiting.shape, view)]
+    if size.walltime_s:
+        able = [waiting for waiting in able if waiting.shape.min_walltime_s <= size.walltime_s]
     first: WaitingTasks | None = None
     one = {
         CORES: round((size.cores or UNKNOWN_CORES) * UNIT),
@@ -169,13 +169,13 @@ def _waiting(state: State) -> list[tuple[TaskShape, int]]:
     return list(found.items())
 
 
-def could_go(shape: TaskShape, view: SiteView) -> bool:
+def fits_site(shape: TaskShape, view: SiteView) -> bool:
     """Whether a task of this shape fits a pilot of this site and may run there."""
     site, wanted = view.site, shape.run.options.sites
     needs = dict(shape.needs)
     return (
         (not wanted or view.name in wanted)
-        and view.name not in shape.lacking
+        and view.name not in shape.no_directory_sites
         and is_long_enough(shape, site, view.lost_s)
         and shape.nodes <= nodes_of_pilot(shape.nodes, site, view.traits)
         and (not site.max_cores or cores_of_pilot(shape, site, view.traits) <= site.max_cores)
@@ -188,7 +188,7 @@ def could_go(shape: TaskShape, view: SiteView) -> bool:
 
 
 def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
-    return not site.walltime_s or not shape.lasts_s or shape.lasts_s + overhead_s(lost_s) <= site.walltime_s
+    return not site.walltime_s or not shape.min_walltime_s or shape.min_walltime_s + overhead_s(lost_s) <= site.walltime_s
 
 
 def overhead_s(lost_s: float) -> float:
@@ -211,11 +211,12 @@ def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
 def size_for(shape: TaskShape) -> PilotSize:
     """The smallest pilot that takes a task of this shape."""
     needs = dict(shape.needs)
-    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.lasts_s, needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT)
+    memory, gpus = needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT
+    return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.min_walltime_s, memory, gpus)
 
 
-def _worth(shape: TaskShape, count: int) -> int:
+def _worthwhile(shape: TaskShape, count: int) -> int:
     """Number of tasks to run at once that is worthwhile. Several short tasks must follow each other on one core."""
     if not shape.samples:
         return count
-    return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / WORTH_S)))
+    return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / MIN_WORK_S)))

@@ -1,6 +1,7 @@
-"""Turns an accepted proposal into messages for an agent and stops attempts.
+"""Checks the proposals of a policy, turns accepted ones into messages for agents, and stops attempts.
 
-A message has the specs that the agent has not seen yet, then the tasks.
+A policy only proposes: the machine acts on nothing that fails a check. A message has the specs that the agent has not seen yet, then the
+tasks.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data import intermediate_files
-from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, RecallProposal, RetireProposal
 from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_BITS
-from pilotfish.model.states import ASSIGNED
+from pilotfish.model.states import ASSIGNED, JOINED, READY, RUNNING
 from pilotfish.model.task import CORES, Payload, sent_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +27,90 @@ if TYPE_CHECKING:
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
 ROW_BYTES = 512
 """Upper estimate of the bytes of one file in the header; the header may be as large as the payload."""
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------------
+
+
+def can_take(machine: Machine, worker: Worker) -> bool:
+    """Whether a worker may get tasks: it is connected, not draining and not in quarantine."""
+    connection = machine.connections.get(worker.id)
+    return connection is not None and connection.link is not None and worker.state == JOINED and not worker.quarantined_until
+
+
+def may_retire(machine: Machine, proposal: RetireProposal) -> bool:
+    """Whether the worker is present and not draining, and the proposal gives a reason for users."""
+    worker = proposal.worker
+    return machine.state.workers.get(worker.id) is worker and worker.state == JOINED and bool(proposal.reason)
+
+
+def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
+    """Whether each task is ready and fits the worker, and those that start at once have room together."""
+    worker = proposal.worker
+    if not can_take(machine, worker) or not proposal.tasks:
+        return False
+    if worker.runs_suspect or (proposal.tasks[0].suspect and (worker.held or len(proposal.tasks) > 1)):
+        return False
+    if proposal.other_workers:
+        return all(can_take(machine, other) for other in proposal.other_workers) and multi_node.is_lawful(proposal, machine.now)
+    count = len(proposal.tasks)
+    if count > 1 and len(dict.fromkeys(proposal.tasks)) != count:
+        return False
+    free, now = dict(worker.free), count - proposal.ahead
+    shape = None
+    for place, task in enumerate(proposal.tasks):
+        if task.state != READY or task.shape.run.paused or (place and task.suspect):
+            return False
+        if task.shape is not shape:
+            shape = task.shape
+            if not worker.suits(shape, machine.now) or shape.nodes > 1:
+                return False
+        if place < now:
+            for name, amount in task.shape.needs:
+                if name == CORES and task.id in proposal.cores:
+                    amount = max(amount, round(proposal.cores[task.id] * UNIT))
+                free[name] = free.get(name, 0) - amount
+                if free[name] < 0:
+                    return False
+    return True
+
+
+def may_copy(machine: Machine, proposal: CopyProposal) -> bool:
+    """Whether each task may have a speculative copy, and the copies have room together."""
+    worker = proposal.worker
+    if not can_take(machine, worker) or worker.runs_suspect:
+        return False
+    if not proposal.tasks or len(dict.fromkeys(proposal.tasks)) != len(proposal.tasks):
+        return False
+    free = dict(worker.free)
+    for task in proposal.tasks:
+        if task.worker is None or not _may_have_copy(machine, worker, task):
+            return False
+        for name, amount in speculative_copies.needs_at(task.worker, task):
+            free[name] = free.get(name, 0) - amount
+            if free[name] < 0:
+                return False
+    return True
+
+
+def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
+    """Whether the task runs elsewhere, has no copy, and its run allows copies. A task that killed a worker gets none: it could kill two."""
+    run = task.shape.run
+    if task.shape.nodes > 1:
+        return False
+    if task.state != RUNNING or task.worker is worker or task in machine.state.copies or run.paused or run.options.speculate is False:
+        return False
+    return not (task.failure_counts is not None and task.failure_counts.deaths) and worker.suits(task.shape, machine.now)
+
+
+def may_delegate(machine: Machine, proposal: DelegationProposal) -> bool:
+    """Whether the worker is the master of its site, and every task could be assigned to any worker there."""
+    if machine.site_masters.of(proposal.worker) is None or not can_take(machine, proposal.worker) or not proposal.tasks:
+        return False
+    return all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in proposal.tasks)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------------
 
 
 class AssignmentBuilder:
@@ -43,9 +128,9 @@ class AssignmentBuilder:
 
 def assign(machine: Machine, proposal: AssignmentProposal) -> None:
     worker = proposal.worker
-    beside = {proposal.tasks[0].id: [other.id for other in proposal.beside]} if proposal.beside else {}
-    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, beside))
-    send_all(machine, machine.presence[worker.id], proposal.tasks, proposal.cores, m.Assign)
+    other_workers = {proposal.tasks[0].id: [other.id for other in proposal.other_workers]} if proposal.other_workers else {}
+    machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, other_workers))
+    send_all(machine, machine.connections[worker.id], proposal.tasks, proposal.cores, m.Assign)
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> None:
@@ -55,81 +140,78 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> None:
         if task.shape.cores_max and task.worker is not None:
             cores.update((task.id, amount / UNIT) for name, amount in speculative_copies.needs_at(task.worker, task) if name == CORES)
     machine.record(f.TasksDuplicated(proposal.worker.id, [task.id for task in proposal.tasks]))
-    send_all(machine, machine.presence[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
+    send_all(machine, machine.connections[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> None:
     """Ask a worker to return tasks that it has not started."""
     worker = proposal.worker
-    presence = machine.presence.get(worker.id)
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
-    if presence is None or presence.link is None or not tasks:
+    if machine.link_of(worker.id) is None or not tasks:
         return
-    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.lent]))
-    machine.send(presence.link, m.Recall([(task.id, task.attempt) for task in tasks]))
+    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.delegated]))
+    machine.send_to_worker(worker.id, m.Recall([(task.id, task.attempt) for task in tasks]))
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts at their workers. A disconnected worker is told when it reconnects."""
-    kills: dict[int, list[tuple[int, int]]] = {}
+    """Stop these attempts at their workers. A disconnected worker learns of it when it reconnects."""
+    kills: dict[str, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
-        presence = machine.presence.get(worker.id)
-        if presence is not None and presence.link is not None:
-            kills.setdefault(presence.link, []).append((task.id, number))
-    for link, items in kills.items():
-        machine.send(link, m.Kill(items))
+        kills.setdefault(worker.id, []).append((task.id, number))
+    for name, items in kills.items():
+        machine.send_to_worker(name, m.Kill(items))
 
 
-def stop_beside(machine: Machine, worker: Worker) -> None:
+def stop_hosted_tasks(machine: Machine, worker: Worker) -> None:
     """Stop multi-node tasks that occupy a leaving worker, at the workers that started them."""
-    kill(machine, ((task, task.worker, task.attempt) for task in multi_node.beside(worker) if task.worker is not None))
+    kill(machine, ((task, task.worker, task.attempt) for task in multi_node.hosted_tasks(worker) if task.worker is not None))
 
 
 def send_all(
     machine: Machine,
-    presence: WorkerConnection,
+    connection: WorkerConnection,
     tasks: list[Task],
     cores: dict[int, float],
     kind: type[m.Assign] | type[m.Delegate],
     copies: bool = False,
 ) -> None:
-    known = presence.sent_specs if kind is m.Assign else presence.lent_specs
-    parcelling = AssignmentBuilder(known, copies)
+    known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
+    builder = AssignmentBuilder(known, copies)
     for task in tasks:
-        _add(machine, presence, parcelling, task, cores.get(task.id, 0.0))
-        if parcelling.size > BYTES_PER_MESSAGE:
-            _send(machine, presence, parcelling, kind)
-            parcelling = AssignmentBuilder(known, copies)
-    if parcelling.tasks:
-        _send(machine, presence, parcelling, kind)
+        _add(machine, connection, builder, task, cores.get(task.id, 0.0))
+        if builder.size > BYTES_PER_MESSAGE:
+            _send(machine, connection, builder, kind)
+            builder = AssignmentBuilder(known, copies)
+    if builder.tasks:
+        _send(machine, connection, builder, kind)
 
 
-def _add(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, task: Task, cores: float) -> None:
-    whole = not presence.shares
+def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> None:
+    whole = not connection.shares
     run = task.shape.run
     number = run.id << INDEX_BITS | task.spec
-    launch = multi_node.with_hosts(machine.state, task) if machine.state.gangs else None
-    if number not in parcelling.known or launch is not None:
-        parcelling.known[number] = None
+    launch = multi_node.with_hosts(machine.state, task) if machine.state.multi_node_workers else None
+    if number not in builder.known or launch is not None:
+        builder.known[number] = None
         spec = machine.state.spec_of(task)
         length = sent_bytes(spec.code, whole)
-        parcelling.codes.append(spec.code)
+        builder.codes.append(spec.code)
         contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
-        words = (spec.requirement, spec.rank, spec.tags)
-        parcelling.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *words))
-        parcelling.size += length
+        matching = (spec.requirement, spec.rank, spec.tags)
+        builder.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *matching))
+        builder.size += length
     length = sent_bytes(task.payload, whole)
-    memory = task.troubles.memory if task.troubles else 0
+    memory = task.failure_counts.memory if task.failure_counts else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
-    attempt = machine.state.twins[task].attempt if parcelling.copies else task.attempt
-    handed = tuple(intermediate_files.inputs_of(task)) if run.awaited or run.handed else ()
-    parcelling.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, handed))
-    parcelling.payloads.append(task.payload)
-    parcelling.size += length + ROW_BYTES * (len(contents) + len(handed))
+    attempt = machine.state.copies[task].attempt if builder.copies else task.attempt
+    intermediate = tuple(intermediate_files.inputs_of(task)) if run.expected_files or run.earlier_files else ()
+    builder.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
+    builder.payloads.append(task.payload)
+    builder.size += length + ROW_BYTES * (len(contents) + len(intermediate))
 
 
-def _send(machine: Machine, presence: WorkerConnection, parcelling: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
-    assert presence.link is not None
-    message = kind(parcelling.specs, parcelling.tasks)
-    machine.effects.append(e.Send(presence.link, message, parcelling.codes + parcelling.payloads, not presence.shares))
+def _send(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
+    assert connection.link is not None
+    message = kind(builder.specs, builder.tasks)
+    machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))

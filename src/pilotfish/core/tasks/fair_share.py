@@ -61,13 +61,13 @@ def cores_of(needs: Needs) -> int:
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
-def occupied(run: Run, needs: Needs) -> None:
+def add_occupied(run: Run, needs: Needs) -> None:
     cores = cores_of(needs)
     run.occupied += cores
     run.account.occupied += cores
 
 
-def freed(run: Run, needs: Needs) -> None:
+def remove_occupied(run: Run, needs: Needs) -> None:
     cores = cores_of(needs)
     run.occupied -= cores
     run.account.occupied -= cores
@@ -93,6 +93,6 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
     return {account: total / samples / 1e6 if samples else UNKNOWN_S for account, (total, samples) in known.items()}
 
 
-def standing(account: ShareAccount, typical: float) -> float:
+def weighted_usage(account: ShareAccount, typical: float) -> float:
     """Usage by weight, including what running tasks will still use. The share with the least comes first."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

@@ -12,7 +12,7 @@ from typing import Any
 
 from pilotfish.core.data import replicas
 from pilotfish.core.policy_interface import AssignmentProposal
-from pilotfish.core.state import FRESH, State, Task, Worker
+from pilotfish.core.state import FRESH_FRACTION, State, Task, Worker
 from pilotfish.core.tasks.transitions import occupy, take_away
 from pilotfish.model import facts as f
 from pilotfish.model.states import JOINED, READY
@@ -20,7 +20,7 @@ from pilotfish.model.states import JOINED, READY
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
     """Whether there is one task, a worker of the same pilot for each node, and room at each. The caller checks connections."""
-    task, workers = proposal.tasks[0], [proposal.worker, *proposal.beside]
+    task, workers = proposal.tasks[0], [proposal.worker, *proposal.other_workers]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
         return False
@@ -31,12 +31,12 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
     )
 
 
-def within_reach(state: State, task: Task, site: str) -> bool:
+def can_get_inputs(state: State, task: Task, site: str) -> bool:
     """Whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
-    if replicas.within_reach(state, task, site):
+    if replicas.can_get_inputs(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}
-    near = [name for name in sites if replicas.within_reach(state, task, name)]
+    near = [name for name in sites if replicas.can_get_inputs(state, task, name)]
     able = [worker for worker in state.workers.values() if worker.site in near and worker.pilot and worker.suits(task.shape, state.at)]
     together = Counter(worker.pilot for worker in able if worker.state == JOINED and not worker.quarantined_until)
     return max(together.values(), default=0) < task.shape.nodes
@@ -44,44 +44,44 @@ def within_reach(state: State, task: Task, site: str) -> bool:
 
 def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
     """The launch description with the hosts of a multi-node attempt; None for any other task. It differs for each attempt."""
-    workers = state.gangs.get(task)
+    workers = state.multi_node_workers.get(task)
     if workers is None:
         return None
     hosts = [str(worker.info.get("node") or worker.info.get("hostname") or worker.id) for worker in workers]
     return {**state.spec_of(task).launch, "hosts": hosts}
 
 
-def beside(worker: Worker) -> Iterator[Task]:
+def hosted_tasks(worker: Worker) -> Iterator[Task]:
     """Multi-node tasks that occupy this worker and were started by another one."""
     return (task for task in worker.active if task.shape.nodes > 1 and task.worker is not worker)
 
 
-def is_beside(worker: Worker) -> bool:
-    return next(beside(worker), None) is not None
+def hosts_other_task(worker: Worker) -> bool:
+    return next(hosted_tasks(worker), None) is not None
 
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
     """Multi-node tasks that a worker's end of walltime cut off, with the seconds that each ran."""
-    if worker.ends_at is None or now < worker.joined_at + FRESH * (worker.ends_at - worker.joined_at):
+    if worker.ends_at is None or now < worker.joined_at + FRESH_FRACTION * (worker.ends_at - worker.joined_at):
         return []
-    return [(task.id, now - task.worker.started.get(task, now)) for task in beside(worker) if task.worker is not None]
+    return [(task.id, now - task.worker.started.get(task, now)) for task in hosted_tasks(worker) if task.worker is not None]
 
 
 # --- how facts change it ----------------------------------------------------------------------------------------------------------
 
 
-def formed(state: State, fact: f.TasksAssigned, at: float) -> None:
-    for number, names in fact.beside.items():
+def occupy_nodes(state: State, fact: f.TasksAssigned, at: float) -> None:
+    for number, names in fact.other_workers.items():
         task = state.task(number)
         others = [state.workers[name] for name in names]
         for other in others:
             if not other.held:
                 other.progress_at = at
             occupy(other, task, task.shape.needs)
-        state.gangs[task] = [state.workers[fact.worker], *others]
+        state.multi_node_workers[task] = [state.workers[fact.worker], *others]
 
 
-def disband(state: State, task: Task, at: float) -> None:
+def free_nodes(state: State, task: Task, at: float) -> None:
     """Free all workers of an attempt that is over."""
-    for worker in state.gangs.pop(task, ()):
+    for worker in state.multi_node_workers.pop(task, ()):
         take_away(worker, task, at)

@@ -7,7 +7,7 @@ Each kind of failure has its own budget, so that a lost worker never uses up the
 * deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
 * crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
 * ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
-* second_opinions  a failure on a worker that fails everything is not believed until another worker says the same; and a directory that
+* second_opinions  a failure on a worker that fails everything is not believed until another worker confirms it; and a directory that
                    one site does not have may be at another
 
 Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
@@ -20,9 +20,9 @@ import math
 import msgspec
 
 from pilotfish.core.data.replicas import needs
-from pilotfish.core.pilots.unmet_demand import could_go, usable_sites
-from pilotfish.core.state import FRESH, UNIT, AttemptLosses, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.speculative_copies import is_doubled
+from pilotfish.core.pilots.unmet_demand import fits_site, usable_sites
+from pilotfish.core.state import FRESH_FRACTION, UNIT, FailureCounts, State, Task, TaskShape, Worker
+from pilotfish.core.tasks.speculative_copies import has_copy
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
@@ -36,111 +36,115 @@ SUSPECT_AFTER = 2
 """Number of workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
-WORTH_NOTING_S = 1.0
-LONGER = 1.05
+MIN_CUT_OFF_S = 1.0
+WALLTIME_GROWTH = 1.05
 
 
 def judge(
     state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
 ) -> f.AttemptFailed:
     """The fact to record for an attempt that the agent reported as failed."""
-    troubles = task.troubles or AttemptLosses()
+    failure_counts = task.failure_counts or FailureCounts()
     spec = state.spec_of(task)
     memory, avoid, final = 0, False, False
     if failure.blame == "user":
-        charge, final = "failures", True
+        budget, final = "failures", True
     elif failure.cause == "oom":
-        charge = "ooms"
+        budget = "ooms"
         memory = _more_memory(state, task)
-        final = not memory or troubles.ooms >= OOM_BUDGET
-        if troubles.ooms:
+        final = not memory or failure_counts.ooms >= OOM_BUDGET
+        if failure_counts.ooms:
             asked = spec.request.memory / 2**20
             failure = msgspec.structs.replace(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
         # It may have been killed from outside. But a task that is killed each time is probably the cause.
-        charge, avoid = "crashes", failure.cause in KILLED_CAUSES
-        final = troubles.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
-    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.served:
+        budget, avoid = "crashes", failure.cause in KILLED_CAUSES
+        final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
+    elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.succeeded_sites:
         # Workers of one site are alike: try another site, if there is one.
-        charge, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
+        budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
-        charge, final = "failures", True
+        budget, final = "failures", True
     elif failure.blame in ("worker", "site"):
-        charge, avoid = "losses", True
-        final = troubles.losses + troubles.deaths >= spec.losses
-    elif _doubtful(state, worker, task, failure):
-        charge, avoid = "second_opinions", True
+        budget, avoid = "losses", True
+        final = failure_counts.losses + failure_counts.deaths >= spec.losses
+    elif _is_doubtful(state, worker, task, failure):
+        budget, avoid = "second_opinions", True
     else:
-        charge = "failures"
-        final = troubles.failures >= spec.retries
-    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0 if final else memory, avoid, troubles.suspect, usage, output)
-    return _spared(fact) if is_doubled(state, task) else fact
+        budget = "failures"
+        final = failure_counts.failures >= spec.retries
+    fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0 if final else memory, avoid, failure_counts.suspect, usage, output)
+    return _reduced_charge(fact) if has_copy(state, task) else fact
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
     """The fact to record for an attempt that was running when its worker died or fell silent."""
-    troubles = task.troubles or AttemptLosses()
+    failure_counts = task.failure_counts or FailureCounts()
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
-    final = troubles.losses + troubles.deaths >= state.spec_of(task).losses
-    suspect = troubles.suspect
+    final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
+    suspect = failure_counts.suspect
     if died and task.shape.nodes == 1:  # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
-        deaths = troubles.deaths + 1
+        deaths = failure_counts.deaths + 1
         if suspect:
             final = True
             text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
         suspect = suspect or deaths >= SUSPECT_AFTER
-    charge = "deaths" if died and task.shape.nodes == 1 else "losses"
-    fact = f.AttemptFailed(worker.id, task.id, failure, charge, final, 0, False, suspect and not final, (0, 0, 0), b"")
-    return _spared(fact) if is_doubled(state, task) else fact
+    budget = "deaths" if died and task.shape.nodes == 1 else "losses"
+    fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0, False, suspect and not final, (0, 0, 0), b"")
+    return _reduced_charge(fact) if has_copy(state, task) else fact
 
 
-def _spared(fact: f.AttemptFailed) -> f.AttemptFailed:
+def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
     """Reduce the charge when another attempt of the task continues: a copy costs no retry and ends no task.
 
     Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
     """
-    charge = fact.charge if fact.charge in ("losses", "deaths") and not fact.final else ""
-    return msgspec.structs.replace(fact, charge=charge, final=False, memory=0, suspect=False, output=b"")
+    budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
+    return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
-def time_to_ask_for(worker: Worker, pilot_s: float, ran_s: float) -> float:
+def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
     """Seconds of walltime to ask for after a cut-off, or 0.
 
     More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
     tasks have few shapes.
     """
-    if worker.ends_at is None or ran_s < WORTH_NOTING_S:
+    if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
     life_s = worker.ends_at - worker.joined_at
-    return (pilot_s or LONGER * life_s) if ran_s >= FRESH * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
+    return (pilot_s or WALLTIME_GROWTH * life_s) if ran_s >= FRESH_FRACTION * life_s else 2.0 ** (math.floor(4 * math.log2(ran_s)) / 4)
 
 
 def _more_memory(state: State, task: Task) -> int:
     """Twice the memory of the last attempt if a worker has it; else the largest amount of any worker, if that is more; else 0."""
-    had = dict(task.shape.needs).get(MEMORY, 0)
+    current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
-    wanted = min(2 * had, largest)
-    return wanted // UNIT if wanted > had > 0 else 0
+    wanted = min(2 * current, largest)
+    return wanted // UNIT if wanted > current > 0 else 0
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
     """Whether a worker of another site could take tasks of this shape, or may come."""
-    tried, wanted = {*shape.lacking, site}, shape.run.options.sites
+    tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
         return True
     starts_here = state.local_cores > 0 and not any(worker.site == LOCAL for worker in state.workers.values())
     if starts_here and LOCAL not in tried and (not wanted or LOCAL in wanted):
         return True
-    return any(view.name not in tried and could_go(shape, view) for view in usable_sites(state))
+    return any(view.name not in tried and fits_site(shape, view) for view in usable_sites(state))
 
 
-def _doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Whether this worker fails one task after the other while another worker that could run this task does well."""
-    if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or (task.troubles and task.troubles.second_opinions):
+def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
+    """Whether this worker fails one task after the other while another worker that could run this task succeeds."""
+    if (
+        failure.cause not in DOUBTED_CAUSES
+        or len(worker.streak) < DOUBT_AFTER
+        or (task.failure_counts and task.failure_counts.second_opinions)
+    ):
         return False
     return any(
         other is not worker and other.alive and len(other.streak) < DOUBT_AFTER and other.could_fit(task.shape.needs)

@@ -8,7 +8,7 @@ from pilotfish.model.task import CORES
 
 MARGIN = 1.1
 """Factor on the estimated remaining work."""
-HOPELESS = 2.0
+MAX_POOL_FACTOR = 2.0
 """A run that needs this many times the whole pool is not preferred: other runs would wait in vain."""
 
 
@@ -32,7 +32,7 @@ def needed(run: Run, now: float, pool: int) -> int:
     if left_s <= 0:
         return 0
     wanted = MARGIN * run.unfinished * cores * seconds / left_s
-    if wanted > HOPELESS * pool:
+    if wanted > MAX_POOL_FACTOR * pool:
         return 0
     return int(wanted // cores) * cores
 

@@ -1,8 +1,8 @@
 """Keeps two attempts of one task and the first result of them.
 
-The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.twins``, with its own number. When one of the two
-ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one copy
-for each time in the queue, and no attempt number is used twice.
+The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.copies``, with its own number. When one of the
+two ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one
+copy for each time in the queue, and no attempt number is used twice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
     """The workers that have an attempt of the task, with its number."""
     if task.worker is not None:
         yield task.worker, task.attempt
-    twin = state.twins.get(task)
-    if twin is not None and twin.worker is not None:
-        yield twin.worker, twin.attempt
+    copy = state.copies.get(task)
+    if copy is not None and copy.worker is not None:
+        yield copy.worker, copy.attempt
 
 
 def attempt_at(state: State, worker: Worker, task: Task) -> int:
@@ -29,12 +29,12 @@ def attempt_at(state: State, worker: Worker, task: Task) -> int:
     return next((number for holder, number in attempts(state, task) if holder is worker), 0)
 
 
-def is_doubled(state: State, task: Task) -> bool:
-    twin = state.twins.get(task)
-    return twin is not None and twin.worker is not None
+def has_copy(state: State, task: Task) -> bool:
+    copy = state.copies.get(task)
+    return copy is not None and copy.worker is not None
 
 
-def is_seen_running(worker: Worker, task: Task) -> bool:
+def is_reported_running(worker: Worker, task: Task) -> bool:
     """Whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
@@ -55,38 +55,38 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
         task = state.task(number)
         assert task.worker is not None and task.worker is not worker, task
         occupy(worker, task, needs_at(task.worker, task))
-        state.twins[task] = SpeculativeCopy(worker, task.attempt + 1)
+        state.copies[task] = SpeculativeCopy(worker, task.attempt + 1)
         task.shape.run.attempts += 1
 
 
-def won(state: State, worker: Worker, task: Task, at: float) -> None:
+def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
     """Keep the attempt at this worker, which has the result, and drop the other."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
-            _give_up(state, other, task, at)
-    state.twins.pop(task, None)
+            _drop_attempt(state, other, task, at)
+    state.copies.pop(task, None)
 
 
-def goes_on(state: State, worker: Worker, task: Task, at: float) -> bool:
+def end_attempt(state: State, worker: Worker, task: Task, at: float) -> bool:
     """End the attempt at this worker, which has no result. Returns whether another attempt continues."""
-    if is_doubled(state, task):
-        _give_up(state, worker, task, at)
+    if has_copy(state, task):
+        _drop_attempt(state, worker, task, at)
         return True
-    twin = state.twins.pop(task, None)
-    if twin is not None:
-        task.attempt = max(task.attempt, twin.attempt)
+    copy = state.copies.pop(task, None)
+    if copy is not None:
+        task.attempt = max(task.attempt, copy.attempt)
     return False
 
 
-def _give_up(state: State, worker: Worker, task: Task, at: float) -> None:
-    twin, first = state.twins[task], task.worker
+def _drop_attempt(state: State, worker: Worker, task: Task, at: float) -> None:
+    copy, first = state.copies[task], task.worker
     take_away(worker, task, at)
     if worker is first:
-        assert twin.worker is not None, task
-        task.worker = twin.worker
-        task.attempt, twin.attempt = twin.attempt, task.attempt
-        if task not in twin.worker.started:
+        assert copy.worker is not None, task
+        task.worker = copy.worker
+        task.attempt, copy.attempt = copy.attempt, task.attempt
+        if task not in copy.worker.started:
             move(task, ASSIGNED)
     else:
         task.worker = first
-    twin.worker = None
+    copy.worker = None

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from pilotfish.core.data import intermediate_files
 from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.fair_share import freed, occupied
+from pilotfish.core.tasks.fair_share import add_occupied, remove_occupied
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, READY, TASK_STATES, TASK_STEPS, WAITING, step
 
@@ -29,7 +29,7 @@ def enqueue(state: State, task: Task, front: bool = False) -> None:
     queue[task] = None
     if task.contents:
         for record in task.contents:
-            task.shape.wanting.setdefault(record, OrderedDict())[task] = None
+            task.shape.queue_by_content.setdefault(record, OrderedDict())[task] = None
     if front:
         queue.move_to_end(task, last=False)
 
@@ -41,22 +41,22 @@ def dequeue(state: State, task: Task) -> None:
     shape = task.shape
     shape.queue.pop(task, None)
     if task.contents:
-        _no_longer_wanting(shape, task)
+        _remove_by_content(shape, task)
     if not shape.queue:
         state.ready.pop(shape, None)
 
 
-def _no_longer_wanting(shape: TaskShape, task: Task) -> None:
+def _remove_by_content(shape: TaskShape, task: Task) -> None:
     for record in task.contents:
-        wanting = shape.wanting.get(record)
-        if wanting is not None and wanting.pop(task, task) is None and not wanting:
-            del shape.wanting[record]
+        queue_by_content = shape.queue_by_content.get(record)
+        if queue_by_content is not None and queue_by_content.pop(task, task) is None and not queue_by_content:
+            del shape.queue_by_content[record]
 
 
 def release(worker: Worker, task: Task) -> None:
     """Take a task from a worker and give its room to tasks that wait there."""
     worker.recalled.pop(task, None)
-    worker.lent.pop(task, None)
+    worker.delegated.pop(task, None)
     if worker.started:
         worker.started.pop(task, None)
     task.worker = None
@@ -72,7 +72,7 @@ def release(worker: Worker, task: Task) -> None:
             del ahead[first]
             worker.active[first] = needs
             return
-    freed(task.shape.run, needs)
+    remove_occupied(task.shape.run, needs)
     free = worker.free
     for name, amount in needs:
         free[name] += amount
@@ -94,21 +94,21 @@ def end(state: State, task: Task, new: int, at: float) -> None:
     state.unfinished -= 1
     if new == DONE and task.children:
         for index in task.children:
-            _needed_one_less(state, run.tasks[index])
+            _dependency_done(state, run.tasks[index])
         task.children = None
     if len(run.ended) == len(run.tasks):
-        maybe_ended(run, at)
+        mark_if_ended(run, at)
 
 
-def maybe_ended(run: Run, at: float) -> None:
+def mark_if_ended(run: Run, at: float) -> None:
     if run.finished and not run.ended_at:
         run.ended_at = at
 
 
-def _needed_one_less(state: State, task: Task) -> None:
+def _dependency_done(state: State, task: Task) -> None:
     task.waits_for -= 1
     if task.waits_for == 0 and task.state == WAITING:
-        if task.shape.run.awaited:
+        if task.shape.run.expected_files:
             intermediate_files.receive(state, task)
         move(task, READY)
         enqueue(state, task)
@@ -129,7 +129,7 @@ def put_back(state: State, task: Task) -> None:
 
 def occupy(worker: Worker, task: Task, needs: Needs) -> None:
     worker.active[task] = needs
-    occupied(task.shape.run, needs)
+    add_occupied(task.shape.run, needs)
     free = worker.free
     for name, amount in needs:
         free[name] -= amount

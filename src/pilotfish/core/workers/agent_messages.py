@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 
-_OF_A_WORKER = m.Hello, m.Gone
+_NAMING_WORKER = m.Hello, m.AgentDied
 """Messages that name their worker."""
-MOST_FULL_DISKS = 10
+MAX_FULL_DISKS = 10
 """Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
 
 
-def hear(machine: Machine, spoke: i.AgentMessage) -> None:
-    link, message, payloads = spoke.link, spoke.message, spoke.payloads
-    if isinstance(message, _OF_A_WORKER):
+def handle(machine: Machine, item: i.AgentMessage) -> None:
+    link, message, payloads = item.link, item.message, item.payloads
+    if isinstance(message, _NAMING_WORKER):
         known = machine.state.workers.get(message.worker)
-        if known is not None and spoke.pilot and known.pilot != spoke.pilot:
+        if known is not None and item.pilot and known.pilot != item.pilot:
             # The key of a pilot is valid for workers of that pilot only.
             machine.effects.append(e.HangUp(link))
         elif isinstance(message, m.Hello):
@@ -51,29 +51,29 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
         for payload in payloads:
             machine.release_payload(payload)
         return
-    presence = machine.presence[worker.id]
-    presence.lease_at = machine.now + leases.lease_s(machine, worker)
+    connection = machine.connections[worker.id]
+    connection.lease_at = machine.now + leases.lease_s(machine, worker)
     if isinstance(message, m.Results):
         _results(machine, link, worker, message, payloads)
         if message.gained or message.lost:
-            _holds(machine, worker, m.CacheReport(message.gained, message.lost))
+            _update_holders(machine, worker, m.CacheReport(message.gained, message.lost))
     elif isinstance(message, m.Heartbeat):
         _started(machine, worker, message.started)
-        presence.movement.heard(machine.now, message.moving)
-        presence.movement.got = message.got
+        connection.transfers.update(machine.now, message.moving)
+        connection.transfers.input_counts = message.input_counts
         machine.send(link, m.HeartbeatAck())
         if worker.state == DRAINING and not worker.held:
             leases.ask_to_drain(machine, worker)
     elif isinstance(message, m.CacheReport):
-        _holds(machine, worker, message)
+        _update_holders(machine, worker, message)
     elif isinstance(message, m.ClaimedTasks):
-        site_masters.claims(machine, worker, message)
+        site_masters.record_claimed(machine, worker, message)
     elif isinstance(message, m.DelegatedTasks):
-        site_masters.loans(machine, worker, message)
+        site_masters.requeue_missing(machine, worker, message)
     elif isinstance(message, m.DelegatedWorkers):
-        site_masters.vouch(machine, worker, message)
+        site_masters.update_served(machine, worker, message)
     elif isinstance(message, m.SiteMasterClaim):
-        site_masters.introduced(machine, worker, message.term)
+        site_masters.claimed(machine, worker, message.term)
     elif isinstance(message, m.Returned):
         _returned(machine, worker, message.items)
     elif isinstance(message, m.Draining):
@@ -86,14 +86,14 @@ def hear(machine: Machine, spoke: i.AgentMessage) -> None:
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
     state = machine.state
-    gone = state.gone_workers.get(hello.worker)
+    ended = state.ended_workers.get(hello.worker)
     pilot = state.pilots.get(hello.pilot)
-    if gone is not None or (pilot is not None and pilot.state == ENDING):
-        reason = gone.reason if gone is not None else "its pilot was cancelled"
+    if ended is not None or (pilot is not None and pilot.state == ENDING):
+        reason = ended.reason if ended is not None else "its pilot was cancelled"
         machine.send(link, m.Retire(f"this worker was removed: {reason}"))
         machine.effects.append(e.HangUp(link))
         return
-    old = machine.presence.get(hello.worker)
+    old = machine.connections.get(hello.worker)
     if old is not None and link < old.newest_link:
         # A delayed Hello of an older link: the agent has reconnected since, and this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
@@ -104,32 +104,32 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         machine.record(f.WorkerJoined(hello.worker, hello.pilot, hello.capacity, hello.tags, hello.info, ends_at, hello.poll_s))
         worker = state.workers[hello.worker]
         if pilot is not None and pilot.workers == [worker.id]:
-            _cancel_twins(machine, pilot)
+            _cancel_replicas(machine, pilot)
     lease_at = machine.now + leases.lease_s(machine, worker)
     if old is None:
         machine.set_timer(lease_at, "lease", worker.id)
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
-    machine.presence[worker.id] = WorkerConnection(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
+    machine.connections[worker.id] = WorkerConnection(lease_at, link, link, bool(hello.info.get("shares")), hello.info.get("peer"))
     machine.agent_links[link] = worker.id
-    machine.stirred = True
+    machine.decide_again = True
     machine.send(link, m.Welcome(state.epoch, machine.settings.beat_s, machine.settings.orphan_s))
     if hello.info.get("empty"):
-        _holds(machine, worker, m.CacheReport([], [], True))
+        _update_holders(machine, worker, m.CacheReport([], [], True))
     site_masters.introduce(machine, worker)
-    site_masters.connected(machine, worker)
+    site_masters.worker_connected(machine, worker)
     _reconcile(machine, link, worker, hello.holding)
 
 
-def _cancel_twins(machine: Machine, pilot: Pilot) -> None:
+def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
     """Cancel the replicas of a pilot whose first agent joined."""
-    first = pilot.instead_of or pilot.id
+    first = pilot.replica_of or pilot.id
     pilots = machine.state.pilots
-    for other in [pilots[name] for name in (first, *machine.state.stand_ins) if name in pilots]:
-        if other is not pilot and first in (other.id, other.instead_of) and not other.joined and other.state <= ACTIVE:
+    for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
+        if other is not pilot and first in (other.id, other.replica_of) and not other.joined and other.state <= ACTIVE:
             cause = OUTRUN if other.requested_at <= pilot.requested_at else RELIEVED
-            machine.end_pilot(other.id, f"{pilot.id} was requested as well, and started first", cause)
+            machine.end_pilot(other.id, f"{pilot.id} was requested as well and started first", cause)
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
@@ -138,7 +138,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
     missing = [task for task, attempt in own if attempt and (task.id, attempt) not in held]
-    unseen = [task.id for task in missing if not speculative_copies.is_seen_running(worker, task)]
+    unseen = [task.id for task in missing if not speculative_copies.is_reported_running(worker, task)]
     if unseen:
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
@@ -167,11 +167,11 @@ def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> 
     tasks: dict[int, None] = {}
     for number, attempt in items:
         task = site_masters.find_current(machine, worker, number, attempt)
-        if task is not None and not speculative_copies.is_seen_running(worker, task):
+        if task is not None and not speculative_copies.is_reported_running(worker, task):
             tasks[number] = None
     if tasks:
         machine.record(f.TasksStarted(worker.id, list(tasks)))
-        machine.audience.began(list(tasks))
+        machine.subscriptions.began(list(tasks))
 
 
 def _results(machine: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Payload]) -> None:
@@ -200,16 +200,16 @@ def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payloa
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
-        here = [made.digest for made in item.made if made.here]
-        _holds(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.home]))
-        needless = [made.digest for made in item.made if made.home and made.digest not in machine.state.contents]
+        here = [made.digest for made in item.made if made.at_worker]
+        _update_holders(machine, worker, m.CacheReport(here, [], held=[made.digest for made in item.made if not made.at_master]))
+        needless = [made.digest for made in item.made if made.at_master and made.digest not in machine.state.contents]
         machine.effects.extend(e.ReleaseContent(digest) for digest in needless)
 
 
 def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
     tasks, walls, cpus, sizes, outputs = [], [], [], [], []
     made: dict[int, list[ProducedContent]] = {}
-    if machine.state.twins:
+    if machine.state.copies:
         attempts = ((task, *attempt) for task in done for attempt in speculative_copies.attempts(machine.state, task))
         assignment.kill(machine, (attempt for attempt in attempts if attempt[1] is not worker))
     for task, (item, payload) in done.items():
@@ -231,13 +231,13 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         _stale(machine, worker, item, payload)
         return
     assert item.failure is not None
-    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MOST_FULL_DISKS:
+    if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
         # Not the task's failure: it runs elsewhere, and this worker gets no other.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
         return
-    failure = _with_a_node_less(machine, task, item.failure) if machine.state.gangs else item.failure
+    failure = _blame_lost_node(machine, task, item.failure) if machine.state.multi_node_workers else item.failure
     fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
         machine.release_payload(payload)
@@ -247,21 +247,21 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
     if should_quarantine(machine.state, worker, machine.settings.quarantine_after):
         until = machine.now + machine.settings.quarantine_s
         last = item.failure.message or item.failure.cause
-        reason = f"{len(worker.streak)} different tasks failed there in a row, but not on other workers; the last one: {last}"
+        reason = f"{len(worker.streak)} different tasks failed there in a row while other workers succeed; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
         machine.set_timer(until, "quarantine", worker.id)
 
 
-def _with_a_node_less(machine: Machine, task: Task, failure: Failure) -> Failure:
+def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
     """Blame the worker when a multi-node task fails because one of its nodes died. The task may notice that before the master does."""
-    others = (other for other in machine.state.gangs.get(task, ()) if not other.poll_s)
-    lost = next((other for other in others if machine.presence[other.id].link is None), None)
+    others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
+    lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
         return failure
-    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it had as well, cannot be reached")
+    return Failure(failure.cause, "worker", f"{failure.message}; worker {lost.id}, which it also had, cannot be reached")
 
 
-def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
+def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
     """Journal only contents that a run needs, because a cache may be full of others. Remember the rest for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
@@ -270,20 +270,19 @@ def _holds(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
         machine.caches.gained(worker.id, message.gained)
     contents = machine.state.contents
     gained = [digest for digest in dict.fromkeys(message.gained) if digest in contents and worker.id not in contents[digest].holders]
-    gone = dict.fromkeys(message.lost)
+    dropped = dict.fromkeys(message.lost)
     if message.all:
         here = dict.fromkeys(message.gained)
-        gone = {record.digest: None for record in worker.holds if record.digest not in here}
-    lost = [digest for digest in gone if digest in contents and worker.id in contents[digest].holders]
+        dropped = {record.digest: None for record in worker.holds if record.digest not in here}
+    lost = [digest for digest in dropped if digest in contents and worker.id in contents[digest].holders]
     if gained or lost:
         machine.record(f.ReplicasChanged(worker.id, gained, lost))
     needless = [digest for digest in message.held if digest not in contents]
-    presence = machine.presence[worker.id]
-    if needless and presence.link is not None:
-        machine.send(presence.link, m.ReleaseContents(needless))
+    if needless:
+        machine.send_to_worker(worker.id, m.ReleaseContents(needless))
 
 
-def find_again(machine: Machine, digests: Iterable[str]) -> None:
+def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:
     """Record which workers already hold contents that a run needs now."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
@@ -298,7 +297,7 @@ def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) ->
     tasks: dict[int, None] = {}
     for number, attempt in items:
         if (
-            site_masters.is_lent(machine, worker, number, attempt)
+            site_masters.is_delegated(machine, worker, number, attempt)
             or site_masters.find_current(machine, worker, number, attempt) is not None
         ):
             tasks[number] = None

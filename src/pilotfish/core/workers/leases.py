@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import assignment, multi_node
-from pilotfish.core.tasks.retry_rules import judge_death, time_to_ask_for
+from pilotfish.core.tasks.retry_rules import judge_death, walltime_to_request
 from pilotfish.core.workers import site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -18,7 +18,7 @@ from pilotfish.model.states import ACTIVE, JOINED, RUNNING
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-RETURN_S = 15.0
+RECONNECT_S = 15.0
 """Minimum seconds that workers get to reconnect after a restart of the master. Agents retry every 5 s or more often."""
 
 
@@ -29,21 +29,21 @@ def lease_s(machine: Machine, worker: Worker) -> float:
 
 def time_to_return_s(machine: Machine, worker: Worker) -> float:
     """Seconds that a worker gets to reconnect after the master was away."""
-    return max(RETURN_S, lease_s(machine, worker))
+    return max(RECONNECT_S, lease_s(machine, worker))
 
 
 def extend_all(machine: Machine) -> None:
     """Give every worker time to reconnect after the master itself was suspended, as after a start."""
-    for name, presence in machine.presence.items():
-        presence.lease_at = max(presence.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
+    for name, connection in machine.connections.items():
+        connection.lease_at = max(connection.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
 
 
 def lease_expired(machine: Machine, key: str) -> None:
-    worker, presence = machine.state.workers.get(key), machine.presence.get(key)
-    if worker is None or presence is None:
+    worker, connection = machine.state.workers.get(key), machine.connections.get(key)
+    if worker is None or connection is None:
         return
-    if presence.lease_at > machine.now:
-        machine.set_timer(presence.lease_at, "lease", key)
+    if connection.lease_at > machine.now:
+        machine.set_timer(connection.lease_at, "lease", key)
         return
     lose_worker(machine, worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
 
@@ -64,9 +64,9 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
         return
-    assignment.stop_beside(machine, worker)
+    assignment.stop_hosted_tasks(machine, worker)
     started: list[Task] = list(worker.active)
-    untouched: list[Task] = list(worker.lent)
+    untouched: list[Task] = list(worker.delegated)
     places = len(started)
     for place, task in enumerate(worker.ahead):
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
@@ -86,12 +86,12 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
     """
     held = [task.id for task in worker.tasks]
     if held:
-        assignment.stop_beside(machine, worker)
+        assignment.stop_hosted_tasks(machine, worker)
         pilot = machine.state.pilots.get(worker.pilot)
         pilot_s = pilot.size.walltime_s if pilot else 0.0
         current = [(number, ran_s) for number, attempt, ran_s in cut_off if site_masters.find_current(machine, worker, number, attempt)]
         current += multi_node.cut_off(worker, machine.now)
-        least_s = {number: needed for number, ran_s in current if (needed := time_to_ask_for(worker, pilot_s, ran_s))}
+        least_s = {number: needed for number, ran_s in current if (needed := walltime_to_request(worker, pilot_s, ran_s))}
         machine.record(f.TasksReturned(worker.id, held, f"worker {worker.id} left: {reason}", least_s))
     end_worker(machine, worker, lost=False, reason=reason)
 
@@ -99,13 +99,13 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
 def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> None:
     """Remove a worker that holds no tasks, and retire its agent if it is connected."""
     machine.record(f.WorkerEnded(worker.id, lost, reason))
-    machine.caches.gone(worker.id)
-    site_masters.gone(machine, worker)
-    presence = machine.presence.pop(worker.id, None)
-    if presence is not None and presence.link is not None:
-        machine.agent_links.pop(presence.link, None)
-        machine.send(presence.link, m.Retire(reason))
-        machine.effects.append(e.HangUp(presence.link))
+    machine.caches.forget(worker.id)
+    site_masters.worker_ended(machine, worker)
+    connection = machine.connections.pop(worker.id, None)
+    if connection is not None and connection.link is not None:
+        machine.agent_links.pop(connection.link, None)
+        machine.send(connection.link, m.Retire(reason))
+        machine.effects.append(e.HangUp(connection.link))
     pilot = machine.state.pilots.get(worker.pilot)
     if pilot is not None and pilot.state <= ACTIVE and pilot.joined and not pilot.workers:
         machine.end_pilot(pilot.id, reason, DIED if lost else "")
@@ -122,6 +122,5 @@ def ask_to_drain(machine: Machine, worker: Worker) -> None:
     """Ask the agent to drain, but not while a multi-node task of another worker occupies its room: the agent does not know of that task and
     would leave. The next heartbeat asks again.
     """
-    presence = machine.presence.get(worker.id)
-    if presence is not None and presence.link is not None and not multi_node.is_beside(worker):
-        machine.send(presence.link, m.Drain(worker.reason))
+    if not multi_node.hosts_other_task(worker):
+        machine.send_to_worker(worker.id, m.Drain(worker.reason))

@@ -22,23 +22,21 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
-VOUCHED_S = 40.0
+REPORT_VALID_S = 40.0
 """Seconds that a report of a site master counts. It sends one every ten seconds."""
-MOST_CONTACTS = 20
-"""Maximum peers of its site that a new worker is told."""
+MAX_CONTACTS = 20
+"""Maximum peers whose addresses a new worker gets."""
 
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The master of a site and its term.
-
-    ``subjects``: the workers that it serves, maybe itself. ``anew``: its next message names all of them.
-    """
+    """The master of a site in one term. ``served``: the workers that it serves, maybe itself."""
 
     worker: str
-    term: int
-    subjects: dict[str, None] = field(default_factory=dict)
-    anew: bool = False
+    number: int
+    served: dict[str, None] = field(default_factory=dict)
+    expects_full_list: bool = False
+    """Whether its next report names all workers that it serves."""
 
 
 class SiteMasters:
@@ -49,8 +47,8 @@ class SiteMasters:
 
     def of(self, worker: Worker) -> SiteMasterTerm | None:
         """The term of this worker if it is the master of its site, else None."""
-        reign = self.by_site.get(worker.site)
-        return reign if reign is not None and reign.worker == worker.id else None
+        term = self.by_site.get(worker.site)
+        return term if term is not None and term.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
         """Divide workers into able site masters, each with the workers that it serves, and workers that no able site master serves.
@@ -61,14 +59,14 @@ class SiteMasters:
             return [], workers
         able = {worker.id: worker for worker in workers}
         found = []
-        for reign in self.by_site.values():
-            speaker = able.get(reign.worker)
-            if speaker is not None and (subjects := [able.pop(name) for name in reign.subjects if name in able]):
-                found.append((speaker, subjects))
+        for term in self.by_site.values():
+            site_master = able.get(term.worker)
+            if site_master is not None and (served := [able.pop(name) for name in term.served if name in able]):
+                found.append((site_master, served))
         return (found, list(able.values())) if found else ([], workers)
 
 
-def matches_by_itself(machine: Machine, site: str) -> bool:
+def needs_site_master(machine: Machine, site: str) -> bool:
     wanted = machine.settings.matching
     if wanted != AUTO:
         return wanted == DISTRIBUTED
@@ -76,193 +74,201 @@ def matches_by_itself(machine: Machine, site: str) -> bool:
     return next(islice(there, machine.limits.large_site - 1, None), None) is not None
 
 
-def speaker(machine: Machine, worker: Worker) -> tuple[int, Any]:
+def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
     """Term and address of the master of this worker's site. Appoints this worker if there is none; (0, None) if the site needs none."""
-    if not matches_by_itself(machine, worker.site):
+    if not needs_site_master(machine, worker.site):
         return 0, None
-    reign = machine.site_masters.by_site.get(worker.site)
-    presence = machine.presence.get(reign.worker) if reign is not None else None
-    if reign is None or presence is None or presence.peer is None:
-        reign = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if reign is None else reign.term + 1)
-        presence = machine.presence[worker.id]
-    return reign.term, presence.peer
+    term = machine.site_masters.by_site.get(worker.site)
+    connection = machine.connections.get(term.worker) if term is not None else None
+    if term is None or connection is None or connection.peer is None:
+        term = machine.site_masters.by_site[worker.site] = SiteMasterTerm(worker.id, 1 if term is None else term.number + 1)
+        connection = machine.connections[worker.id]
+    return term.number, connection.peer
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
     """Tell a worker the addresses of the latest workers of its site, which will probably stay longest."""
-    presence = machine.presence[worker.id]
-    if presence.peer is None:
-        if worker.lent:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "it is no longer the site master"))
+    connection = machine.connections[worker.id]
+    if connection.peer is None:
+        if worker.delegated:
+            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "it is no longer the master of its site"))
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
-    present = (machine.presence[other.id] for other in others if other.id in machine.presence)
+    present = (machine.connections[other.id] for other in others if other.id in machine.connections)
     contacts = (other.peer for other in present if other.peer is not None and other.link is not None)
-    if presence.link is not None:
-        latest = list(islice(contacts, MOST_CONTACTS))
-        machine.effects.append(e.IntroducePeer(presence.link, worker.site, latest, *speaker(machine, worker)))
+    if connection.link is not None:
+        latest = list(islice(contacts, MAX_CONTACTS))
+        machine.effects.append(e.IntroducePeer(connection.link, worker.site, latest, *term_and_address(machine, worker)))
 
 
-def introduced(machine: Machine, worker: Worker, term: int) -> None:
+def claimed(machine: Machine, worker: Worker, term: int) -> None:
     """Handle the claim of a site master. Its next report names all workers that it serves, because earlier reports may be lost."""
-    if reigns(machine, worker, term):
-        machine.site_masters.by_site[worker.site].anew = True
+    if accept_claim(machine, worker, term):
+        machine.site_masters.by_site[worker.site].expects_full_list = True
 
 
-def connected(machine: Machine, worker: Worker) -> None:
+def worker_connected(machine: Machine, worker: Worker) -> None:
     """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room there."""
-    reign = machine.site_masters.by_site.get(worker.site)
-    if reign is not None and worker.id in reign.subjects:
-        _hush(machine, worker.id, True)
+    term = machine.site_masters.by_site.get(worker.site)
+    if term is not None and worker.id in term.served:
+        _set_heartbeats(machine, worker.id, True)
 
 
-def reigns(machine: Machine, worker: Worker, term: int) -> bool:
+def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
     """Accept a claim to be site master if it has a later term, or a lower id in the same term. Returns whether it was accepted."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
         if known is not None and known.worker == worker.id:
-            depose(machine, known)
+            end_term(machine, known)
             del by_site[worker.site]
-        _take_back(machine, worker)
+        _requeue_delegated(machine, worker)
         return False
     if known is not None and known.worker != worker.id:
-        if _claim(machine, known.worker, known.term) > _claim(machine, worker.id, term):
+        if _claim_rank(machine, known.worker, known.number) > _claim_rank(machine, worker.id, term):
             return False
-        depose(machine, known)
+        end_term(machine, known)
         known = None
     if known is None:
         known = by_site[worker.site] = SiteMasterTerm(worker.id, term)
-        machine.stirred = True
-    known.term = term
+        machine.decide_again = True
+    known.number = term
     return True
 
 
-def _claim(machine: Machine, name: str, term: int) -> tuple[int, int]:
-    presence = machine.presence.get(name)
-    node = int(presence.peer[0], 16) if presence is not None and presence.peer is not None else 1 << 256
+def _claim_rank(machine: Machine, name: str, term: int) -> tuple[int, int]:
+    connection = machine.connections.get(name)
+    node = int(connection.peer[0], 16) if connection is not None and connection.peer is not None else 1 << 256
     return term, -node
 
 
-def depose(machine: Machine, reign: SiteMasterTerm) -> None:
+def end_term(machine: Machine, term: SiteMasterTerm) -> None:
     """End a term: requeue delegated tasks that no worker got, and turn on the heartbeats of its workers."""
-    worker = machine.state.workers.get(reign.worker)
+    worker = machine.state.workers.get(term.worker)
     if worker is not None:
-        _take_back(machine, worker)
-    for name in reign.subjects:
-        _hush(machine, name, False)
-    reign.subjects.clear()
+        _requeue_delegated(machine, worker)
+    for name in term.served:
+        _set_heartbeats(machine, name, False)
+    term.served.clear()
 
 
-def _take_back(machine: Machine, worker: Worker) -> None:
-    if worker.lent:
-        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.lent], "its site has another master"))
+def _requeue_delegated(machine: Machine, worker: Worker) -> None:
+    if worker.delegated:
+        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "its site has another master"))
 
 
-def _hush(machine: Machine, name: str, quiet: bool) -> None:
-    presence = machine.presence.get(name)
-    if presence is None:
+def _set_heartbeats(machine: Machine, name: str, quiet: bool) -> None:
+    connection = machine.connections.get(name)
+    if connection is None:
         return
-    presence.lease_at = max(presence.lease_at, machine.now + max(2 * machine.settings.lease_s, VOUCHED_S))
-    if presence.link is not None:
-        machine.send(presence.link, m.SetHeartbeats(quiet))
+    connection.lease_at = max(connection.lease_at, machine.now + max(2 * machine.settings.lease_s, REPORT_VALID_S))
+    machine.send_to_worker(name, m.SetHeartbeats(quiet))
 
 
-def vouch(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None:
+def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers) -> None:
     known = machine.site_masters.of(worker) is not None
-    if not (reigns(machine, worker, message.term) if message.term else known):
+    if not (accept_claim(machine, worker, message.term) if message.term else known):
         return
     if not known:
         introduce(machine, worker)  # it will repeat the reports that were ignored
-    reign = machine.site_masters.by_site[worker.site]
+    term = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
-        if name in workers and workers[name].site == worker.site and name not in reign.subjects:
-            reign.subjects[name] = None
-            _hush(machine, name, True)
-    gone = message.gone
-    if reign.anew:
+        if name in workers and workers[name].site == worker.site and name not in term.served:
+            term.served[name] = None
+            _set_heartbeats(machine, name, True)
+    removed = message.removed
+    if term.expects_full_list:
         named = dict.fromkeys(message.joined)
-        gone = [name for name in reign.subjects if name not in named]
-        reign.anew = False
-    for name in gone:
-        if reign.subjects.pop(name, worker) is None:
-            _hush(machine, name, False)
-    until = machine.now + max(machine.settings.lease_s, VOUCHED_S)
-    for name in reign.subjects:
-        presence = machine.presence.get(name)
-        if presence is not None:
-            presence.lease_at = max(presence.lease_at, until)
-    machine.stirred = True
+        removed = [name for name in term.served if name not in named]
+        term.expects_full_list = False
+    for name in removed:
+        if term.served.pop(name, worker) is None:
+            _set_heartbeats(machine, name, False)
+    until = machine.now + max(machine.settings.lease_s, REPORT_VALID_S)
+    for name in term.served:
+        connection = machine.connections.get(name)
+        if connection is not None:
+            connection.lease_at = max(connection.lease_at, until)
+    machine.decide_again = True
 
 
-def claims(machine: Machine, lender: Worker, message: m.ClaimedTasks) -> None:
+def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTasks) -> None:
     """Record which worker got which delegated task. Attempts that are not delegated to this site master are stopped."""
     for name, items in message.given:
         worker = machine.state.workers.get(name)
-        if worker is None or worker.site != lender.site:
-            lost = [number for number, attempt in items if is_lent(machine, lender, number, attempt)]
+        if worker is None or worker.site != site_master.site:
+            lost = [number for number, attempt in items if is_delegated(machine, site_master, number, attempt)]
             if lost:
-                machine.record(f.TasksReturned(lender.id, lost, f"worker {name}, which had them, was lost"))
+                machine.record(f.TasksReturned(site_master.id, lost, f"worker {name}, which had them, was lost"))
             continue
         wanted: list[tuple[int, int]] = []
         unwanted: list[tuple[int, int]] = []
         for number, attempt in items:
             task = machine.state.find_task(number)
-            if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.lent:
+            if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.delegated:
                 continue  # the worker has reported it already
-            (wanted if is_lent(machine, lender, number, attempt) else unwanted).append((number, attempt))
+            (wanted if is_delegated(machine, site_master, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
-        presence = machine.presence.get(name)
-        if unwanted and presence is not None and presence.link is not None:
-            machine.send(presence.link, m.Kill(unwanted))
+        if unwanted:
+            machine.send_to_worker(name, m.Kill(unwanted))
 
 
-def loans(machine: Machine, lender: Worker, message: m.DelegatedTasks) -> None:
+def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
     """Requeue delegated tasks that the site master does not list: they never reached it, or it lost them."""
     held = dict.fromkeys(message.items)
-    missing = [task.id for task in lender.lent if (task.id, task.attempt) not in held]
+    missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
-        machine.record(f.TasksReturned(lender.id, missing, "the delegation never reached its site"))
-    presence = machine.presence[lender.id]
-    unwanted = [(number, attempt) for number, attempt in held if not is_lent(machine, lender, number, attempt)]
-    if unwanted and presence.link is not None:
-        machine.send(presence.link, m.Kill(unwanted))
+        machine.record(f.TasksReturned(site_master.id, missing, "the delegated tasks never reached its site"))
+    unwanted = [(number, attempt) for number, attempt in held if not is_delegated(machine, site_master, number, attempt)]
+    if unwanted:
+        machine.send_to_worker(site_master.id, m.Kill(unwanted))
 
 
-def is_lent(machine: Machine, lender: Worker, number: int, attempt: int) -> bool:
+def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: int) -> bool:
     task = machine.state.find_task(number)
-    return task is not None and task in lender.lent and task.attempt == attempt
+    return task is not None and task in site_master.delegated and task.attempt == attempt
 
 
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """The task of an attempt that a worker reports, if that attempt is current."""
     task = machine.state.find_task(number)
-    if task is not None and attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.lent:
+    if (
+        task is not None
+        and attempt
+        and speculative_copies.attempt_at(machine.state, worker, task) == attempt
+        and task not in worker.delegated
+    ):
         return task
-    return _own_claim(machine, worker, number, attempt)
+    return _accept_unreported(machine, worker, number, attempt)
 
 
-def _own_claim(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
+def _accept_unreported(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """Accept an attempt that is delegated to the worker's site master. The site master's report was lost or is late."""
     task = machine.state.find_task(number)
-    if task is None or task.attempt != attempt or task.worker is None or task not in task.worker.lent or task.worker.site != worker.site:
+    if (
+        task is None
+        or task.attempt != attempt
+        or task.worker is None
+        or task not in task.worker.delegated
+        or task.worker.site != worker.site
+    ):
         return None
     machine.record(f.TasksClaimed(worker.id, [number]))
     return task
 
 
-def lend(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
+def delegate(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
     machine.record(f.TasksDelegated(worker.id, [task.id for task in tasks]))
-    assignment.send_all(machine, machine.presence[worker.id], tasks, {}, m.Delegate)
+    assignment.send_all(machine, machine.connections[worker.id], tasks, {}, m.Delegate)
 
 
-def gone(machine: Machine, worker: Worker) -> None:
+def worker_ended(machine: Machine, worker: Worker) -> None:
     """Note that a worker ended. If it was the master of its site, the site has none until another one reports."""
-    reign = machine.site_masters.by_site.get(worker.site)
-    if reign is None:
+    term = machine.site_masters.by_site.get(worker.site)
+    if term is None:
         return
-    reign.subjects.pop(worker.id, None)
-    if reign.worker == worker.id:
-        depose(machine, reign)
+    term.served.pop(worker.id, None)
+    if term.worker == worker.id:
+        end_term(machine, term)

@@ -55,7 +55,7 @@ class LocalController:
         except OSError as problem:
             gone = not self._pool.directory.is_dir()
             reason = f"the pool's directory {self._pool.directory} is gone" if gone else str(problem)
-            self._tell(i.PilotGone(pilot, False, f"could not be started: {reason}"))
+            self._tell(i.PilotEndReported(pilot, False, f"could not be started: {reason}"))
             return
         self._watch(pilot, pid, child=True)
         self._tell(i.PilotAccepted(pilot, job_id(pid, started_at(pid))))
@@ -95,7 +95,7 @@ class LocalController:
             job = job_id(found[0], started_at(found[0]))
         pid, started = read_job(job)
         if not started or started_at(pid) != started:
-            self._tell(i.PilotGone(pilot, False, "ended while no master watched", witnessed=False))
+            self._tell(i.PilotEndReported(pilot, False, "ended while no master watched", witnessed=False))
             shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
             return
         self._write_credentials(pilot)
@@ -108,7 +108,7 @@ class LocalController:
     def cancel(self, pilot: str) -> None:
         process = self._processes.get(pilot)
         if process is None:
-            self._tell(i.PilotGone(pilot, True, "was not running"))
+            self._tell(i.PilotEndReported(pilot, True, "was not running"))
             return
         if process.kill_timer is None:
             _signal(process, signal.SIGTERM)
@@ -131,7 +131,7 @@ class LocalController:
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._tell(i.PilotGone(pilot, False, "ended at once"))
+            self._tell(i.PilotEndReported(pilot, False, "ended at once"))
             return
         self._processes[pilot] = LocalProcess(pid, pidfd, child)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, pilot)
@@ -145,7 +145,7 @@ class LocalController:
             process.kill_timer.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.kill_timer is not None
-        self._tell(i.PilotGone(pilot, well, self._reason(pilot, status), witnessed=status is not None))
+        self._tell(i.PilotEndReported(pilot, well, self._reason(pilot, status), witnessed=status is not None))
         # Agents remove their working directory themselves, unless they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:

@@ -113,12 +113,12 @@ class PilotMonitor:
             pilot.misses += 1
             known = pilots.master.find_pilot(pilot.id)
             if pilot.cancel_sent or (pilot.cancelled and pilot.misses >= MAX_MISSES):
-                pilots.remove(pilot, i.PilotGone(pilot.id, True, "cancelled", cause=CANCELLED))
+                pilots.remove(pilot, i.PilotEndReported(pilot.id, True, "cancelled", cause=CANCELLED))
             elif pilot.misses >= MAX_MISSES and not (known is not None and known.workers):  # heartbeats are better evidence
                 reason = f"{pilots.name} no longer knows its job {pilot.job}"
                 # If the job is there after all, nothing else would ever cancel it.
                 self.cancel(pilot)
-                pilots.remove(pilot, i.PilotGone(pilot.id, False, reason, witnessed=False, cause=VANISHED))
+                pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
 
     async def _handle(self, found: list[tuple[PilotRecord, JobStatus]]) -> None:
         ended = []
@@ -143,20 +143,20 @@ class PilotMonitor:
     async def _ended(self, pilot: PilotRecord, status: JobStatus) -> None:
         self._pilots.remove(pilot, await self._describe_end(pilot, status))
 
-    async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotGone:
+    async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotEndReported:
         reason = status.reason or "ended"
         if pilot.cancelled:
             # A pilot that was cancelled because it fell silent may have ended earlier; the site reports the real reason.
-            return i.PilotGone(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
+            return i.PilotEndReported(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
         known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined
         if joined and status.expired:
-            return i.PilotGone(pilot.id, True, f"its time was over ({reason})", cause=EXPIRED)
+            return i.PilotEndReported(pilot.id, True, f"its time was over ({reason})", cause=EXPIRED)
         if joined:
-            return i.PilotGone(pilot.id, status.well, reason, cause="" if status.well else DIED)
+            return i.PilotEndReported(pilot.id, status.well, reason, cause="" if status.well else DIED)
         log = await self._pilots.access.read_log_tail(pilot.batch, pilot.number) if pilot.batch is not None else ""
         reason = f"ended before its agent joined ({reason})" + (f": {log}" if log else "")
-        return i.PilotGone(pilot.id, False, reason, cause=EXPIRED if status.expired else BOOTSTRAP)
+        return i.PilotEndReported(pilot.id, False, reason, cause=EXPIRED if status.expired else BOOTSTRAP)
 
     # --- cancelling -----------------------------------------------------------------------------------------------------------------
 

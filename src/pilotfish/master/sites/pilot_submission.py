@@ -242,11 +242,11 @@ class PilotSubmission:
         """The site answers, so it is not in trouble; the refusal is the end of each pilot."""
         self._pilots.clear_trouble(SUBMITTING)
         for pilot in pilots:
-            self._pilots.remove(pilot, i.PilotGone(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
+            self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
 
     def _not_submitted(self, pilots: list[PilotRecord]) -> None:
         for pilot in pilots:
-            self._pilots.remove(pilot, i.PilotGone(pilot.id, True, "cancelled before it was submitted", cause=CANCELLED))
+            self._pilots.remove(pilot, i.PilotEndReported(pilot.id, True, "cancelled before it was submitted", cause=CANCELLED))
 
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class PilotSubmission:
             # Other pilots of the batch are known, so the site took these, too.
             for pilot in missing:
                 reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
-                self._pilots.remove(pilot, i.PilotGone(pilot.id, False, reason, witnessed=False, cause=VANISHED))
+                self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
         elif self._pilots.any_wanted(missing):
             self.tasks.start(self._submit(batch))
         else:

@@ -76,7 +76,7 @@ class SiteController:
     def cancel(self, pilot: str) -> None:
         record = self._pilots.records.get(pilot)
         if record is None:
-            self._pilots.master.tell(i.PilotGone(pilot, True, "was not there"))
+            self._pilots.master.tell(i.PilotEndReported(pilot, True, "was not there"))
             return
         record.cancelled = True
         if record.job:

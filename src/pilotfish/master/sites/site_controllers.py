@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class PilotController(Protocol):
-    """Controls the pilots of one site. It reports PilotGone once for every pilot that it was given."""
+    """Controls the pilots of one site. It reports PilotEndReported once for every pilot that it was given."""
 
     def submit(self, pilot: str, size: PilotSize) -> None: ...
 
@@ -79,7 +79,7 @@ class SiteControllers:
         if controller is None:
             if isinstance(effect, e.SubmitPilot) or effect.site not in self._unusable:
                 reason = self._unusable.get(effect.site, f"there is no site {effect.site}")
-                self._tell(i.PilotGone(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
+                self._tell(i.PilotEndReported(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
             return
         self._of_pilot[effect.pilot] = controller
         if isinstance(effect, e.SubmitPilot):
@@ -92,11 +92,11 @@ class SiteControllers:
         if controller is not None:
             controller.cancel(pilot)
         else:
-            self._tell(i.PilotGone(pilot, True, "was not running"))
+            self._tell(i.PilotEndReported(pilot, True, "was not running"))
 
     def _report(self, item: i.Input) -> None:
         """Pass on a report of a controller."""
-        if isinstance(item, i.PilotGone):
+        if isinstance(item, i.PilotEndReported):
             self._of_pilot.pop(item.pilot, None)
             self._end_replaced()
         self._tell(item)

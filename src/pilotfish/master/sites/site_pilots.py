@@ -110,7 +110,7 @@ class SitePilots:
     def any_wanted(self, pilots: Iterable[PilotRecord]) -> bool:
         return any(not pilot.cancelled and pilot.id in self.records for pilot in pilots)
 
-    def remove(self, pilot: PilotRecord, news: i.PilotGone) -> None:
+    def remove(self, pilot: PilotRecord, news: i.PilotEndReported) -> None:
         """Report to the machine that a pilot is gone. The files of a batch are removed with its last pilot."""
         if self.records.pop(pilot.id, None) is None:
             return

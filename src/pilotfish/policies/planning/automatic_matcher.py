@@ -49,7 +49,7 @@ class AutomaticMatcher:
     def match(self, outlook: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         if contested:
             return self.nearest.match(outlook, roomy, shapes, contested)
-        with_inputs = any(shape.wanting or shape.run.spec_contents for shape in shapes)
+        with_inputs = any(shape.queue_by_content or shape.run.spec_contents for shape in shapes)
         if outlook.now >= self._look_at or with_inputs != self._with_inputs:
             self._with_inputs = with_inputs
             self._choose(outlook, shapes)
@@ -91,7 +91,7 @@ class AutomaticMatcher:
         """Seconds that the busiest link would need if all sites got all files."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
-            wanted.update(dict.fromkeys(islice(shape.wanting, MOST_FILES)))
+            wanted.update(dict.fromkeys(islice(shape.queue_by_content, MOST_FILES)))
             for records in islice(shape.run.spec_contents.values(), MOST_FILES):
                 wanted.update(dict.fromkeys(records))
             if len(wanted) >= MOST_FILES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import UNIT, ContentRecord, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
@@ -78,11 +78,11 @@ class _Drawing:
     def allowed(self, task: Task) -> Truths | None:
         """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
         mask = self._suited(task.shape)
-        if any(not (record.home or record.path) and record.holders for record in needs(task)):
-            near = {site: within_reach(self._outlook.state, task, site) for site in self._sites}
+        if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
+            near = {site: can_get_inputs(self._outlook.state, task, site) for site in self._sites}
             mask = mask & np.array([near[worker.site] for worker in self.workers], dtype=bool)
-        if task.troubles is not None and task.troubles.avoid:
-            elsewhere = mask & np.array([worker.id != task.troubles.avoid for worker in self.workers], dtype=bool)
+        if task.failure_counts is not None and task.failure_counts.avoid:
+            elsewhere = mask & np.array([worker.id != task.failure_counts.avoid for worker in self.workers], dtype=bool)
             mask = elsewhere if elsewhere.any() else mask
         return None if mask.all() else mask
 

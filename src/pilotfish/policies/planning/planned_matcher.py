@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pilotfish.core.data.replicas import needs, within_reach
+from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import ContentRecord, Run, Task, TaskShape, Worker
 from pilotfish.model.ids import INDEX_MASK
@@ -180,7 +180,7 @@ class PlannedMatcher:
 
     def _can_have(self, outlook: PolicyView, task: Task, worker: Worker) -> bool:
         fits = task.state == READY and task not in self.ends and worker.fits(task.shape.needs)
-        return fits and worker.suits(task.shape, outlook.now) and within_reach(outlook.state, task, worker.site)
+        return fits and worker.suits(task.shape, outlook.now) and can_get_inputs(outlook.state, task, worker.site)
 
     def _give(self, outlook: PolicyView, task: Task, worker: Worker) -> None:
         run = task.shape.run
@@ -223,11 +223,11 @@ def _representatives(shape: TaskShape, most: int) -> Iterable[Task]:
     """All ready tasks; or, if there are too many, the first ones and some for each needed file."""
     if len(shape.queue) <= most:
         return shape.queue
-    if not shape.wanting:
+    if not shape.queue_by_content:
         return islice(shape.queue, most)
     chosen = dict.fromkeys(islice(shape.queue, most // 2))
-    each = max(1, most // 2 // len(shape.wanting))
-    for tasks in islice(shape.wanting.values(), most // 2):
+    each = max(1, most // 2 // len(shape.queue_by_content))
+    for tasks in islice(shape.queue_by_content.values(), most // 2):
         chosen.update(dict.fromkeys(islice(tasks, each)))
     return chosen
 

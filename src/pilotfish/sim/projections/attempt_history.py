@@ -62,7 +62,7 @@ class AttemptHistory:
         return given if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
 
     def _done(self, state: State, fact: f.TasksDone, at: float) -> None:
-        worker = state.workers.get(fact.worker) or state.gone_workers.get(fact.worker)
+        worker = state.workers.get(fact.worker) or state.ended_workers.get(fact.worker)
         if worker is None:
             return
         for number, wall_us in zip(fact.tasks, fact.wall_us, strict=True):

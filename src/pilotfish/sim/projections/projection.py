@@ -185,22 +185,22 @@ class Projection(LightWorld):
     def begin(self) -> None:
         state, variation = self.machine.state, self.variation
         for site in variation.with_sites:
-            apply(state, f.SiteWanted(site, -1), state.at)
+            apply(state, f.SiteUseChanged(site, -1), state.at)
         for site in variation.without_sites:
-            apply(state, f.PoolSized(0.0) if site == LOCAL else f.SiteWanted(site, None), state.at)
+            apply(state, f.PoolSized(0.0) if site == LOCAL else f.SiteUseChanged(site, None), state.at)
         if variation.cores is not None:
             apply(state, f.PoolSized(variation.cores), state.at)
         queued = [pilot for pilot in state.pilots.values() if pilot.state <= ACTIVE and pilot.joined < pilot.size.nodes]
         # No decision is made before all workers have reconnected, which takes no simulated time.
-        self.machine.resting = True
+        self.machine.inspect_only = True
         self._perform(self.machine.start(self.now))
-        self.machine.resting = False
+        self.machine.inspect_only = False
         for worker in list(state.workers.values()):
             self._call_back(worker)
         self._go_on_fetching()
         for pilot in queued:
             self._await(pilot, self.now - pilot.requested_at)
-        self.machine.stirred = True
+        self.machine.decide_again = True
         self._turn()  # needed even without workers
         for site, count in variation.more:
             self._add(site, count)
@@ -212,10 +212,10 @@ class Projection(LightWorld):
         else:
             here = [worker for worker in state.workers.values() if worker.site == site]
             for _ in range(count):
-                self.machine.request_pilot(PilotProposal(site, self._usual_size(site), "what if"), by_hand=True)
+                self.machine.request_pilot(PilotProposal(site, self._usual_size(site), "what if"), by_user=True)
             for worker in here[max(0, len(here) + count) :] if count < 0 else ():
                 self._send_home(worker)
-        self.machine.stirred = True
+        self.machine.decide_again = True
         self._turn()
 
     def _usual_size(self, site: str) -> PilotSize:
@@ -272,9 +272,9 @@ class Projection(LightWorld):
             host.begin()
 
     def _send_home(self, worker: Worker) -> None:
-        presence = self.machine.presence.get(worker.id)
-        if presence is not None and presence.link is not None:
-            self.hosts[presence.link].leave()
+        connection = self.machine.connections.get(worker.id)
+        if connection is not None and connection.link is not None:
+            self.hosts[connection.link].leave()
 
     def _host(self, site: str, speed: float, cores: float) -> SimulatedHost:
         link = FIRST_LINK + len(self.hosts)
@@ -314,12 +314,12 @@ class Projection(LightWorld):
 
     def _usual_cores(self, site: str) -> float:
         state = self.machine.state
-        known = [worker for worker in (*state.gone_workers.values(), *state.workers.values()) if worker.site == site]
+        known = [worker for worker in (*state.ended_workers.values(), *state.workers.values()) if worker.site == site]
         return known[-1].capacity.get(CORES, UNIT) / UNIT if known else 1.0
 
     def _usual_tags(self, site: str) -> dict[str, str]:
         state = self.machine.state
-        known = [worker.tags for worker in (*state.gone_workers.values(), *state.workers.values()) if worker.site == site]
+        known = [worker.tags for worker in (*state.ended_workers.values(), *state.workers.values()) if worker.site == site]
         return dict(known[-1]) if known else {}
 
     # --- simulation -------------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def alike(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
 
 def stays(state: State, run: Run) -> list[WorkerStay]:
     found = []
-    for worker in (*state.gone_workers.values(), *state.workers.values()):
+    for worker in (*state.ended_workers.values(), *state.workers.values()):
         left = next((at for at, what in reversed(worker.history) if what in GONE), None)
         if (left is None or left > run.opened_at) and worker.joined_at < run.ended_at:
             # A worker present at the end of the run would have stayed.
@@ -128,7 +128,7 @@ class RunReplay(LightWorld):
             seconds.append(max(LEAST_S, wall_us / 1e6 / by))
         sites = dict.fromkeys(stay.worker.site for stay in present)
         super().__init__([_place(state, name) for name in sites], Workload(seconds), plugins.load("policies", policy)(), keep=True)
-        self.machine.strategy = _Coming(present)
+        self.machine.provisioner = _Coming(present)
         self._run = run
         self._history = history
         self._present = present

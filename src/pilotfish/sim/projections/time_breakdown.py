@@ -100,9 +100,9 @@ def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterv
     """Returns the cores of each host, and for each interval the previous one at its cores."""
     state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
     for worker in state.workers.values():
-        presence = world.machine.presence.get(worker.id)
-        if presence is not None and presence.link is not None:
-            counts[presence.link] = worker.capacity.get(CORES, 0) // UNIT
+        connection = world.machine.connections.get(worker.id)
+        if connection is not None and connection.link is not None:
+            counts[connection.link] = worker.capacity.get(CORES, 0) // UNIT
     cores = {host: _Cores(count) for host, count in counts.items()}
     previous = {}
     for stint in sorted(world.played.stints, key=lambda one: one.began):
@@ -114,9 +114,9 @@ def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
     """Returns when the first core became idle, at hosts that are still present."""
     found = inf
     for worker in world.machine.state.workers.values():
-        presence = world.machine.presence.get(worker.id)
-        if presence is not None and presence.link in cores:
-            found = min(found, max(worker.joined_at, cores[presence.link].idle_since(_cores_of(worker.active))))
+        connection = world.machine.connections.get(worker.id)
+        if connection is not None and connection.link in cores:
+            found = min(found, max(worker.joined_at, cores[connection.link].idle_since(_cores_of(worker.active))))
     return found
 
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Dict, List, Sequence
 
 from .contacts import Contact, Effect, OverlayTuning
-from .peer import SHIPPED, Peer
+from .peer import DEFAULT_TUNING, Peer
 from .site_matching import SiteMatching
 
 MATCHING_MESSAGES = ("room", "got")
@@ -30,7 +30,7 @@ class SiteMember:
         self._assigned: List[Effect] = []
 
     @classmethod
-    def new(cls, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = SHIPPED) -> SiteMember:
+    def new(cls, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> SiteMember:
         return cls(Peer(matching.me, Random(seed), now, tuning), matching)
 
     @property
@@ -70,8 +70,8 @@ class SiteMember:
 
     def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
-        if kind == "spread":
-            self._rounds[self.peer.spread(effect[1], now, effect[2])] = None
+        if kind == "broadcast":
+            self._rounds[self.peer.send_to_all(effect[1], now, effect[2])] = None
         elif kind == "answer":
             self.peer.answer(effect[1], effect[2], now)
         elif kind == "send_to_peer":

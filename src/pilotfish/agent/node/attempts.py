@@ -170,9 +170,9 @@ class AttemptQueue:
     def __init__(self, capacity: Dict[str, float]) -> None:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
-        self.wanted_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
-        self.max_slots = self.wanted_slots
-        """Fewer than ``wanted_slots`` while the machine limits the number of processes."""
+        self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.max_slots = self.usual_max_slots
+        """Fewer than ``usual_max_slots`` while the machine limits the number of processes."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
@@ -356,8 +356,8 @@ class AttemptQueue:
 
     def slot_lost(self, slot: SlotView, started: int) -> List[Attempt]:
         """The slot is dead: return the attempts it had started, in order. The others become first in the queue."""
-        gone = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
-        for attempt in gone:
+        ended = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
+        for attempt in ended:
             self.end_attempt(attempt)
         self._requeue(slot.attempts)
         slot.attempts.clear()
@@ -366,7 +366,7 @@ class AttemptQueue:
         else:
             self.idle.remove(slot)
         del self.slots[slot.number]
-        return gone
+        return ended
 
     def recalled(self, slot: SlotView, count: int) -> None:
         """The slot will not run its last ``count`` attempts."""
@@ -380,16 +380,16 @@ class AttemptQueue:
             self._make_idle(slot)
 
     def _requeue(self, attempts: Iterable[Attempt]) -> None:
-        """Put attempts that are still wanted at the head of the queue."""
-        wanted = []
+        """Put attempts that were not dropped at the head of the queue."""
+        kept = []
         for attempt in attempts:
             if attempt.forgotten:
                 self._release_contents(attempt)
                 continue
             attempt.queued = True
             attempt.prefetch_s = 0.0
-            wanted.append(attempt)
-        self.queue.extendleft(reversed(wanted))
+            kept.append(attempt)
+        self.queue.extendleft(reversed(kept))
 
     def _release(self, slot: SlotView) -> None:
         del self.busy[slot.number]

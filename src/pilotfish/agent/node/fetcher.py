@@ -58,9 +58,9 @@ class Fetch:
         self.incoming: Optional[IncomingContent] = None
         self.channel: Optional[TransferChannel] = None
         self.published = False
-        self.search_at = 0.0
-        self.began = time.monotonic()
-        self.reached = 0
+        self.next_search_at = 0.0
+        self.started_at = time.monotonic()
+        self.received_bytes = 0
         """Bytes received when the last connection ended."""
         self.copied = 0
         """Bytes copied from a local disk."""
@@ -179,8 +179,8 @@ class Fetcher:
             self._fetch_totals[2 * source] += 1
             self._fetch_totals[2 * source + 1] += size
 
-    def _start(self, group: int, wanted: int, loop: Callable[[], None]) -> None:
-        while self._threads[group] < wanted:
+    def _start(self, group: int, count: int, loop: Callable[[], None]) -> None:
+        while self._threads[group] < count:
             try:
                 threading.Thread(target=loop, daemon=True).start()
             except RuntimeError:
@@ -232,7 +232,7 @@ class Fetcher:
         """Fetch from the best source and retry. After damaged bytes from peers only the master is asked."""
         damaged = 0
         wait_s = RETRY_S
-        reached = 0
+        received_before = 0
         sources: Sequence[Contact] = ()
         insist = False
         while True:
@@ -247,7 +247,7 @@ class Fetcher:
             except WriterBusy:
                 self._pause(fetching, WRITER_BUSY_RETRY_S)
             except InUse:
-                if time.monotonic() > fetching.began + CACHE_FULL_TIMEOUT_S:
+                if time.monotonic() > fetching.started_at + CACHE_FULL_TIMEOUT_S:
                     raise
                 self._pause(fetching, CACHE_FULL_RETRY_S)
             except DigestMismatch:
@@ -260,15 +260,15 @@ class Fetcher:
                 sources, insist = list(valid_contacts(answer.contacts)), True
             except ConnectionCut:
                 sources = ()
-                wait_s = RETRY_S if fetching.reached > reached else min(2 * wait_s, MAX_RETRY_S)
-                reached = fetching.reached
+                wait_s = RETRY_S if fetching.received_bytes > received_before else min(2 * wait_s, MAX_RETRY_S)
+                received_before = fetching.received_bytes
                 self._pause(fetching, wait_s)
 
-    def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], peers_fail: bool) -> Optional[int]:
+    def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], skip_peers: bool) -> Optional[int]:
         """Take the content from the cache, peers, or local files; return its source, or None."""
         if self.cache.take(fetching.digest, fetching.size) is not None:
             return HERE
-        if not peers_fail and self._fetch_from_peers(fetching, sources):
+        if not skip_peers and self._fetch_from_peers(fetching, sources):
             return PEERS
         if any(self.cache.adopt_copy(fetching.digest, fetching.size, path, fetching.on_progress) for path in self._local_paths(fetching)):
             self.peers.publish([fetching.digest])
@@ -286,7 +286,7 @@ class Fetcher:
             with self.cache.incoming(fetching.digest, fetching.size) as fetching.incoming:
                 yield fetching.incoming
         finally:
-            fetching.reached = max(fetching.reached, fetching.done)
+            fetching.received_bytes = max(fetching.received_bytes, fetching.done)
             fetching.incoming = None
 
     def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, insist: bool) -> None:
@@ -332,9 +332,9 @@ class Fetcher:
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
         """Search for holders, but not every second while waiting."""
         now = time.monotonic()
-        if now < fetching.search_at:
+        if now < fetching.next_search_at:
             return ()
-        fetching.search_at = now + PEER_SEARCH_APART_S
+        fetching.next_search_at = now + PEER_SEARCH_APART_S
         return self.peers.find(fetching.digest)
 
     @staticmethod
@@ -387,10 +387,10 @@ class Fetcher:
         contents: List[Tuple[str, int]] = []
         produced: List[List[Any]] = []
         for name, mode, path, stays in report.files():
-            at_home = None if stays else self._store_at_master(path)
-            if at_home is not None:
-                contents.append(at_home)
-                produced.append([*at_home, True, False, name, mode])
+            stored = None if stays else self._store_at_master(path)
+            if stored is not None:
+                contents.append(stored)
+                produced.append([*stored, True, False, name, mode])
                 continue
             digest, size = self._adopt(path)
             self.cache.pin(digest)
@@ -429,7 +429,7 @@ class Fetcher:
         """Retry until the master has the content, for without it the task has no result, or until the upload is cancelled."""
         uploading = self._uploads[number] = Upload(digest, size)
         wait_s = RETRY_S
-        reached = 0
+        received_before = 0
         try:
             while number not in self._cancelled:
                 try:
@@ -441,16 +441,16 @@ class Fetcher:
                 except (ConnectionCut, DigestMismatch, NoSpace) as error:  # wait while the master's disk is full
                     if isinstance(error, DigestMismatch) and self.cache.take(digest, size) is None:
                         raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
-                    wait_s = RETRY_S if uploading.progress.offset > reached else min(2 * wait_s, MAX_RETRY_S)
-                    reached = uploading.progress.offset
+                    wait_s = RETRY_S if uploading.progress.offset > received_before else min(2 * wait_s, MAX_RETRY_S)
+                    received_before = uploading.progress.offset
                     time.sleep(wait_s)
             raise TransferCancelled
         finally:
             del self._uploads[number]
 
 
-def _open_store(home: str) -> Optional[ContentCache]:
+def _open_store(directory: str) -> Optional[ContentCache]:
     try:
-        return ContentCache(home, 1 << 62, lambda digest: True, durable=True) if home else None
+        return ContentCache(directory, 1 << 62, lambda digest: True, durable=True) if directory else None
     except (CacheError, OSError):
         return None  # then the content is sent to the master

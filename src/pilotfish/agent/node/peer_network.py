@@ -411,9 +411,9 @@ class PeerNetwork:
 
     def _flush(self, link: FrameLink) -> None:
         try:
-            wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
-            if self._selector.get_key(link).events != wanted:
-                self._selector.modify(link, wanted, link)
+            events = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+            if self._selector.get_key(link).events != events:
+                self._selector.modify(link, events, link)
         except LinkLost:
             self._lose(link)
 

@@ -122,10 +122,10 @@ class ExecutableRunner:
     """Runs executables, one at a time. ``control`` is called when the agent sends an order meanwhile."""
 
     def __init__(
-        self, channel: int, control: Callable[[bool], None], outbox: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
+        self, channel: int, control: Callable[[bool], None], reports: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
     ) -> None:
         self._control = control
-        self._outbox = outbox
+        self._reports = reports
         self._channel = channel
         self._directories = directories
         self._sandboxes = directories.sandboxes
@@ -301,9 +301,9 @@ class ExecutableRunner:
         status, usage = 0, None
         try:
             while usage is None:
-                ready = self._poll.poll(FLUSH_MS if self._outbox.filled else REAP_MS)
+                ready = self._poll.poll(FLUSH_MS if self._reports.filled else REAP_MS)
                 if not ready:
-                    self._outbox.flush()
+                    self._reports.flush()
                     reap_children([pid])
                 for descriptor, _ in ready:
                     if descriptor == ends:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, SandboxError
 from tests.support.hostile_sandbox import ACTS, SECRET, World
 
 

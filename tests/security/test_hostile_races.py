@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import SandboxError
 from tests.support.hostile_sandbox import ACTS, CONTENT, SECRET, World
 
 ROUNDS = 15

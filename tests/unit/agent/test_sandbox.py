@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.slots.sandbox import Sandbox
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
 
 BAD_NAMES = [
     "",

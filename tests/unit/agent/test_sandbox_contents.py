@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots import output_files
 from pilotfish.agent.slots import sandbox as sandbox_module
-from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
-from pilotfish.agent.slots.sandbox import Sandbox
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Sandbox, SandboxError
 from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
 MIB = 1 << 20
@@ -214,9 +211,9 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
     content = b"x" * (MAX_INLINE_BYTES + 1)
     stage.sandbox.put("large", 0o600, content)
     (tmp_path / "secret").write_text("secret")
-    real = output_files._rename
+    real = sandbox_module._rename
 
-    def swap_and_rename(output: output_files.OutputFile, place: str) -> bool:
+    def swap_and_rename(output: sandbox_module.OutputFile, place: str) -> bool:
         os.rename(stage.box / "large", stage.box / "aside")
         if instead == "link":
             os.symlink(tmp_path / "secret", stage.box / "large")
@@ -226,7 +223,7 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
             (stage.box / "large" / "below").mkdir(parents=True)
         return real(output, place)
 
-    monkeypatch.setattr(output_files, "_rename", swap_and_rename)
+    monkeypatch.setattr(sandbox_module, "_rename", swap_and_rename)
     [[_, _, _, path]], _ = stage.collect("large")
     assert Path(path).read_bytes() == content and os.listdir(stage.outbox) == [os.path.basename(path)]
     assert (tmp_path / "secret").read_text() == "secret"

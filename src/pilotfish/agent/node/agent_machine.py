@@ -16,8 +16,8 @@ Inputs (they return nothing)
                                 attempts of this slot ended, in the order they were assigned:
                                 items = [(failure or None, wall_us, cpu_us, rss_kib, payload), ...], failure = [cause, blame, message]
     slot_died(slot, started, failure, usage, now)
-                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts: the last
-                                of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones as
+                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts: the
+                                last of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones as
                                 slot-lost; the others return to the head of the queue. Slot numbers are never reused.
     slot_returned(slot, count, now)
                                 answer to recall: the last ``count`` attempts of this slot will not be started

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
+from ...portable.payload_format import add_files
 from ..peers.contacts import MalformedMessage
-from ..slots.task_files import wrap
 from .attempts import Attempt, AttemptQueue, AttemptSpec
 
 UNKNOWN = AttemptSpec(-1, "", 0.0, {}, {}, b"")
@@ -36,7 +36,7 @@ def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) ->
         if spec is None:
             attempts_read.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec is missing"))
             continue
-        attempt = Attempt(task, number, spec, wrap(payload, files) if files else payload, attempts.needs_of(spec, cores, memory))
+        attempt = Attempt(task, number, spec, add_files(payload, files) if files else payload, attempts.needs_of(spec, cores, memory))
         if contents or spec.contents:
             attempt.contents = list({content[0]: content for content in (*spec.contents, *contents)}.values())
         attempts_read.append((attempt, attempts.why_too_big(attempt.needs)))

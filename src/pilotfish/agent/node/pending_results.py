@@ -85,9 +85,8 @@ class PendingResults:
                 continue
             length = len(result.payload)
             # Count a message with its maximum size in JSON.
-            weight = (
-                length + (6 * len(result.failure[2]) if result.failure else 0) + sum([128 + 6 * len(row[4]) for row in result.produced])
-            )
+            weight = length + (6 * len(result.failure[2]) if result.failure else 0)
+            weight += sum([128 + 6 * len(row[4]) for row in result.produced])
             if rows and (number != next_number or size + weight > MAX_FRAME_BYTES or len(rows) >= MAX_FRAME_ITEMS):
                 yield ["results", first, rows], parts
                 rows, parts, size = [], [], 0

@@ -17,8 +17,7 @@ from ...portable.processes import ChildCpuClock, descendants_of, has_children, k
 from ...portable.transfer.cache_directory import content_path
 from ...portable.wire.frames import MAX_BODY
 from .output_capture import OUTPUT_CAP, HeadAndTail
-from .sandbox import Sandbox, write_all
-from .sandbox_names import SandboxError, missing_output
+from .sandbox import Sandbox, SandboxError, missing_output, write_all
 from .shared_page import memory_file, move_high
 from .slot_channel import ReportWriter
 

@@ -2,8 +2,8 @@
 
 The slot writes down what it starts before it starts it, so that after its death the attempt to blame is known exactly, without a message
 per attempt. The agent may recall what the slot has not started: it writes the numbers to skip, waits a moment, then reads what was started
-(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the report buffer, where the agent
-finds them even when user code keeps the slot busy or has killed it.
+(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the report buffer, where the
+agent finds them even when user code keeps the slot busy or has killed it.
 """
 
 from __future__ import annotations

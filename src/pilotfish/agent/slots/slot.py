@@ -21,6 +21,7 @@ from time import perf_counter, process_time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from ...portable.failures import describe_limit, is_limit
+from ...portable.payload_format import split_files
 from ...portable.payload_reference import read_payload
 from ...portable.processes import ChildCpuClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .call_runner import CallRunner, CallSpec, Terminated
@@ -49,7 +50,6 @@ from .shared_page import (
 )
 from .slot_channel import OrderReader, ReportWriter
 from .task_environment import TaskEnvironment
-from .task_files import unwrap
 
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 # No child can be forked, run and waited for in less time.
@@ -243,7 +243,7 @@ class SlotLoop:
         self.current = sequence
         input_files: List[Any] = []
         if spec.kind == "exec":
-            input_files, body = unwrap(body)
+            input_files, body = split_files(body)
         try:
             body = read_payload(self.share, body)
         except OSError as error:

@@ -50,9 +50,9 @@ class Files:
         self.paths[digest].write_bytes(data)
         return digest
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader | PartialFileReader:
-        self.insisted.append(insist)
-        if self.refusal is not None and not insist:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader | PartialFileReader:
+        self.insisted.append(no_redirect)
+        if self.refusal is not None and not no_redirect:
             raise self.refusal
         arriving = self.cache.arriving(digest)
         if arriving is not None:

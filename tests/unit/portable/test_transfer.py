@@ -17,7 +17,7 @@ from pilotfish.portable.transfer import content_source, transfer_client, transfe
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import serve
 from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoSpace
-from pilotfish.portable.transfer.transfer_client import UploadProgress, ask, fetch, push, take
+from pilotfish.portable.transfer.transfer_client import UploadProgress, fetch, push, receive_answer, send_request
 from pilotfish.portable.transfer.transfer_protocol import (
     AskElsewhere,
     AskLater,
@@ -58,8 +58,8 @@ class Scene:
         except ProtocolViolation as problem:
             self.ended.append(problem)
 
-    def get(self, digest: str, size: int, insist: bool = False) -> bytes:
-        return Path(fetch(self.channel, digest, size, self.cache.incoming(digest, size), insist)).read_bytes()
+    def get(self, digest: str, size: int, no_redirect: bool = False) -> bytes:
+        return Path(fetch(self.channel, digest, size, self.cache.incoming(digest, size), no_redirect)).read_bytes()
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_an_uploaded_content_is_identical(scene: Scene, tmp_path: Path, length: 
     (tmp_path / "made").write_bytes(data)
     progress = UploadProgress()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
-    assert Path(scene.source.cache.take(digest_of(data), length) or "").read_bytes() == data
+    assert Path(scene.source.cache.verified_path(digest_of(data), length) or "").read_bytes() == data
     assert progress.offset == length
     scene.moved.clear()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
@@ -134,10 +134,10 @@ def test_two_hundred_small_requests_are_pipelined(scene: Scene) -> None:
         while wanted and len(asked) < transfer_client.MAX_PIPELINED:
             digest, data = wanted.popleft()
             incoming = scene.cache.incoming(digest, len(data))
-            ask(scene.channel, digest, len(data), incoming.offset)
+            send_request(scene.channel, digest, len(data), incoming.offset)
             asked.append((incoming, data))
         incoming, data = asked.popleft()
-        assert Path(take(scene.channel, len(data), incoming)).read_bytes() == data
+        assert Path(receive_answer(scene.channel, len(data), incoming)).read_bytes() == data
 
 
 def test_a_growing_content_is_streamed(scene: Scene) -> None:
@@ -179,7 +179,7 @@ def test_refusals_leave_the_connection_usable(scene: Scene) -> None:
         with scene.cache.incoming(digest, 100) as incoming, pytest.raises(type(refusal)) as told:
             fetch(scene.channel, digest, 100, incoming)
         assert vars(told.value) == vars(refusal)
-    assert scene.get(digest, 100, insist=True) == data
+    assert scene.get(digest, 100, no_redirect=True) == data
 
 
 def test_an_unknown_content_is_absent(scene: Scene) -> None:
@@ -354,7 +354,7 @@ def test_a_client_that_reads_nothing_is_dropped_and_others_are_served(scene: Sce
     data = random_bytes(9, 8 * MIB)
     digest = scene.source.add(data)
     lazy = scene.connect(silence_s=0.2)
-    ask(lazy, digest, len(data), 0)
+    send_request(lazy, digest, len(data), 0)
     assert scene.get(digest, len(data)) == data
     eventually(lambda: scene.ended, "it was waited for")
     lazy.close()

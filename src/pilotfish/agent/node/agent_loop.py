@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
-from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
+from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_name, signal_on_parent_death
 from ...portable.transfer.cache_directory import CacheError
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, dial
@@ -222,7 +222,7 @@ class AgentLoop:
             if number == signal.SIGCHLD:
                 children = True
             else:
-                self.machine.stop("it was stopped by a signal (%s)" % signal.Signals(number).name, now)
+                self.machine.stop("it was stopped by a signal (%s)" % signal_name(number), now)
         if children:
             self.slots.reap(now)
 

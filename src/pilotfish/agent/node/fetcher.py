@@ -234,13 +234,13 @@ class Fetcher:
         wait_s = RETRY_S
         received_before = 0
         sources: Sequence[Contact] = ()
-        insist = False
+        no_redirect = False
         while True:
             self._pause(fetching, 0.0)
             try:
                 source = self._fetch_nearby(fetching, sources, bool(damaged))
                 if source is None:
-                    self._fetch_from(fetching, master.channel(), insist)
+                    self._fetch_from(fetching, master.channel(), no_redirect)
                     source = MASTER
                 self._count(source, fetching.size)
                 return
@@ -257,7 +257,7 @@ class Fetcher:
             except AskLater as answer:
                 self._pause(fetching, answer.seconds)
             except AskElsewhere as answer:
-                sources, insist = list(valid_contacts(answer.contacts)), True
+                sources, no_redirect = list(valid_contacts(answer.contacts)), True
             except ConnectionCut:
                 sources = ()
                 wait_s = RETRY_S if fetching.received_bytes > received_before else min(2 * wait_s, MAX_RETRY_S)
@@ -266,7 +266,7 @@ class Fetcher:
 
     def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], skip_peers: bool) -> Optional[int]:
         """Take the content from the cache, peers, or local files; return its source, or None."""
-        if self.cache.take(fetching.digest, fetching.size) is not None:
+        if self.cache.verified_path(fetching.digest, fetching.size) is not None:
             return HERE
         if not skip_peers and self._fetch_from_peers(fetching, sources):
             return PEERS
@@ -275,9 +275,9 @@ class Fetcher:
             return STORAGE
         return None
 
-    def _fetch_from(self, fetching: Fetch, channel: TransferChannel, insist: bool) -> None:
+    def _fetch_from(self, fetching: Fetch, channel: TransferChannel, no_redirect: bool) -> None:
         with self._writing(fetching) as incoming:
-            self._receive(fetching, incoming, channel, insist)
+            self._receive(fetching, incoming, channel, no_redirect)
 
     @contextlib.contextmanager
     def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:
@@ -289,7 +289,7 @@ class Fetcher:
             fetching.received_bytes = max(fetching.received_bytes, fetching.done)
             fetching.incoming = None
 
-    def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, insist: bool) -> None:
+    def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, no_redirect: bool) -> None:
         def on_progress(length: int) -> None:
             if not fetching.published:  # from now on peers get the received part from here, and the rest as it arrives
                 fetching.published = True
@@ -298,7 +298,7 @@ class Fetcher:
         fetching.channel = channel
         try:
             self._pause(fetching, 0.0)
-            fetch(channel, fetching.digest, fetching.size, incoming, insist, on_progress)
+            fetch(channel, fetching.digest, fetching.size, incoming, no_redirect, on_progress)
             on_progress(0)
         finally:
             fetching.channel = None
@@ -439,7 +439,7 @@ class Fetcher:
                 except AskLater as answer:
                     time.sleep(answer.seconds)
                 except (ConnectionCut, DigestMismatch, NoSpace) as error:  # wait while the master's disk is full
-                    if isinstance(error, DigestMismatch) and self.cache.take(digest, size) is None:
+                    if isinstance(error, DigestMismatch) and self.cache.verified_path(digest, size) is None:
                         raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
                     wait_s = RETRY_S if uploading.progress.offset > received_before else min(2 * wait_s, MAX_RETRY_S)
                     received_before = uploading.progress.offset

@@ -142,11 +142,11 @@ class PeerNetwork:
         found: List[Contact] = []
         answered = threading.Event()
 
-        def take(contacts: List[Contact]) -> None:
+        def on_found(contacts: List[Contact]) -> None:
             found.extend(contacts)
             answered.set()
 
-        self._post(self._find, digest, take)
+        self._post(self._find, digest, on_found)
         answered.wait(FIND_TIMEOUT_S)
         return found
 
@@ -260,9 +260,9 @@ class PeerNetwork:
         self._member.connected(now)
         self._publish([digest for digest in list(self.holds) if not self._member.peer.publishes(int(digest, 16))])
 
-    def _find(self, digest: str, take: Callable[[List[Contact]], None]) -> None:
+    def _find(self, digest: str, on_found: Callable[[List[Contact]], None]) -> None:
         assert self._member is not None
-        self._answers[self._member.peer.find(int(digest, 16), time.monotonic())] = take
+        self._answers[self._member.peer.find(int(digest, 16), time.monotonic())] = on_found
 
     def _publish(self, digests: List[str]) -> None:
         assert self._member is not None
@@ -347,7 +347,7 @@ class PeerNetwork:
         link, purpose = result if result is not None and in_time else (None, "")
         if link is not None and purpose == "bulk":
             self._content_source.introduce(link.contact.wire)
-            self._transfer_server.take(link.contact.wire[0], link.connection)
+            self._transfer_server.add_connection(link.contact.wire[0], link.connection)
         elif link is not None and purpose == "peer":
             self._linked(link)
         else:
@@ -468,7 +468,7 @@ class PeerContentSource:
         with self._lock:
             self._contacts.pop(asker, None)
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
         with self._lock:
             readers = self._readers.setdefault(digest, [])
             others = [self._contacts[other] for other in readers if other in self._contacts and other != asker]
@@ -482,7 +482,7 @@ class PeerContentSource:
             raise
 
     def _open(self, digest: str, size: int) -> ReadableContent:
-        path = self._cache.take(digest, size)
+        path = self._cache.verified_path(digest, size)
         if path is not None:
             return FileReader(path, size, "worker")
         arriving = self._cache.arriving(digest)

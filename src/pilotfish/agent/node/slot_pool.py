@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.processes import children_of, descendants_of, libc, resident_bytes, signal_all, state_of
+from ...portable.processes import children_of, descendants_of, libc, resident_bytes, signal_all, signal_name, state_of
 from ..slots.output_capture import OUTPUT_CAP
 from ..slots.shared_page import BROKEN, LIMITED, QUIT
 from .agent_machine import AgentMachine
@@ -443,11 +443,7 @@ def _death_failure(status: int, executable: bool, stopped_since: Any) -> Failure
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
             return ["slot-lost", "worker", "the process it ran in was killed (SIGKILL), perhaps for lack of memory"]
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = "signal %d" % number
-        return ["crash", "worker" if executable else "task", "it crashed the process it ran in (%s)" % name]
+        return ["crash", "worker" if executable else "task", "it crashed the process it ran in (%s)" % signal_name(number)]
     if executable:
         return ["slot-lost", "worker", "the process that watched it ended with status %d" % os.WEXITSTATUS(status)]
     return ["exit", "task", "it ended the process it ran in with exit status %d" % os.WEXITSTATUS(status)]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from ...portable.failures import Failure, is_limit
 from ...portable.payload_format import PayloadFormatError, unpack
-from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all
+from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all, signal_name
 from ...portable.transfer.cache_directory import content_path
 from ...portable.wire.frames import MAX_BODY
 from .output_capture import OUTPUT_CAP, HeadAndTail
@@ -380,12 +380,8 @@ def _own_peak_kib(reported_kib: int) -> int:
 def _exit_failure(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = "signal %d" % number
         if number == signal.SIGKILL:
             return ["killed", "worker", "it was killed (SIGKILL) by another process, perhaps for lack of memory"], {"signal": number}
-        return ["signal", "task", "it was ended by %s" % name], {"signal": number}
+        return ["signal", "task", "it was ended by %s" % signal_name(number)], {"signal": number}
     code = os.WEXITSTATUS(status)
     return (["exit", "task", "it ended with exit status %d" % code] if code else None), {"exit": code}

@@ -101,8 +101,8 @@ def make_private(directory: str) -> None:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        trouble = "it is a link" if os.path.islink(directory) else error.strerror
-        raise CacheError("contents cannot be kept in %r: %s; name another directory for them" % (directory, trouble)) from None
+        problem = "it is a link" if os.path.islink(directory) else error.strerror
+        raise CacheError("contents cannot be kept in %r: %s; name another directory for them" % (directory, problem)) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():

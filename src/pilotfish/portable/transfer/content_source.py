@@ -32,7 +32,7 @@ CountBytes = Callable[[str, str, int, int], None]
 class ContentSource(Protocol):
     """Where a transfer server reads and stores contents. Called by many threads. ``asker``: the authenticated name of the other side."""
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> ReadableContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ReadableContent:
         """Open a content. Raises AskElsewhere, AskLater or ContentAbsent."""
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
@@ -55,12 +55,12 @@ class FileReader:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise ContentAbsent("%s: %s" % (path, error.strerror), blame) from None
-        self._stamp = self._look()
+        self._stamp = self._size_and_time()
         if self._stamp[0] != size:
             self.close()
             raise ContentAbsent("%s has %d bytes, not %d" % (path, self._stamp[0], size), blame)
 
-    def _look(self) -> Tuple[int, int]:
+    def _size_and_time(self) -> Tuple[int, int]:
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
@@ -74,7 +74,7 @@ class FileReader:
         return self.size
 
     def check(self) -> None:
-        if self._look() != self._stamp:
+        if self._size_and_time() != self._stamp:
             raise ContentAbsent("%s was changed while it was read" % self._path, self._blame)
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ def clone(source: int, target: int) -> bool:
     return True
 
 
-def copy(source: int, target: int, size: int, grown: Optional[Callable[[int], None]] = None) -> None:
-    """Copy this many bytes into an empty file. ``grown`` gets the offset. The copy is shorter if the source is."""
+def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[int], None]] = None) -> None:
+    """Copy this many bytes into an empty file. ``on_progress`` gets the offset. The copy is shorter if the source is."""
     block = memoryview(bytearray(BLOCK_BYTES))
     for start, end in _data_extents(source, size):
         offset = start
@@ -34,8 +34,8 @@ def copy(source: int, target: int, size: int, grown: Optional[Callable[[int], No
                 return
             write_sparsely(target, block[:length], offset)
             offset += length
-            if grown is not None:
-                grown(offset)
+            if on_progress is not None:
+                on_progress(offset)
     if os.fstat(source).st_size >= size:
         os.ftruncate(target, size)
 

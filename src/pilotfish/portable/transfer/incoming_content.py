@@ -62,7 +62,7 @@ class IncomingContent:
         self.path = path
         self.offset = os.fstat(descriptor).st_size
         self.state = GROWING
-        self.closed: Callable[[], None] = lambda: None
+        self.on_closed: Callable[[], None] = lambda: None
         """Called when writing has ended."""
         self._owner = owner
         self._descriptor = descriptor
@@ -93,7 +93,7 @@ class IncomingContent:
         if self.state != GROWING:
             raise ValueError("this content is %s" % self.state)
         if length < 0 or self.offset + length > self.size:
-            self._throw_away()
+            self._discard()
             raise DigestMismatch("more than the %d bytes of %s came" % (self.size, self.digest))
 
     def _grow(self, length: int, end: Optional[memoryview] = None) -> None:
@@ -111,18 +111,18 @@ class IncomingContent:
             length = os.fstat(self._descriptor).st_size
             if length != self.size or found != self.digest:
                 raise DigestMismatch("%d of %d bytes of %s came, and they are those of %s" % (length, self.size, self.digest, found))
-            place = with_space(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
+            final_path = with_space(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
         except OSError as error:
-            self._throw_away()
+            self._discard()
             raise DigestMismatch("%s cannot be read back: %s" % (self.digest, error.strerror)) from None
         except DigestMismatch:
-            self._throw_away()
+            self._discard()
             raise
         with self._changed:
-            self.path = place
+            self.path = final_path
             self.state = COMPLETE
         self.close()
-        return place
+        return final_path
 
     def close(self) -> None:
         """End writing. Without ``finish``, the received part is kept for the next writer."""
@@ -138,9 +138,9 @@ class IncomingContent:
             unlock(descriptor)
             os.close(descriptor)
             self._owner.writer_closed(self)
-            self.closed()
+            self.on_closed()
 
-    def _throw_away(self) -> None:
+    def _discard(self) -> None:
         _remove(self.path)
         self.close()
 

@@ -1,6 +1,6 @@
 """Sends and receives the pieces of a content over one connection.
 
-    ["get", digest, size, offset, insist]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
+    ["get", digest, size, offset, no_redirect]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
                                             or, at any time, by   ["elsewhere", contacts], ["busy", seconds], ["absent", reason, blame]
     ["put", digest, size]                   is answered by   ["from", offset]; or by   ["busy", seconds], ["full", reason]
     then pieces, holes and the end          are answered by   ["kept"], ["damaged"], ["full", reason]
@@ -57,7 +57,7 @@ class TransferRefused(Exception):
 
 
 class AskElsewhere(TransferRefused):
-    """Ask one of these peers instead, or insist."""
+    """Ask one of these peers instead, or ask again with ``no_redirect``."""
 
     def __init__(self, contacts: Sequence[Any]) -> None:
         super().__init__("ask %d others" % len(contacts))
@@ -136,8 +136,8 @@ class TransferChannel:
     def abort(self) -> None:
         """Cut the connection from any thread; threads that wait for it are woken."""
         try:
-            with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as double:
-                double.shutdown(socket.SHUT_RDWR)
+            with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # already closed
 
@@ -163,7 +163,7 @@ class TransferChannel:
         return self._pieces[0]
 
     def send(self, header: Sequence[Any], parts: Sequence[Any] = ()) -> None:
-        self._allow(self.silence_s)
+        self._set_timeout(self.silence_s)
         try:
             for buffer in frame_buffers(header, parts):
                 if len(buffer) <= JOIN_BYTES:
@@ -177,7 +177,7 @@ class TransferChannel:
             raise ConnectionCut("sending failed: %s" % error) from None
 
     def receive(self, timeout_s: Optional[float] = None) -> Answer:
-        self._allow(self.silence_s if timeout_s is None else timeout_s)
+        self._set_timeout(self.silence_s if timeout_s is None else timeout_s)
         self._fill(PREFIX.size)
         header_length, body_length = PREFIX.unpack_from(self._small, self._start)
         if not 0 < header_length <= MAX_HEADER_BYTES or body_length > PIECE_BYTES:
@@ -193,7 +193,7 @@ class TransferChannel:
         self._receive_body(header, body)
         return header, body
 
-    def _allow(self, timeout_s: float) -> None:
+    def _set_timeout(self, timeout_s: float) -> None:
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
             try:

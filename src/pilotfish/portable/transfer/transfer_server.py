@@ -51,15 +51,15 @@ class _ServedConnection:
 
 
 class TransferServer:
-    """Serves the connections given to ``take``; closes them when they end, violate the protocol, or are idle for long."""
+    """Serves the connections given to ``add_connection``; closes them when they end, violate the protocol, or are idle for long."""
 
     def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
         self.source = source
         self.max_streams = max_streams
         self.log = log
-        self.sent: Callable[[str, int], None] = lambda asker, length: None
+        self.on_sent: Callable[[str, int], None] = lambda asker, length: None
         """Called for every extent sent: asker and length."""
-        self.left: Callable[[str, int], None] = lambda asker, length: None
+        self.on_unconfirmed: Callable[[str, int], None] = lambda asker, length: None
         """Called after an answer: asker and bytes not confirmed yet."""
         self.by_asker: OrderedDict[str, TransferTotals] = OrderedDict()
         self.by_digest: OrderedDict[str, TransferTotals] = OrderedDict()
@@ -77,7 +77,7 @@ class TransferServer:
         self._watcher = threading.Thread(target=self._watch, name="transfer-watcher", daemon=True)
         self._watcher.start()
 
-    def take(self, asker: str, connection: ByteStream) -> None:
+    def add_connection(self, asker: str, connection: ByteStream) -> None:
         """Serve a connection from now on. Never waits for it."""
         served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:
@@ -107,7 +107,7 @@ class TransferServer:
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
         if out:
-            self.sent(asker, out)
+            self.on_sent(asker, out)
         with self._counting:
             for table, key in ((self.by_asker, asker), (self.by_digest, digest)):
                 traffic = table.get(key)
@@ -186,7 +186,7 @@ class TransferServer:
         """Answer one request; return whether the connection can be used again."""
         try:
             answer(served.channel, self.source, served.asker, self.count)
-            self.left(served.asker, unsent(served.channel.fileno()))
+            self.on_unconfirmed(served.asker, unsent(served.channel.fileno()))
             return True
         except ProtocolViolation as problem:
             self.log("dropped a transfer connection of %s: %s" % (served.asker, problem))

@@ -107,7 +107,7 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
             continue
     assert tries > 5
     assert Path(source.cache.verified_path(digest, len(data)) or "").read_bytes() == data
-    assert endpoint.server.by_digest[digest].into == len(data), "nothing was taken twice"
+    assert endpoint.server.received[digest] == len(data), "nothing was taken twice"
 
 
 # --- the hand-over -------------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, source: Files, cach
         for digest, data in zip(digests, contents, strict=True):
             assert Path(receive_answer(channel, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
         assert endpoint.closed == 0 and not endpoint.doorman.unproven and not endpoint.heard
-        assert endpoint.server.by_asker[KEY_ID].out == 300_000
+        assert endpoint.server.sent_to[KEY_ID] == 300_000
         channel.close()
 
 
@@ -178,7 +178,7 @@ def test_a_stranger_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
 
     with pytest.raises(Exception, match="wrong or revoked key"):
         dial(Stranger())  # type: ignore[arg-type]
-    assert not endpoint.server.by_asker
+    assert not endpoint.server.sent_to
 
 
 def test_a_pilots_key_asks_for_workers_of_that_pilot_only(
@@ -230,14 +230,13 @@ def test_one_that_reads_slowly_does_not_hold_up_another(endpoint: TransferEndpoi
     send_request(slow, digest, len(data), 0)
     slow.receive()
     assert Path(fetch(quick, digest, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-    traffic = endpoint.server.by_digest[digest]
-    assert traffic.out < 2 * len(data), "the slow one has not taken all of it"
+    assert endpoint.server.sent[digest] < 2 * len(data), "the slow one has not taken all of it"
     offset = MIB
     while offset < len(data):
         header, body = slow.receive()
         assert header == ["piece", offset]
         offset += len(body)
-    assert traffic.out == 2 * len(data)
+    assert endpoint.server.sent[digest] == 2 * len(data)
     slow.close()
     quick.close()
 
@@ -328,5 +327,5 @@ def test_beats_are_answered_beside_four_streams(endpoint: TransferEndpoint, sour
         answered.append(time.monotonic() - began)
     assert len(took) == 4
     assert sorted(answered)[len(answered) // 2] < min(took) / 10
-    assert endpoint.server.by_asker[KEY_ID].out == 4 * len(data)
+    assert endpoint.server.sent_to[KEY_ID] == 4 * len(data)
     link.close()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pilotfish.portable.transfer import content_source, transfer_client, transfer_protocol
+from pilotfish.portable.transfer import content_source, transfer_protocol
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.content_source import serve
+from pilotfish.portable.transfer.content_source import answer
 from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoSpace
 from pilotfish.portable.transfer.transfer_client import UploadProgress, fetch, push, receive_answer, send_request
 from pilotfish.portable.transfer.transfer_protocol import (
@@ -31,6 +31,8 @@ from tests.support.transfer_stage import MOST_BYTES, Files, digest_of, random_by
 
 MIB = 1024 * 1024
 DIGEST = "ab" * 32
+MAX_PIPELINED = 64
+"""Maximum requests sent before their answers are read. With more, both sides could wait for each other."""
 
 
 class Scene:
@@ -52,11 +54,16 @@ class Scene:
         return TransferChannel(ours)
 
     def _serve(self, channel: TransferChannel) -> None:
+        """Answer requests until the connection ends or is idle for long."""
         try:
-            serve(channel, self.source, "me", lambda *moved: self.moved.append(moved))
-            self.ended.append(None)
+            while True:
+                answer(channel, self.source, "me", lambda *moved: self.moved.append(moved))
         except ProtocolViolation as problem:
+            channel.close()
             self.ended.append(problem)
+        except ConnectionCut:
+            channel.close()
+            self.ended.append(None)
 
     def get(self, digest: str, size: int, no_redirect: bool = False) -> bytes:
         return Path(fetch(self.channel, digest, size, self.cache.incoming(digest, size), no_redirect)).read_bytes()
@@ -131,7 +138,7 @@ def test_two_hundred_small_requests_are_pipelined(scene: Scene) -> None:
     wanted = deque((scene.source.add(data), data) for data in contents)
     asked: deque[tuple[Any, bytes]] = deque()
     while wanted or asked:
-        while wanted and len(asked) < transfer_client.MAX_PIPELINED:
+        while wanted and len(asked) < MAX_PIPELINED:
             digest, data = wanted.popleft()
             incoming = scene.cache.incoming(digest, len(data))
             send_request(scene.channel, digest, len(data), incoming.offset)

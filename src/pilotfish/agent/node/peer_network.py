@@ -17,10 +17,10 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ...portable.expressions.worker_properties import worker_properties
 from ...portable.transfer.content_cache import ContentCache
-from ...portable.transfer.content_source import FileReader, PartialFileReader, ReadableContent, ServedContent
+from ...portable.transfer.content_source import FileReader, PartialFileReader, ServedContent
 from ...portable.transfer.incoming_content import IncomingContent, NoSpace
 from ...portable.transfer.transfer_client import has_ended
-from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, ContentAbsent, TransferChannel
+from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, ContentAbsent, ContentReader, TransferChannel
 from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
@@ -481,7 +481,7 @@ class PeerContentSource:
             self._done(digest, asker)
             raise
 
-    def _open(self, digest: str, size: int) -> ReadableContent:
+    def _open(self, digest: str, size: int) -> ContentReader:
         path = self._cache.verified_path(digest, size)
         if path is not None:
             return FileReader(path, size, "worker")

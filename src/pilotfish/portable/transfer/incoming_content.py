@@ -10,11 +10,14 @@ import errno
 import os
 import threading
 import time
-from typing import Any, Callable, Optional, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 from .content_digest import StreamingDigest
 from .file_copy import write_sparsely
 from .file_locks import unlock
+
+if TYPE_CHECKING:
+    from .content_cache import ContentCache
 
 GROWING, COMPLETE, ABANDONED = "growing", "complete", "abandoned"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -38,25 +41,10 @@ class InUse(NoSpace):
     """The contents in the cache are in use; try later."""
 
 
-class CacheOwner(Protocol):
-    """What an incoming content needs from its cache."""
-
-    directory: str
-
-    def free_space(self, length: int) -> bool:
-        """Free this many bytes on a full disk. False if nothing could be removed."""
-
-    def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Move a verified file to its final path, which is returned."""
-
-    def writer_closed(self, incoming: IncomingContent) -> None:
-        """The content is not written any more, complete or not."""
-
-
 class IncomingContent:
     """One content being written, by one thread from start to end; any thread may read along. Created by the cache, locked."""
 
-    def __init__(self, owner: CacheOwner, descriptor: int, path: str, digest: str, size: int) -> None:
+    def __init__(self, owner: ContentCache, descriptor: int, path: str, digest: str, size: int) -> None:
         self.digest = digest
         self.size = size
         self.path = path
@@ -166,7 +154,7 @@ class IncomingContent:
             return os.dup(self._descriptor) if self._descriptor >= 0 else None
 
 
-def with_space(owner: CacheOwner, length: int, write: Callable[[], Written]) -> Written:
+def with_space(owner: ContentCache, length: int, write: Callable[[], Written]) -> Written:
     """Write; on a full disk, free space and write once more."""
     for first_try in (True, False):
         try:

@@ -25,8 +25,6 @@ from .transfer_protocol import (
 
 ANSWER_S = 600.0
 """Seconds until an answer must begin: others may be served first, and sent bytes may have to reach a disk."""
-MAX_PIPELINED = 64
-"""Maximum requests sent before their answers are read. With more, both sides could wait for each other."""
 MAX_LATER_S = 3600.0
 
 

@@ -111,6 +111,8 @@ class ContentReader(Protocol):
     def check(self) -> None:
         """Raises ContentAbsent if the bytes read can no longer be trusted."""
 
+    def close(self) -> None: ...
+
 
 class TransferChannel:
     """Frames over an authenticated connection, for one thread. A body is valid until the second next ``receive``."""

@@ -12,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Callable, Deque, Dict, List
 
 from .content_source import IDLE_S, ContentSource, answer
@@ -21,18 +21,6 @@ from .transfer_protocol import ByteStream, ConnectionCut, ProtocolViolation, Tra
 MAX_STREAMS = 32
 IDLE_CHECK_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
-MAX_COUNTED = 10000
-"""Maximum askers and digests with totals; those idle longest are dropped first."""
-
-
-class TransferTotals:
-    """Bytes of contents moved, holes included."""
-
-    __slots__ = ("into", "out")
-
-    def __init__(self) -> None:
-        self.out = 0
-        self.into = 0
 
 
 def unsent(descriptor: int) -> int:
@@ -61,9 +49,6 @@ class TransferServer:
         """Called for every extent sent: asker and length."""
         self.on_unconfirmed: Callable[[str, int], None] = lambda asker, length: None
         """Called after an answer: asker and bytes not confirmed yet."""
-        self.by_asker: OrderedDict[str, TransferTotals] = OrderedDict()
-        self.by_digest: OrderedDict[str, TransferTotals] = OrderedDict()
-        self._counting = threading.Lock()
         self._changed = threading.Condition()
         self._connections: Dict[_ServedConnection, None] = {}
         self._idle: Dict[int, _ServedConnection] = {}
@@ -106,18 +91,9 @@ class TransferServer:
         os.close(self._wake_write)
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
+        """Called for every extent moved."""
         if out:
             self.on_sent(asker, out)
-        with self._counting:
-            for table, key in ((self.by_asker, asker), (self.by_digest, digest)):
-                traffic = table.get(key)
-                if traffic is None:
-                    traffic = table[key] = TransferTotals()
-                    if len(table) > MAX_COUNTED:
-                        table.popitem(last=False)
-                table.move_to_end(key)
-                traffic.out += out
-                traffic.into += into
 
     # --- queue; call with the lock held ----
 

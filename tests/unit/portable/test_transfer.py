@@ -16,6 +16,7 @@ import pytest
 from pilotfish.portable.transfer import content_source, transfer_protocol
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import answer
+from pilotfish.portable.transfer.file_copy import extents
 from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoSpace
 from pilotfish.portable.transfer.transfer_client import UploadProgress, fetch, push, receive_answer, send_request
 from pilotfish.portable.transfer.transfer_protocol import (
@@ -394,7 +395,7 @@ def test_extents_cover_a_file_once(tmp_path: Path) -> None:
     size = 3 * MIB
     sparse_file(tmp_path / "sparse", size, {MIB: b"x" * 5000, 2 * MIB: b"y" * MIB})
     with open(tmp_path / "sparse", "rb") as file:
-        found = list(transfer_protocol.extents(file.fileno(), 100, size))
+        found = list(extents(file.fileno(), 100, size, transfer_protocol.MIN_HOLE_BYTES))
     end = 100
     for start, length, _ in found:
         assert start == end and length > 0

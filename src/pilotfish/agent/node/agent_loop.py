@@ -84,7 +84,7 @@ class AgentLoop:
         become_subreaper()
         keep_freed_memory(KEPT_MEMORY_BYTES)
         for number in (*END_SIGNALS, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, lambda number, frame: self._signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
@@ -250,9 +250,6 @@ class AgentLoop:
             contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
                 self.machine.offer.info["peer"] = contact
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        self._signals.append(number)
 
     # --- effects --------------------------------------------------------------------------------------------------------------------
 

@@ -48,14 +48,8 @@ class AttemptSpec:
         self.estimate_s = -1.0
 
     def same(self, other: AttemptSpec) -> bool:
-        return (
-            self.kind == other.kind
-            and self.time_s == other.time_s
-            and self.needs == other.needs
-            and self.launch == other.launch
-            and self.code == other.code
-            and self.contents == other.contents
-        )
+        compared = ("kind", "time_s", "needs", "launch", "code", "contents")
+        return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def measured(self, wall_s: float) -> None:
         """Update the running mean. It falls fast, because the first attempt in a slot pays for imports that later ones do not."""
@@ -103,22 +97,6 @@ class SlotView:
     ``slow``: the running attempt takes longer than measured before, so nothing is prefetched. ``recalling``: the host was asked to recall
     prefetched attempts. ``stop_stage`` of the running attempt: 0 runs, 1 stop requested, 2 terminated, 3 killed.
     """
-
-    __slots__ = (
-        "number",
-        "attempts",
-        "needs",
-        "started_at",
-        "prefetch_s",
-        "reported",
-        "slow",
-        "recalling",
-        "stop_stage",
-        "stop_failure",
-        "graceful",
-        "kill_at",
-        "signalled",
-    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -178,7 +156,7 @@ class AttemptQueue:
         self.queue: Deque[Attempt] = deque()
         self.staged: Dict[int, Attempt] = {}
         """Attempts that wait for contents."""
-        self.released: Callable[[Attempt], None] = _ignore
+        self.released: Callable[[Attempt], None] = lambda attempt: None
         """Called with each attempt that no longer needs its contents."""
         self.slots: Dict[int, SlotView] = {}
         self.busy: Dict[int, SlotView] = {}
@@ -467,10 +445,6 @@ class AttemptQueue:
     def has_idle_core(self) -> bool:
         """Whether a task with one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
-
-
-def _ignore(attempt: Attempt) -> None:
-    """Called before staging is connected."""
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:

@@ -16,12 +16,12 @@ from collections import deque
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.transfer.cache_directory import CacheError, content_path, remove
+from ...portable.transfer.cache_directory import CacheError, content_path, is_digest, remove
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.file_locks import WriterBusy
 from ...portable.transfer.incoming_content import DigestMismatch, IncomingContent, InUse, NoSpace, TooLarge
 from ...portable.transfer.transfer_client import UploadProgress, dial_transfer, fetch, has_ended, push
-from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel, is_digest
+from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel
 from ...portable.wire.frame_link import LinkLost, Rejected
 from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
@@ -240,7 +240,9 @@ class Fetcher:
             try:
                 source = self._fetch_nearby(fetching, sources, bool(damaged))
                 if source is None:
-                    self._fetch_from(fetching, master.channel(), no_redirect)
+                    channel = master.channel()
+                    with self._writing(fetching) as incoming:
+                        self._receive(fetching, incoming, channel, no_redirect)
                     source = MASTER
                 self._count(source, fetching.size)
                 return
@@ -274,10 +276,6 @@ class Fetcher:
             self.peers.publish([fetching.digest])
             return STORAGE
         return None
-
-    def _fetch_from(self, fetching: Fetch, channel: TransferChannel, no_redirect: bool) -> None:
-        with self._writing(fetching) as incoming:
-            self._receive(fetching, incoming, channel, no_redirect)
 
     @contextlib.contextmanager
     def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:

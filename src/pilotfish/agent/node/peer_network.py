@@ -58,7 +58,7 @@ class PeerNetwork:
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
-        self.notify: Callable[..., None] = _ignore
+        self.notify: Callable[..., None] = lambda *call: None
         """Called from the peer thread with an input of the agent machine."""
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
@@ -113,7 +113,7 @@ class PeerNetwork:
             properties = worker_properties(offer.worker, site, offer.capacity, offer.tags, offer.info)
             matching = SiteMatching(self.me, offer.worker, properties, self.holds, offer.capacity)
             matching.ends_at = NEVER if offer.ends_at is None else offer.ends_at
-            self._member = SiteMember.new(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
+            self._member = SiteMember(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
             threading.Thread(target=self._run, name="peers", daemon=True).start()
         self._post(self._introduced, list(valid_contacts(contacts)), term, list(valid_contacts([master])) if master else [])
 
@@ -207,8 +207,14 @@ class PeerNetwork:
 
     # --- event loop -----------------------------------------------------------------------------------------------------------------------
 
+    @property
+    def _overlay(self) -> SiteMember:
+        """The overlay member, for the peer thread, which starts after it was made."""
+        assert self._member is not None
+        return self._member
+
     def _run(self) -> None:
-        assert self._member is not None and self._listener is not None
+        assert self._listener is not None
         self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
         self._selector.register(self._listener, selectors.EVENT_READ, "listener")
         while True:
@@ -218,11 +224,10 @@ class PeerNetwork:
                 traceback.print_exc()
 
     def _turn(self) -> None:
-        assert self._member is not None
         now = time.monotonic()
         while self._unauthenticated and next(iter(self._unauthenticated.values())) <= now:
             self._reject_oldest()
-        wait_s = max(0.0, min([self._member.deadline, *self._unauthenticated.values()]) - now)
+        wait_s = max(0.0, min([self._overlay.deadline, *self._unauthenticated.values()]) - now)
         for key, events in self._selector.select(min(wait_s, 3600.0)):
             if key.data == "wake":
                 os.read(self._wake_read, 4096)
@@ -236,8 +241,7 @@ class PeerNetwork:
         self._perform()
 
     def _perform(self) -> None:
-        assert self._member is not None
-        for effect in self._member.turn(time.monotonic()):
+        for effect in self._overlay.turn(time.monotonic()):
             if effect[0] == "send_to_peer":
                 self._send(effect[1], effect[2], effect[3])
             elif effect[0] == "holders":
@@ -252,31 +256,26 @@ class PeerNetwork:
                 self.notify("link_active")
 
     def _introduced(self, contacts: List[Contact], term: int, master: List[Contact]) -> None:
-        assert self._member is not None
         now = time.monotonic()
-        self._member.peer.bootstrap(contacts, now)
+        self._overlay.peer.bootstrap(contacts, now)
         for contact in master:
-            self._member.peer.appointed(term, contact, now)
-        self._member.connected(now)
-        self._publish([digest for digest in list(self.holds) if not self._member.peer.publishes(int(digest, 16))])
+            self._overlay.peer.appointed(term, contact, now)
+        self._overlay.connected(now)
+        self._publish([digest for digest in list(self.holds) if not self._overlay.peer.publishes(int(digest, 16))])
 
     def _find(self, digest: str, on_found: Callable[[List[Contact]], None]) -> None:
-        assert self._member is not None
-        self._answers[self._member.peer.find(int(digest, 16), time.monotonic())] = on_found
+        self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
 
     def _publish(self, digests: List[str]) -> None:
-        assert self._member is not None
         for digest in digests:
-            self._member.peer.publish(int(digest, 16), time.monotonic())
+            self._overlay.peer.publish(int(digest, 16), time.monotonic())
 
     def _withdraw(self, digests: List[str]) -> None:
-        assert self._member is not None
         for digest in digests:
-            self._member.peer.withdraw(int(digest, 16), time.monotonic())
+            self._overlay.peer.withdraw(int(digest, 16), time.monotonic())
 
     def _leave_overlay(self, done: threading.Event) -> None:
-        assert self._member is not None
-        self._member.peer.leave(time.monotonic())
+        self._overlay.peer.leave(time.monotonic())
         self._perform()
         done.set()
 
@@ -374,8 +373,7 @@ class PeerNetwork:
         self._link_ready(link, selectors.EVENT_READ)  # bytes may have arrived with the handshake
 
     def _max_links(self) -> int:
-        assert self._member is not None
-        if not self._member.matching.is_site_master:
+        if not self._overlay.matching.is_site_master:
             return MAX_LINKS
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return MAX_LINKS_OF_SITE_MASTER if files < 0 else max(MAX_LINKS, min(MAX_LINKS_OF_SITE_MASTER, files // 2))
@@ -387,7 +385,6 @@ class PeerNetwork:
             self._receive(link)
 
     def _receive(self, link: FrameLink) -> None:
-        assert self._member is not None
         try:
             link.has_more = True
             while link.has_more:
@@ -397,7 +394,7 @@ class PeerNetwork:
                         return
                     if header[0] == "assign":
                         check_assignment(header, body)
-                    self._member.received(link.contact, header, body, time.monotonic())
+                    self._overlay.received(link.contact, header, body, time.monotonic())
             if self._links.get(link.contact.node) is link:
                 self._links.move_to_end(link.contact.node)
         except (LinkLost, FrameError, MalformedMessage):
@@ -423,9 +420,8 @@ class PeerNetwork:
 
     def _forget(self, node: int) -> None:
         """Removes a peer that left or cannot be reached."""
-        assert self._member is not None
         self._content_source.forget("%064x" % node)
-        self._member.unreachable(node, time.monotonic())
+        self._overlay.unreachable(node, time.monotonic())
 
     def _lose(self, link: FrameLink) -> None:
         if self._drop(link):
@@ -548,7 +544,3 @@ def valid_contacts(contacts: Sequence[Any]) -> Iterator[Contact]:
             yield Contact.read(contact)
         except MalformedMessage:
             continue
-
-
-def _ignore(*what: Any) -> None:
-    """Does nothing; the value of ``notify`` until it is set."""

@@ -54,7 +54,7 @@ class SlotPool:
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
         """Whether an effect changed the machine, which needs another turn."""
-        self.answer_peek: Callable[[int, bool, int, bytes], None] = _ignore
+        self.answer_peek: Callable[[int, bool, int, bytes], None] = lambda query, known, offset, data: None
         self._spare: List[SlotProcess] = []
         self._next_spare = 0
         self._timers: List[Tuple[float, int, str]] = []
@@ -200,13 +200,8 @@ class SlotPool:
     def reap(self, now: float) -> None:
         """Reap ended children. Unknown children were left by a dead slot and are killed."""
         for process in [*self.processes.values(), *self._spare]:
-            try:
-                pid, status = os.waitpid(process.process.pid, os.WNOHANG)
-            except ChildProcessError:
-                pid, status = process.process.pid, 0
-            if pid:
-                process.process.returncode = status
-                self._died(process, status, now)
+            if process.has_ended():
+                self._died(process, process.process.returncode, now)
         self._kill_orphans()
 
     def _kill_orphans(self) -> None:
@@ -394,25 +389,11 @@ class SlotPool:
         deadline = time.monotonic() + QUIT_TIMEOUT_S
         pause_s = 0.001
         while waiting and time.monotonic() < deadline:
-            waiting = [process for process in waiting if not _has_ended(process)]
+            waiting = [process for process in waiting if not process.has_ended()]
             time.sleep(pause_s if waiting else 0)
             pause_s = min(0.02, pause_s * 2)
         for process in waiting:
             process.kill_all()
-
-
-def _has_ended(process: SlotProcess) -> bool:
-    try:
-        pid, status = os.waitpid(process.process.pid, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    if pid:
-        process.process.returncode = status
-    return bool(pid)
-
-
-def _ignore(query: int, known: bool, offset: int, data: bytes) -> None:
-    """Called before the agent loop is connected."""
 
 
 def _memory_failure(used: int, limit: float, kept: int) -> Failure:

@@ -359,6 +359,16 @@ class SlotProcess:
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         return pack([json.dumps(meta).encode(), b"", out, error])
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended; reaps it."""
+        try:
+            pid, status = os.waitpid(self.process.pid, os.WNOHANG)
+        except ChildProcessError:
+            pid, status = self.process.pid, 0
+        if pid:
+            self.process.returncode = status
+        return bool(pid)
+
     def is_open(self) -> bool:
         return self._open
 

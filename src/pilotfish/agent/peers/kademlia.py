@@ -212,7 +212,7 @@ class Kademlia:
         while self._agenda and self._agenda[0][0] <= now:
             at, key = heappop(self._agenda)
             if self.published.get(key) == at:
-                self._publish(key, self._no_report, now)
+                self._publish(key, lambda kept, at: None, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
 
@@ -350,9 +350,6 @@ class Kademlia:
         self.content_holders.remove(key, self.me.node)
         for contact in self._keepers.pop(key, []):
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
-
-    def _no_report(self, kept: int, now: float) -> None:
-        pass
 
     def _publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
         self.published[key] = NEVER

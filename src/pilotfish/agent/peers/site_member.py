@@ -23,15 +23,11 @@ MATCHING_MESSAGES = ("room", "got")
 class SiteMember:
     """One agent in the overlay of its site."""
 
-    def __init__(self, peer: Peer, matching: SiteMatching) -> None:
-        self.peer = peer
+    def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
+        self.peer = Peer(matching.me, Random(seed), now, tuning)
         self.matching = matching
         self._rounds: Dict[str, None] = {}
         self._assigned: List[Effect] = []
-
-    @classmethod
-    def new(cls, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> SiteMember:
-        return cls(Peer(matching.me, Random(seed), now, tuning), matching)
 
     @property
     def deadline(self) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any, Callable, List, Optional, Protocol, Tuple
 
+from .cache_directory import is_digest
 from .file_locks import WriterBusy
 from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
@@ -18,7 +19,6 @@ from .transfer_protocol import (
     TransferChannel,
     TransferRefused,
     is_count,
-    is_digest,
     receive_content,
     send_content,
 )

@@ -10,15 +10,14 @@ Both ends block, in threads. Received messages are checked here; a side that vio
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
 import socket
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
 from ..wire.frames import PREFIX, frame_buffers
+from .file_copy import extents
 from .incoming_content import IncomingContent
 
 PIECE_BYTES = 1024 * 1024
@@ -32,7 +31,6 @@ SILENCE_S = 60.0
 """Seconds of silence until the other side counts as dead."""
 FOLLOW_S = 20.0
 """Seconds that a server waits for a content that is still arriving; less than the other side waits for it."""
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 NOTHING = memoryview(b"")
 
@@ -249,10 +247,6 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
     return type(value) is int and 0 <= value <= limit
 
 
-def is_digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
 # --- bytes of a content ---------------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +259,7 @@ def send_content(channel: TransferChannel, reading: ContentReader, offset: int, 
             limit = min(reading.wait(offset, FOLLOW_S), size)
             if limit <= offset:
                 raise AskLater(1.0)
-        for start, length, is_hole in extents(reading.fileno(), offset, limit):
+        for start, length, is_hole in extents(reading.fileno(), offset, limit, MIN_HOLE_BYTES):
             if is_hole:
                 channel.send(["hole", start, length])
                 on_progress(length)
@@ -286,28 +280,6 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
         channel.send(["piece", offset], [piece[:length]])
         offset += length
         on_progress(length)
-
-
-def extents(descriptor: int, offset: int, limit: int) -> Iterator[Tuple[int, int, bool]]:
-    """(offset, length, whether it is a hole) of the range."""
-    while offset < limit:
-        data = _seek(descriptor, offset, limit, os.SEEK_DATA)
-        if data - offset >= MIN_HOLE_BYTES or data == limit:
-            yield offset, data - offset, True
-            offset = data
-            continue
-        hole = _seek(descriptor, data, limit, os.SEEK_HOLE)
-        yield offset, hole - offset, False
-        offset = hole
-
-
-def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
-    try:
-        return min(os.lseek(descriptor, offset, whence), limit)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return limit
-        return offset if whence == os.SEEK_DATA else limit  # the file system does not report holes
 
 
 def receive_content(

@@ -50,7 +50,7 @@ class Sandbox:
                 raise
             raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
-    def put(self, name: str, mode: int, content: Any) -> None:
+    def write_file(self, name: str, mode: int, content: Any) -> None:
         """Write a file with these bytes."""
         with self._entry(name) as (directory, last):
             file = os.open(last, _NEW, 0o600, dir_fd=directory)
@@ -60,7 +60,7 @@ class Sandbox:
             finally:
                 os.close(file)
 
-    def place(self, name: str, mode: int, content: str) -> None:
+    def add_cached_file(self, name: str, mode: int, content: str) -> None:
         """Add a file from the cache, which must not be changed: a copy, or a read-only link if it is large."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -71,12 +71,12 @@ class Sandbox:
             raise SandboxError("missing-input", "worker", message) from None
         try:
             with self._entry(name) as (directory, last):
-                self._fill(directory, last, mode & 0o777, source, content)
+                self._write_cached(directory, last, mode & 0o777, source, content)
         finally:
             os.close(source)
 
     @staticmethod
-    def _fill(directory: int, last: str, mode: int, source: int, content: str) -> None:
+    def _write_cached(directory: int, last: str, mode: int, source: int, content: str) -> None:
         size = os.fstat(source).st_size
         file = os.open(last, _NEW, 0o600, dir_fd=directory)
         try:
@@ -92,7 +92,7 @@ class Sandbox:
     def make_directory(self, name: str, mode: int) -> None:
         """Make a directory, which may exist. We can always write to it."""
         with self._entry(name) as (directory, last):
-            below = _enter(directory, last, 0o700)
+            below = _open_directory(directory, last, 0o700)
             try:
                 os.fchmod(below, mode & 0o777 | 0o700)
             finally:
@@ -112,7 +112,7 @@ class Sandbox:
         try:
             directory = os.open(self.path, DIRECTORY)
             for part in parts[:-1]:
-                below = _enter(directory, part, 0o755)
+                below = _open_directory(directory, part, 0o755)
                 os.close(directory)
                 directory = below
             yield directory, parts[-1]
@@ -176,7 +176,7 @@ def write_all(descriptor: int, content: Any) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _enter(directory: int, name: str, mode: int) -> int:
+def _open_directory(directory: int, name: str, mode: int) -> int:
     try:
         os.mkdir(name, mode, dir_fd=directory)
     except FileExistsError:
@@ -188,12 +188,12 @@ def _replace_by_link(directory: int, name: str, content: str) -> bool:
     """Replace the file by a link; False if that fails, or if a task could change the target: for root, nothing is read-only."""
     if os.access(content, os.W_OK):
         return False
-    beside = ".link-" + os.urandom(8).hex()
+    temporary = ".link-" + os.urandom(8).hex()
     try:
-        os.link(content, beside, dst_dir_fd=directory, follow_symlinks=False)
+        os.link(content, temporary, dst_dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     return True
 
 

@@ -258,7 +258,7 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
         channel = asker.channel(contact_of(agent))
         with mine.incoming(digest, size) as incoming:
             fetch(channel, digest, size, incoming)
-        assert mine.take(digest, size) is not None
+        assert mine.verified_path(digest, size) is not None
         ends.append(channel.connection)
         if number == 1:
             channel.abort()

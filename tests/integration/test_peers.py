@@ -206,7 +206,7 @@ def test_who_has_the_key_is_served_and_who_has_another_is_not(peers: PeerPool, t
     with cache.incoming(digest, MB) as incoming:
         fetch(channel, digest, MB, incoming, False)
     channel.close()
-    assert cache.take(digest, MB) is not None
+    assert cache.verified_path(digest, MB) is not None
 
 
 def test_a_peer_cannot_pass_for_another_one(peers: PeerPool) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.agent.node import agent_machine as agent_machine
+from pilotfish.agent.node import agent_machine
 from pilotfish.agent.node import pending_results as agent_results
-from pilotfish.agent.node import reconnect
 from pilotfish.core import apply, machine, state_snapshot
 from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
@@ -487,7 +486,7 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
     """The agent waits for a silently lost connection until the worker counts as lost."""
-    patch.setattr(reconnect, "SILENT_HEARTBEATS", 1_000_000)
+    patch.setattr(agent_machine, "SILENT_HEARTBEATS", 1_000_000)
 
 
 @bug

@@ -255,7 +255,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         connection = TlsStream(sock, session, self._inbox.rest(unheard))
         self.transport = None
         transport.abort()
-        server.take(worker or self.key_id, connection)
+        server.add_connection(worker or self.key_id, connection)
 
     def _greet(self) -> None:
         self.send(m.Banner(PROTOCOL, self._nonce))

@@ -88,8 +88,8 @@ class MasterContentSource:
         """Return the site of a worker that has asked for a transfer; empty if it has none."""
         return self._sites.get(asker, "")
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
-        known = self._calls.call(lambda: self._lookup.content(asker, digest, size, insist))
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+        known = self._calls.call(lambda: self._lookup.content(asker, digest, size, no_redirect))
         if known is None:
             raise ContentAbsent(f"no run needs a content {digest} of {size} bytes", "site")
         if known.sources:
@@ -118,7 +118,7 @@ class MasterContentSource:
 
     def _open(self, asker: str, record: KnownContent) -> FileReader:
         digest, size = record.digest, record.size
-        kept = self._store.take(digest, size)
+        kept = self._store.verified_path(digest, size)
         if kept is not None:
             return FileReader(kept, size, "site")
         beside = content_path(self._cache, digest)
@@ -144,7 +144,7 @@ class MasterContentSource:
         return now - since < HOLDER_S
 
     def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:
-        if self._store.take(digest, size) is not None:
+        if self._store.verified_path(digest, size) is not None:
             return None
         free = shutil.disk_usage(self._store.directory).free - self._store.incoming_bytes()
         if free < size + RESERVE_BYTES:
@@ -160,7 +160,7 @@ class MasterContentSource:
         except BaseException:
             self._turnstile.leave(site)
             raise
-        incoming.closed = lambda: self._turnstile.leave(site)
+        incoming.on_closed = lambda: self._turnstile.leave(site)
         return incoming
 
     def _report_room(self, problem: str) -> None:

@@ -88,7 +88,7 @@ class MasterServer:
             pool, self.machine, self.meter, LoopCalls(self._call_from_thread), lambda item: self._call_from_thread(lambda: self._take(item))
         )
         self.admission.transfer_server = self.transfer_server = TransferServer(self.content_source, log=self._warn_from_thread)
-        self.transfer_server.sent, self.transfer_server.left = self.meter.moved, self.meter.left
+        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = self.meter.moved, self.meter.left
         self.sites = SiteControllers(pool, self.keyring, settings, self._take)
         self.sites.find_pilot = state.pilots.get
         self.applications = ApplicationProcesses(pool)

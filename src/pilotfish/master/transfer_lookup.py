@@ -104,13 +104,13 @@ class TransferLookup:
         self._machine = machine
         self._broadcasts = BroadcastTree(machine.state.workers, machine.connections)
 
-    def content(self, asker: str, digest: str, size: int, insist: bool) -> KnownContent | None:
+    def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
         """Looks up a content for a worker; None if no run needs a content of that digest and size."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
         is_here = any(holder in self._machine.connections for holder in record.holders)
-        sources = [] if insist else self._broadcasts.sources(asker, digest)
+        sources = [] if no_redirect else self._broadcasts.sources(asker, digest)
         holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
         return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, is_here, self.place(asker), sources)
 

@@ -19,7 +19,7 @@ from pilotfish.backends.interface import Command, CommandOutput, CommandRefused,
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner, RateLimit
 from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage, stage_bundle
-from pilotfish.master.sites.ssh_connection import control_directory, leave_directory, remote_line
+from pilotfish.master.sites.ssh_connection import control_directory, remote_command, remove_control_directory
 from pilotfish.model.site import LOGIN_NEEDED, Site
 from tests.engines import requirements
 from tests.support.scripted_master import alive, eventually
@@ -98,7 +98,7 @@ def test_commands_are_run_here_if_a_site_has_no_login_node(tmp_path: Path, monke
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
-        answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!; wait"), patience_s=0.3))
+        answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!; wait"), timeout_s=0.3))
         assert answer.status is None and answer.complaint() == "it did not answer in time"
         eventually(lambda: not alive(int(answer.stdout)))
 
@@ -127,7 +127,7 @@ def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str
     """It is stopped long before the timeout, because no useful output is that long."""
 
     async def story(runner: CommandRunner) -> None:
-        command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), patience_s=1000.0)
+        command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), timeout_s=1000.0)
         answer = await asyncio.wait_for(runner.run(command), 100.0)
         assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
         await asyncio.to_thread(until_dead, int((tmp_path / "pid").read_text()))
@@ -164,7 +164,7 @@ def test_commands_are_run_on_the_login_node_word_for_word(server: Sshd) -> None:
 
 def test_words_pass_unharmed_through_csh() -> None:
     requirements.require("csh")
-    line = remote_line(["sh", "-c", 'printf "%s|" "$@"', "sh", *ODD])
+    line = remote_command(["sh", "-c", 'printf "%s|" "$@"', "sh", *ODD])
     said = subprocess.run(["tcsh", "-f", "-c", line], capture_output=True, text=True)
     assert said.stdout == "".join(f"{word}|" for word in ODD), said.stderr
 
@@ -252,7 +252,7 @@ def test_fifty_commands_share_one_connection_and_respect_the_limit(server: Sshd)
 
 def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        hanging = asyncio.create_task(runner.run(Command(("sh", "-c", "echo $$; exec sleep 1000"), patience_s=1.0)))
+        hanging = asyncio.create_task(runner.run(Command(("sh", "-c", "echo $$; exec sleep 1000"), timeout_s=1.0)))
         for _ in range(3):
             assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
         answer = await hanging
@@ -266,7 +266,7 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
 
 def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        answer = await asyncio.wait_for(runner.run(Command(("yes",), patience_s=1000.0)), 100.0)
+        answer = await asyncio.wait_for(runner.run(Command(("yes",), timeout_s=1000.0)), 100.0)
         assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
         assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
 
@@ -307,8 +307,8 @@ def test_places_for_connections_that_nobody_uses_are_removed(tmp_path: Path, mon
         os.utime(place, (0, 0))
     mine = control_directory(tmp_path)
     assert (left.exists(), used.exists(), young.exists(), mine.exists()) == (False, True, True, True)
-    leave_directory(tmp_path)
-    leave_directory(tmp_path / "used")
+    remove_control_directory(tmp_path)
+    remove_control_directory(tmp_path / "used")
     assert used.exists() and not mine.exists()
     shutil.rmtree(tempfile.gettempdir())
 

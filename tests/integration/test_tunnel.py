@@ -69,8 +69,8 @@ class Watched:
 
     def changed(self) -> None:
         self.changes += 1
-        assert self.tunnel.endpoint is not None
-        self.master.write_credentials(**self.tunnel.endpoint)
+        assert self.tunnel.endpoints
+        self.master.write_credentials(**self.tunnel.endpoints[0])
 
     async def __aenter__(self) -> Watched:
         bundle = await bundle_at(self.server)
@@ -220,7 +220,7 @@ def test_why_it_does_not_open_is_said(server: Sshd, master: FakeMaster) -> None:
     async def story() -> None:
         async with Watched(server, master, server.ssh("nowhere")) as watched:
             await until(lambda: "Connection refused" in watched.tunnel.trouble)
-            assert not watched.tunnel.up and watched.tunnel.endpoint is None and not watched.tunnel.login_needed
+            assert not watched.tunnel.up and not watched.tunnel.endpoints and not watched.tunnel.login_needed
 
     asyncio.run(story())
 

@@ -143,7 +143,7 @@ class ArcBackend:
                 raise UnclearAnswer(f"{len(made)} jobs were made of {batch.count}: {answer.complaint()}")
             return made
 
-        return _exchange(site, script, read, patience_s=60.0 + 20.0 * batch.count)
+        return _exchange(site, script, read, timeout_s=60.0 + 20.0 * batch.count)
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         def read(answer: CommandOutput) -> dict[str, JobStatus]:
@@ -205,7 +205,7 @@ def describe(site: Site, batch: PilotBatch, number: int) -> str:
     return "&" + "".join(wishes)
 
 
-def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], patience_s: float = 120.0) -> CommandExchange[Result]:
+def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], timeout_s: float = 120.0) -> CommandExchange[Result]:
     options = site.options
     trust = f"--cacert {shlex.quote(options['cacert'])}" if "cacert" in options else ""
     if "capath" in options or not trust:
@@ -216,7 +216,7 @@ def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], 
         TRUST=trust.strip(),
         JOBS=shlex.quote(options.get("endpoint", "").rstrip("/") + "/rest/1.0/jobs"),
     )
-    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=patience_s), read)
+    return CommandExchange(Command(("sh", "-s"), stdin=before + script, timeout_s=timeout_s), read)
 
 
 def _sighting(state: str, story: Mapping[str, Any]) -> JobStatus:

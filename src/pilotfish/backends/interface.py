@@ -17,7 +17,7 @@ from pilotfish.model.site import PilotSize, Site
 Result_co = TypeVar("Result_co", covariant=True)
 
 QUEUED, RUNNING, ENDED = range(3)
-PATIENCE_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 """Seconds until a command without an answer is killed."""
 
 
@@ -29,7 +29,7 @@ class Command:
     argv: tuple[str, ...]
     stdin: str = ""
     at: str = ""
-    patience_s: float = PATIENCE_S
+    timeout_s: float = COMMAND_TIMEOUT_S
     bare: bool = False
 
 

@@ -225,7 +225,7 @@ def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) 
     words = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
     # kubectl asks a silent server five times more, so the command takes six times as long.
     before = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *words])} "$@"; }}\n'
-    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
+    return CommandExchange(Command(("sh", "-s"), stdin=before + script, timeout_s=150.0), read)
 
 
 def _told(answer: CommandOutput) -> str:

@@ -34,7 +34,7 @@ _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
 """Prints why jobs wait or are in error, which only the long form has. It reports ended jobs as errors, which are ignored."""
 _RECALL = 'for job; do qacct -j "$job"; done'
-_RECALL_PATIENCE_S = 180.0
+_ACCOUNTING_TIMEOUT_S = 180.0
 """Seconds for qacct, which reads the whole accounting file once per job."""
 
 _TROUBLE = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
@@ -95,7 +95,7 @@ class SgeBackend:
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """qacct knows a job a few seconds after its end, and never a job that was cancelled in the queue."""
-        command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), patience_s=_RECALL_PATIENCE_S)
+        command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_ACCOUNTING_TIMEOUT_S)
         asked = frozenset(jobs)
         return CommandExchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
 

@@ -48,7 +48,7 @@ def bundle_content() -> bytes:
     files = {"__main__.py": _MAIN, f"{PACKAGE}/__init__.py": b""}
     for ours in ("agent", "portable"):
         found = _sources(f"pilotfish.{ours}", f"{PACKAGE}/{ours}")
-        files.update({name: blank_prose(source.decode()).encode() for name, source in found.items()})
+        files.update({name: blank_comments(source.decode()).encode() for name, source in found.items()})
     files.update(_sources("cloudpickle", "cloudpickle"))  # its licence is in its comments
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -63,7 +63,7 @@ def bundle_content() -> bytes:
     return content
 
 
-def blank_prose(source: str) -> str:
+def blank_comments(source: str) -> str:
     """Remove comments and docstrings, and keep every line of code where it is.
 
     A docstring is a string in triple quotes alone on its lines. Python's own tokenizer would take ten times as long, at every start.

@@ -10,7 +10,7 @@ from pilotfish.model import inputs as i
 
 READ_EVERY_S = 2.0
 """Seconds between two readings while something is sent."""
-LEAST_BYTES = 32_768
+MIN_BYTES = 32_768
 """Minimum bytes of a measurement: fewer may all be in buffers of this machine."""
 
 
@@ -73,7 +73,7 @@ class LinkMeter:
             return measured, self._awaited
 
     def _tells(self, site: str) -> bool:
-        return self._bytes.get(site, 0) >= LEAST_BYTES and self._seconds[site] > 0
+        return self._bytes.get(site, 0) >= MIN_BYTES and self._seconds[site] > 0
 
     def _count_time(self, site: str) -> None:
         if site in self._since:

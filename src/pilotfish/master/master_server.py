@@ -44,7 +44,7 @@ from pilotfish.portable.wire.handshake import AGENT, CLIENT
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
-from pilotfish.store.pool_directory import PoolDirectory, note_stop, stop_marker
+from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path, write_stop_mark
 from pilotfish.store.pool_lock import PoolLock
 from pilotfish.store.state_recovery import replay, stored_payloads
 
@@ -75,7 +75,7 @@ class MasterServer:
             self.payloads.refer(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
-        self.machine.resting = stop_marker(pool.directory).exists()
+        self.machine.resting = stop_mark_path(pool.directory).exists()
         self.machine.about = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
@@ -93,7 +93,7 @@ class MasterServer:
         self.sites.find_pilot = state.pilots.get
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
-        self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
+        self.compaction.overdue = self.machine.history_damaged = bool(recovery.damage_report.damages or recovery.damage_report.gaps)
         self.links: dict[int, EndpointLink] = {}
         self.finished = asyncio.Event()
         self._inbox: list[i.Input] = []
@@ -177,7 +177,7 @@ class MasterServer:
         self.transfer_server.close()
         self._turn()
         # Queries about a stopped pool are answered from this file, without a master.
-        note_stop(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
+        write_stop_mark(self.pool.directory, queries.QUESTIONS["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
@@ -257,7 +257,7 @@ class MasterServer:
             link.near = its_own and self.sites.local.watches(message.pilot)
         elif link.role == CLIENT:
             link.near = self.pool.private
-            if self.machine.resting and not stop_marker(self.pool.directory).exists():
+            if self.machine.resting and not stop_mark_path(self.pool.directory).exists():
                 self._inbox.append(i.WorkWanted())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.

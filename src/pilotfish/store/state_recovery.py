@@ -19,16 +19,16 @@ from pilotfish.store.journal.journal_reader import JournalReader
 log = logging.getLogger("pilotfish.journal")
 
 
-Heard = Callable[[State, AnyFact, float], None]
+OnFact = Callable[[State, AnyFact, float], None]
 
 
-def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
-    """Applies every record and returns the state. ``heard`` is called after each fact.
+def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
+    """Applies every record and returns the state. ``on_fact`` is called after each fact.
 
     After damage, replay continues with the facts that can still be applied, and logs how many could not.
     """
     state = State()
-    troubles = recovery.salvage
+    troubles = recovery.damage_report
     unusable = 0
     holes = False
     for record in recovery:
@@ -40,8 +40,8 @@ def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
             elif not damaged_replay.apply_mended(state, fact, turn.at):
                 unusable += 1
                 continue
-            if heard is not None:
-                heard(state, fact, turn.at)
+            if on_fact is not None:
+                on_fact(state, fact, turn.at)
     if holes or troubles.gaps or troubles.damages:
         damaged_replay.settle(state, state.at)
         log.error("the journal is damaged: %s %s; %d facts after that could not be used", troubles.damages, troubles.gaps, unusable)

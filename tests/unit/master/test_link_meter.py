@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.master.link_meter import LEAST_BYTES, LinkMeter
+from pilotfish.master.link_meter import MIN_BYTES, LinkMeter
 from pilotfish.portable.transfer.transfer_server import unsent
 
 SITES = {"a1": "a", "a2": "a", "b1": "b"}
@@ -91,7 +91,7 @@ def test_while_a_piece_is_under_way_its_time_is_kept(stage: Stage) -> None:
 
 def test_little_says_nothing(stage: Stage) -> None:
     stage.meter.began("a")
-    stage.meter.moved("a1", LEAST_BYTES - 1)
+    stage.meter.moved("a1", MIN_BYTES - 1)
     stage.now += 1
     stage.meter.ended("a")
     assert stage.read() == {}

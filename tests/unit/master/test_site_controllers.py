@@ -397,5 +397,5 @@ def test_the_place_for_connections_goes_with_the_master_unless_somebody_is_logge
     assert not sockets.exists()
     ssh_connection.control_directory(harbour.pool.directory)
     (sockets / "of-a-person").touch()
-    ssh_connection.leave_directory(harbour.pool.directory)
+    ssh_connection.remove_control_directory(harbour.pool.directory)
     assert (sockets / "of-a-person").exists()

@@ -153,8 +153,8 @@ def fill_and_free(directory: str, disk: Disk, fill: Callable[[], None], free: Ca
     journal.close()
     _, recovery = Journal.open(directory, disk)
     assert list(recovery) == promised
-    assert not recovery.salvage.damages
-    assert recovery.salvage.cut is None
+    assert not recovery.damage_report.damages
+    assert recovery.damage_report.cut is None
 
 
 def append_until_full(journal: Journal, cycle: int, fill: Callable[[], None]) -> list[bytes]:

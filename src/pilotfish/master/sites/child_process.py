@@ -139,7 +139,7 @@ class ProcessResult:
     flooded: bool = False
 
 
-async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
+async def run_child(words: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
     """Run a command to its end, or until the timeout. ``env``: its whole environment."""
     # A file in memory needs no writer, as a pipe would.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
@@ -156,7 +156,7 @@ async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: 
             os.close(source)
     try:
         over: list[asyncio.Future[Any]] = [child.ended, flood]
-        await asyncio.wait(over, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(over, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         status = child.ended.result() if child.ended.done() else None
         if status is None:
             child.kill()

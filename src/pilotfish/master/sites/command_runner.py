@@ -114,13 +114,13 @@ class CommandRunner:
         if destination.startswith("-") or not argv:
             return CommandOutput(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {shlex.join(argv)}")
         if not destination:
-            return await _run_here(argv, stdin, command.patience_s, environment(plugins.traits(self.site.backend).hands_on, variables))
+            return await _run_here(argv, stdin, command.timeout_s, environment(plugins.traits(self.site.backend).hands_on, variables))
         if variables:
             argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:
             self._connections[destination] = SshConnection(self.ssh(command.at))
         try:
-            return await self._connections[destination].run(argv, stdin, command.patience_s)
+            return await self._connections[destination].run(argv, stdin, command.timeout_s)
         except OSError as problem:
             return CommandOutput(None, stderr=f"ssh could not be started: {problem}")
 
@@ -162,9 +162,9 @@ def _append_to_log(path: Path, record: CommandRecord) -> None:
             file.writelines(kept[len(kept) // 2 :])
 
 
-async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, env: Mapping[str, str]) -> CommandOutput:
+async def _run_here(argv: tuple[str, ...], stdin: bytes, timeout_s: float, env: Mapping[str, str]) -> CommandOutput:
     try:
-        result = await run_child(argv, stdin, patience_s, env)
+        result = await run_child(argv, stdin, timeout_s, env)
     except FileNotFoundError:
         return CommandOutput(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
     except (PermissionError, ValueError) as problem:

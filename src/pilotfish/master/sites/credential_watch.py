@@ -134,5 +134,5 @@ def _seen(state: CredentialState) -> i.CredentialSeen:
 
 async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:
     command = exchange.command
-    result = await run_child(command.argv, command.stdin.encode(), command.patience_s)
+    result = await run_child(command.argv, command.stdin.encode(), command.timeout_s)
     return exchange.read(CommandOutput(result.status, result.stdout, result.stderr))

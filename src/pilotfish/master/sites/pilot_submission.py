@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pilotfish.backends.interface import PATIENCE_S, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import COMMAND_TIMEOUT_S, CommandRefused, UnclearAnswer
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
 from pilotfish.master.sites.site_pilots import MAX_BACKOFF, RETRY_S, STAGING, SUBMITTING, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
@@ -27,7 +27,7 @@ GATHER_S = 0.05
 """Seconds during which new pilots are collected into one batch."""
 LOOKUPS = 2
 """Clear answers "unknown" that are needed before a batch is submitted again."""
-ARRIVAL_S = PATIENCE_S + 10.0
+ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
 """Seconds during which a submission without an answer may still arrive. Until then it is looked up and not repeated."""
 AVOID_S = 60.0
 """Seconds during which a host that failed gets no pilots, if there are others."""

@@ -136,7 +136,7 @@ class SiteControllers:
             )
             # Runs after all known pilots were adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
-        runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
+        runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
         access = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
         access.master_address = self._address
         controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
@@ -181,9 +181,9 @@ class SiteControllers:
         await asyncio.gather(*self._ending, *(controller.end() for controller in controllers))
         self._forget_unknown_sites()
         if self._master is not None:
-            from pilotfish.master.sites.ssh_connection import leave_directory
+            from pilotfish.master.sites.ssh_connection import remove_control_directory
 
-            leave_directory(self._pool.directory)
+            remove_control_directory(self._pool.directory)
 
     def _forget_unknown_sites(self) -> None:
         """Forget batches of sites that are no longer described: nothing can reach them."""

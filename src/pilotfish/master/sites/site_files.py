@@ -19,7 +19,7 @@ from pilotfish.backends.interface import Command, CommandOutput, CommandRefused,
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner
 
-PATIENCE_S = 120.0
+TRANSFER_TIMEOUT_S = 120.0
 """Seconds until a transfer without an answer is killed."""
 _LATER = re.compile(
     r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
@@ -102,7 +102,7 @@ async def remove(runner: CommandRunner, folder: str, at: str = "") -> None:
 
 async def _run(runner: CommandRunner, at: str, *argv: str, stdin: bytes = b"") -> CommandOutput:
     # surrogateescape carries any bytes through a string; the runner decodes them the same way.
-    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, PATIENCE_S, bare=True))
+    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True))
 
 
 def _checked(folder: str) -> str:

@@ -58,7 +58,7 @@ TRAITS = BackendTraits(
     programs=("bsub", "bjobs", "bkill"),
     harmless_word="-V",
     variables=("LSF_",),
-    hands_on=True,
+    passes_environment=True,
     several_queues=True,
     cancel="bkill",
 )

@@ -18,7 +18,7 @@ from pilotfish.errors import PilotfishError
 
 MAX_BYTES = 200_000
 PACKAGE = "pilotfish_agent"
-_PROSE = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'''', re.DOTALL)
+_TEXT = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'''', re.DOTALL)
 """A comment or a string."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -59,7 +59,7 @@ def bundle_content() -> bytes:
             archive.writestr(entry, files[name])
     content = buffer.getvalue()
     if len(content) > MAX_BYTES:
-        raise BundleTooLarge(f"the agent's bundle has {len(content)} bytes; {MAX_BYTES} is the most that may travel")
+        raise BundleTooLarge(f"the agent's bundle has {len(content)} bytes; the maximum is {MAX_BYTES}")
     return content
 
 
@@ -69,11 +69,11 @@ def blank_comments(source: str) -> str:
     A docstring is a string in triple quotes alone on its lines. Python's own tokenizer would take ten times as long, at every start.
     """
     pieces: list[str] = []
-    copied, last_sign = 0, ""
-    for found in _PROSE.finditer(source):
+    copied, last_character = 0, ""
+    for found in _TEXT.finditer(source):
         start, end = found.span()
         code = source[copied:start]
-        last_sign = code.rstrip()[-1:] or last_sign
+        last_character = code.rstrip()[-1:] or last_character
         text = found.group()
         if text.startswith("#"):
             pieces.append(code.rstrip(" \t"))
@@ -81,10 +81,10 @@ def blank_comments(source: str) -> str:
             text.startswith('"""') and not source[source.rfind("\n", 0, start) + 1 : start].strip() and source[end : end + 1] in ("\n", "")
         ):
             # The body of a class or function may not be empty.
-            pieces += [code + "pass" if last_sign == ":" else code.rstrip(" \t"), "\n" * text.count("\n")]
+            pieces += [code + "pass" if last_character == ":" else code.rstrip(" \t"), "\n" * text.count("\n")]
         else:
             pieces += [code, text]
-            last_sign = text[-1]
+            last_character = text[-1]
         copied = end
     return "".join([*pieces, source[copied:]])
 

@@ -24,7 +24,7 @@ def test_a_pool_that_somebody_deleted_is_not_made_again_and_the_reason_is_told(t
     controller = LocalController(pool, open_keyring(pool.directory), told.append, 1.0)
     shutil.rmtree(pool.directory)
     controller.submit("local-1", PilotSize())
-    assert told == [i.PilotGone("local-1", False, f"could not be started: the pool's directory {pool.directory} is gone")]
+    assert told == [i.PilotGone("local-1", False, f"could not be started: the pool's directory {pool.directory} does not exist")]
     assert not pool.directory.exists()
 
 

@@ -132,7 +132,7 @@ def use_backend(monkeypatch: pytest.MonkeyPatch, name: str, system: Any) -> None
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Harbour]:
     """Plays a story; at its end nothing may be under way."""
-    monkeypatch.setattr(ssh_connection, "MAX_TOP", 1000)
+    monkeypatch.setattr(ssh_connection, "MAX_TEMPORARY_PATH", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def run(story: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Harbour:

@@ -19,7 +19,7 @@ from pilotfish.model.environment import without_secrets
 READ_BYTES = 64 * 1024
 MAX_STDOUT_BYTES = 16 * 1024 * 1024
 MAX_STDERR_BYTES = 1024 * 1024
-FLOODED = "it wrote more than anybody could read, and was stopped"
+FLOODED = "it wrote too much output and was killed"
 PIPES_S = 0.5
 """Seconds to read on after the end, if background processes hold the pipes open."""
 KILL_S = 2.0
@@ -40,15 +40,13 @@ OnData = Callable[[bytes], None]
 class ChildProcess:
     """A running command. ``ended``: its exit status, as a shell would give it; ``pipes_closed``: stdout and stderr are closed."""
 
-    def __init__(
-        self, words: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         stdout, child_stdout = os.pipe()
         stderr, child_stderr = os.pipe()
         try:
             process = subprocess.Popen(
-                words,
+                argv,
                 stdin=stdin,
                 stdout=child_stdout,
                 stderr=child_stderr,
@@ -139,7 +137,7 @@ class ProcessResult:
     flooded: bool = False
 
 
-async def run_child(words: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
+async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
     """Run a command to its end, or until the timeout. ``env``: its whole environment."""
     # A file in memory needs no writer, as a pipe would.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
@@ -150,13 +148,13 @@ async def run_child(words: Sequence[str], stdin: bytes, timeout_s: float, env: M
             with os.fdopen(os.dup(source), "wb") as file:
                 file.write(stdin)
             os.lseek(source, 0, os.SEEK_SET)
-        child = ChildProcess(words, source, stdout.add, stderr.add, env)
+        child = ChildProcess(argv, source, stdout.add, stderr.add, env)
     finally:
         if stdin:
             os.close(source)
     try:
-        over: list[asyncio.Future[Any]] = [child.ended, flood]
-        await asyncio.wait(over, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [child.ended, flood]
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         status = child.ended.result() if child.ended.done() else None
         if status is None:
             child.kill()

@@ -49,15 +49,15 @@ class RateLimit:
     """A token bucket, stored as the time at which the next token is due."""
 
     def __init__(self, per_minute: float) -> None:
-        self._each_s = 60.0 / per_minute if per_minute > 0 else 0.0
-        self._spare_s = max(0.0, BURST_S - self._each_s)
-        self._due = 0.0
+        self._interval_s = 60.0 / per_minute if per_minute > 0 else 0.0
+        self._burst_s = max(0.0, BURST_S - self._interval_s)
+        self._next_at = 0.0
 
     def take(self, now: float) -> float:
         """Take a token. Returns the seconds to wait for it."""
-        self._due = max(self._due, now - self._spare_s)
-        wait_s = max(0.0, self._due - now)
-        self._due += self._each_s
+        self._next_at = max(self._next_at, now - self._burst_s)
+        wait_s = max(0.0, self._next_at - now)
+        self._next_at += self._interval_s
         return wait_s
 
 
@@ -79,7 +79,7 @@ class CommandRunner:
     @property
     def login_needed(self) -> str:
         """Message of ssh if a user must log in (``pilotfish site login``); otherwise empty."""
-        return next((one.login_needed for one in self._connections.values() if one.login_needed), "")
+        return next((connection.login_needed for connection in self._connections.values() if connection.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:
         """The ssh command for a host of this site; without a name, for its login node."""
@@ -114,7 +114,8 @@ class CommandRunner:
         if destination.startswith("-") or not argv:
             return CommandOutput(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {shlex.join(argv)}")
         if not destination:
-            return await _run_here(argv, stdin, command.timeout_s, environment(plugins.traits(self.site.backend).hands_on, variables))
+            public = plugins.traits(self.site.backend).passes_environment
+            return await _run_here(argv, stdin, command.timeout_s, environment(public, variables))
         if variables:
             argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:
@@ -142,8 +143,8 @@ class CommandRunner:
 
 def _exports(variables: dict[str, str]) -> bytes:
     """An export statement of a shell, in one line."""
-    words = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"export {' '.join(words)}\n".encode("utf-8", "surrogateescape")
+    assignments = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {' '.join(assignments)}\n".encode("utf-8", "surrogateescape")
 
 
 def _append_to_log(path: Path, record: CommandRecord) -> None:

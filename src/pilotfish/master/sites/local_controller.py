@@ -53,8 +53,8 @@ class LocalController:
         try:
             pid = self._start(pilot, size)
         except OSError as problem:
-            gone = not self._pool.directory.is_dir()
-            reason = f"the pool's directory {self._pool.directory} is gone" if gone else str(problem)
+            exists = self._pool.directory.is_dir()
+            reason = str(problem) if exists else f"the pool's directory {self._pool.directory} does not exist"
             self._tell(i.PilotGone(pilot, False, f"could not be started: {reason}"))
             return
         self._watch(pilot, pid, child=True)
@@ -83,7 +83,7 @@ class LocalController:
         self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report it if it is gone.
+        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report its end if it has ended.
 
         A pilot that was started just before a crash is found by its credentials file among the arguments of all processes.
         """
@@ -115,7 +115,7 @@ class LocalController:
             process.kill_timer = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
 
     async def end(self) -> None:
-        """Cancel all pilots and wait until they are gone."""
+        """Cancel all pilots and wait until they have ended."""
         for pilot in list(self._processes):
             self.cancel(pilot)
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))

@@ -38,7 +38,7 @@ class PilotController(Protocol):
     def cancel(self, pilot: str) -> None: ...
 
     async def end(self) -> None:
-        """Cancel all pilots and wait until they are gone."""
+        """Cancel all pilots and wait until they have ended."""
 
 
 class SiteControllers:
@@ -53,7 +53,7 @@ class SiteControllers:
         """The machine's record of a pilot."""
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
-        self._of_pilot: dict[str, PilotController] = {}
+        self._controller_of_pilot: dict[str, PilotController] = {}
         """A pilot keeps the controller that submitted it, even if its site has another one since."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -81,14 +81,14 @@ class SiteControllers:
                 reason = self._unusable.get(effect.site, f"there is no site {effect.site}")
                 self._tell(i.PilotGone(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
             return
-        self._of_pilot[effect.pilot] = controller
+        self._controller_of_pilot[effect.pilot] = controller
         if isinstance(effect, e.SubmitPilot):
             controller.submit(effect.pilot, effect.size)
         else:
             controller.adopt(effect.pilot, effect.size, effect.job)
 
     def _cancel(self, pilot: str) -> None:
-        controller = self._of_pilot.get(pilot)
+        controller = self._controller_of_pilot.get(pilot)
         if controller is not None:
             controller.cancel(pilot)
         else:
@@ -97,7 +97,7 @@ class SiteControllers:
     def _report(self, item: i.Input) -> None:
         """Pass on a report of a controller."""
         if isinstance(item, i.PilotGone):
-            self._of_pilot.pop(item.pilot, None)
+            self._controller_of_pilot.pop(item.pilot, None)
             self._end_replaced()
         self._tell(item)
 
@@ -117,7 +117,7 @@ class SiteControllers:
                 self._sites[name] = self._create(name, site)
             except (OSError, PilotfishError) as problem:
                 # One site that cannot be used must not end the master.
-                self._unusable[name] = f"it cannot be spoken to: {problem}"
+                self._unusable[name] = f"it cannot be used: {problem}"
                 log.error("site %s: %s", name, self._unusable[name])
                 self._tell(i.SiteReachability(name, self._unusable[name]))
 
@@ -149,15 +149,15 @@ class SiteControllers:
         return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
     def _remove_abandoned(self) -> None:
-        """Remove batches of a master that died whose pilots are all gone."""
+        """Remove batches of a master that died whose pilots have all ended."""
         for batch in self._batches().all():
-            if batch.site in self._sites and not any(pilot in self._of_pilot for pilot in batch.pilots):
+            if batch.site in self._sites and not any(pilot in self._controller_of_pilot for pilot in batch.pilots):
                 self._sites[batch.site].remove_batch(batch)
 
     def _end_replaced(self) -> None:
         """End replaced controllers that have no pilots left: they hold connections."""
-        busy = list(self._of_pilot.values())
-        for controller in [one for one in self._replaced if one not in busy]:
+        busy = list(self._controller_of_pilot.values())
+        for controller in [replaced for replaced in self._replaced if replaced not in busy]:
             self._replaced.remove(controller)
             task = asyncio.get_running_loop().create_task(controller.end())
             self._ending.add(task)

@@ -260,7 +260,7 @@ class SshConnection:
         self._failures, self._retry_at, self.login_needed = 0, 0.0, ""
 
     def _advice(self, message: str) -> str:
-        return f"{message}; a person must log in: pilotfish site login {self.ssh.site}"
+        return f"{message}; a user must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
         """Close the connection if this object opened it. A user's login stays open until it expires."""

@@ -21,7 +21,7 @@ from pilotfish.master.sites.command_runner import CommandRunner
 
 TRANSFER_TIMEOUT_S = 120.0
 """Seconds until a transfer without an answer is killed."""
-_TEMPORARY = re.compile(
+_LATER = re.compile(
     r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
 )
 
@@ -123,5 +123,5 @@ def _require_success(answer: CommandOutput, what: str) -> CommandOutput:
     if answer.status is None:
         raise _unclear(answer)
     if answer.status != 0:
-        raise CommandRefused(f"{what}: {answer.complaint()}", later=_TEMPORARY.search(answer.complaint()) is not None)
+        raise CommandRefused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
     return answer

@@ -21,7 +21,6 @@ from pilotfish.backends.interface import (
     Command,
     CommandExchange,
     CommandOutput,
-    CommandRefused,
     JobStatus,
     PilotBatch,
     UnclearAnswer,
@@ -130,14 +129,14 @@ class ArcBackend:
             if answer.status == UNDONE:
                 refusals = [str(job.get("reason")) for job in _jobs(answer.stderr) if job.get("status-code") != "201"]
                 reason = refusals[0] if refusals else f"its files could not be sent: {answer.stderr.partition('{')[0].strip()}"
-                raise CommandRefused(reason, later=not refusals or bool(LATER.search(reason)))
+                raise answer.refused(reason, later=not refusals or bool(LATER.search(reason)))
             if answer.status in (CANNOT, *NOTHING_SENT):
-                raise CommandRefused(answer.complaint(), later=True)
+                raise answer.refused(later=True)
             if answer.status == 22 and re.search(r"error: 4\d\d", answer.stderr):
-                raise CommandRefused(answer.complaint())
+                raise answer.refused()
             created = [str(job["id"]) for job in _jobs(answer.require_success()) if job.get("id")]
             if len(created) != batch.count:
-                raise UnclearAnswer(f"{len(created)} of {batch.count} jobs were created: {answer.complaint()}")
+                raise answer.unclear(f"{len(created)} of {batch.count} jobs were created")
             return created
 
         return _exchange(site, script, read, timeout_s=60.0 + 20.0 * batch.count)
@@ -170,7 +169,7 @@ class ArcBackend:
         def read(answer: CommandOutput) -> dict[int, str]:
             listed, end, _ = answer.require_success().partition(end_mark)
             if not end:
-                raise UnclearAnswer(answer.complaint())
+                raise answer.unclear()
             found: dict[int, str] = {}
             for job in _jobs(listed):
                 activity = (job.get("info_document") or {}).get("ComputingActivity") or {}

@@ -28,7 +28,6 @@ from pilotfish.backends.interface import (
     CommandRefused,
     JobStatus,
     PilotBatch,
-    UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import NOTE_START, agent_options
 from pilotfish.model.backend_traits import BackendTraits
@@ -171,25 +170,25 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
         ranges = re.findall(r"^(\d+)\.0 - (\d+)\.(\d+)\s*$", answer.stdout, re.M)
         if len(ranges) != 1 or ranges[0][1:] != (ranges[0][0], str(count - 1)):
-            raise UnclearAnswer(f"condor_submit printed no {count} ids: {message}")
+            raise answer.unclear(f"condor_submit printed no {count} ids")
         return [f"{ranges[0][0]}.{process}" for process in range(count)]
     if answer.status in (126, 127):
-        raise CommandRefused(message)
+        raise answer.refused()
     if answer.status is None or _UNCERTAIN.search(message) or "ERROR: " not in answer.stderr:
-        raise UnclearAnswer(message)
-    raise CommandRefused(message.replace("ERROR: ", ""), later=bool(_LATER.search(message)))
+        raise answer.unclear()
+    raise answer.refused(message.replace("ERROR: ", ""), later=bool(_LATER.search(message)))
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
     """Jobs of one or more printed lists. For no jobs, some commands print an empty list, others nothing."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     while text:
         try:
             jobs, end = json.JSONDecoder().raw_decode(text)
         except ValueError:
-            raise UnclearAnswer(f"its output is no list of jobs: {answer.complaint()}") from None
+            raise answer.unclear("its output is no list of jobs") from None
         text = text[end:].strip()
         yield from (job for job in jobs if isinstance(job, dict) and "ClusterId" in job and "ProcId" in job)
 
@@ -234,4 +233,4 @@ def _cancelled(answer: CommandOutput) -> None:
     """HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
     lines = answer.lines()
     if answer.status != 0 and not (answer.status == 1 and lines and all(map(_HARMLESS.search, lines))):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()

@@ -56,8 +56,16 @@ class CommandOutput:
     def require_success(self) -> str:
         """Standard output of a command that succeeded; otherwise raises UnclearAnswer."""
         if self.status != 0:
-            raise UnclearAnswer(self.complaint())
+            raise self.unclear()
         return self.stdout
+
+    def unclear(self, problem: str = "") -> UnclearAnswer:
+        """An error to raise: this output tells nothing. The system's message follows the problem."""
+        return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
+
+    def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
+        """An error to raise: the system refused. Without a reason, the system's message is taken."""
+        return CommandRefused(reason or self.complaint(), later)
 
 
 class UnclearAnswer(Exception):

@@ -17,18 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
 from pilotfish.model.backend_traits import ONE_WORD, PATH, BackendTraits, matches
@@ -115,10 +104,10 @@ class KubernetesBackend:
 
         def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, UNDONE):
-                raise CommandRefused(answer.complaint(), later=bool(LATER.search(answer.stderr)))
+                raise answer.refused(later=bool(LATER.search(answer.stderr)))
             created = re.findall(r"^job\.batch/(\S+)", answer.require_success(), re.MULTILINE)
             if created != names:
-                raise UnclearAnswer(f"{len(created)} of {batch.count} jobs were created: {answer.complaint()}")
+                raise answer.unclear(f"{len(created)} of {batch.count} jobs were created")
             return names
 
         return _exchange(site, script, read)

@@ -10,18 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
@@ -124,18 +113,18 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status is not None and ids:
         return [f"{ids[-1]}[{number}]" for number in range(1, count + 1)] if count > 1 else [ids[-1]]
     if answer.status in (126, 127) or (answer.status and _REFUSED in message and not _UNCERTAIN.search(message)):
-        raise CommandRefused(message, later=bool(_LATER.search(message)))
-    raise UnclearAnswer(message if answer.status else f"bsub gave no id: {message}")
+        raise answer.refused(later=bool(_LATER.search(message)))
+    raise answer.unclear("" if answer.status else "bsub gave no id")
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
     """Fields of each job: id, name, state, exit, reason. Printed jobs are known, even if other jobs gave an error."""
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
     lines = answer.lines()
     if not rows and not (answer.status == 0 and not lines) and not (lines and all(map(_NO_JOBS.search, lines))):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     for job, index, state, status, name, ended, waits in rows:
         end = [text for text in (ended, f"exit status {status}" if status.strip("-0") else "") if text.strip("- ")]
         yield (job if index == "0" else f"{job}[{index}]"), name, state, ", ".join(end), waits.strip(" -;")
@@ -156,4 +145,4 @@ def _status(state: str, ended: str, waits: str) -> JobStatus | None:
 def _cancelled(answer: CommandOutput) -> None:
     lines = answer.lines()
     if answer.status is None or (answer.status != 0 and not (lines and all(map(_HARMLESS.search, lines)))):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()

@@ -13,18 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
@@ -152,23 +141,23 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
         ids = _ID.findall(answer.stdout)
         if not ids or bool(ids[-1][1]) != (count > 1):
-            raise UnclearAnswer(f"qsub gave no id: {message}")
+            raise answer.unclear("qsub gave no id")
         job, _, server = ids[-1]
         return [f"{job}[{number}]{server}" for number in range(1, count + 1)] if count > 1 else [job + server]
     if answer.status is None or _UNCERTAIN.search(message) or not ("qsub: " in answer.stderr or answer.status in (126, 127)):
-        raise UnclearAnswer(message)
-    raise CommandRefused(message.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(message)))
+        raise answer.unclear()
+    raise answer.refused(message.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(message)))
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
     """Attributes of each job by id. Printed jobs are known, even if others gave an error; an empty list needs a clear answer."""
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     texts = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
     texts[0] = texts[0].removeprefix("Job Id: ") if texts[0].startswith("Job Id: ") else ""
     jobs = {text.partition("\n")[0].strip(): dict(_ATTRIBUTE.findall(text)) for text in texts if text}
     if not jobs and (answer.status not in (0, FINISHED, UNKNOWN) or answer.stdout.strip()):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     return jobs
 
 
@@ -200,4 +189,4 @@ def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
 def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if line.strip() and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()

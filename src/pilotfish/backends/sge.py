@@ -123,13 +123,13 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
         # "5", or "5.1-3:1"; warnings may come before it
         ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise UnclearAnswer(f"qsub gave no id: {answer.complaint()}")
+            raise answer.unclear("qsub gave no id")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}.{number}" for number in range(1, count + 1)]
     message = answer.complaint()
     missing = answer.status in (126, 127)
     if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or _OWN_MESSAGE.search(answer.stderr)):
-        raise UnclearAnswer(message)
-    raise CommandRefused(message.removeprefix("Unable to run job: ").removesuffix(" Exiting."), later=answer.status == _LIMIT_REACHED)
+        raise answer.unclear()
+    raise answer.refused(message.removeprefix("Unable to run job: ").removesuffix(" Exiting."), later=answer.status == _LIMIT_REACHED)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
@@ -193,7 +193,7 @@ def _accounted(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     complaints = [line for line in answer.stderr.splitlines() if line.strip()]
     unknown = bool(complaints) and all(_NOT_FOUND.match(line) for line in complaints)
     if answer.status is None or (not records and answer.status != 0 and not unknown):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     for record in records:
         fields = {words[0]: words[1].strip() for line in record.splitlines() if len(words := line.split(None, 1)) == 2}
         failed = int("0" + fields.get("failed", "").split(" ")[0])

@@ -11,18 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
@@ -134,15 +123,15 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
         # "123" or "123;cluster"; a site may print a greeting before it
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise UnclearAnswer(f"sbatch gave no id: {answer.complaint()}")
+            raise answer.unclear("sbatch gave no id")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}_{number}" for number in range(1, count + 1)]
     message = answer.complaint()
     missing = answer.status in (126, 127)
     if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
-        raise UnclearAnswer(message)
+        raise answer.unclear()
     # Some versions do not say which policy was violated. Most likely it is the number of jobs.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
-    raise CommandRefused(message.replace("sbatch: error: ", ""), later=bool(_LATER.search(answer.stderr)) or unnamed)
+    raise answer.refused(message.replace("sbatch: error: ", ""), later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
@@ -191,7 +180,7 @@ def _exit(code: str) -> str:
 def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if "error" in line and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:

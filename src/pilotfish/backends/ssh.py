@@ -12,17 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from pilotfish.backends.interface import (
-    ENDED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, fill, home_path
 from pilotfish.model.backend_traits import BackendTraits
@@ -123,10 +113,10 @@ class SshBackend:
 
         def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, 127):
-                raise CommandRefused(answer.complaint())
+                raise answer.refused()
             found = [f"{host}:{process}:{start}" for process, start in re.findall(r"^found (\d+)\.(\w+)$", _output(answer), re.MULTILINE)]
             if len(found) != 1:
-                raise UnclearAnswer(f"no process id in the output: {answer.complaint()}")
+                raise answer.unclear("no process id in the output")
             return found
 
         return _exchange(site, host, fill(START, **words, PILOT=pilot), read)
@@ -181,7 +171,7 @@ def _exchange(site: Site, host: str, script: str, read: Callable[[CommandOutput]
 
 def _output(answer: CommandOutput) -> str:
     if answer.status != 0 or DONE not in answer.stdout:
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     return answer.stdout
 
 

@@ -61,7 +61,9 @@ class CommandOutput:
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
         """An error to raise: this output tells nothing. The system's message follows the problem."""
-        return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
+        error = UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
+        error.code = self.code
+        return error
 
     def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
         """An error to raise: the system refused. Without a reason, the system's message is taken."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 import msgspec
 
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
+from pilotfish.portable.processes import started_at
 from pilotfish.store.disk import FULL
 
 LEASE_S = 30.0
@@ -123,7 +124,7 @@ class PoolLock:
 
 def this_process(lease_s: float) -> LockOwner:
     pid = os.getpid()
-    return LockOwner(pid, socket.gethostname(), _boot(), _process_start(pid), lease_s, secrets.token_hex(8))
+    return LockOwner(pid, socket.gethostname(), _boot(), started_at(pid), lease_s, secrets.token_hex(8))
 
 
 def _take(directory: str, draft: str) -> int:
@@ -245,27 +246,13 @@ def _boot() -> str:
         return ""
 
 
-def _process_start(pid: int) -> str:
-    """Returns the start time of a process; empty if it does not exist, is a zombie, or the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-
-
 def _process_lives(pid: int, started: str) -> bool:
-    if os.path.exists(f"/proc/{os.getpid()}/stat") and started:
-        found = _process_start(pid)
-        if found or not _is_hidden(pid):
+    if started and os.path.exists(f"/proc/{os.getpid()}/stat"):
+        found = started_at(pid)
+        # A process that exists may be hidden: some systems show users only their own processes.
+        if found or os.path.exists(f"/proc/{pid}") or not _exists(pid):
             return found == started
     return _exists(pid)
-
-
-def _is_hidden(pid: int) -> bool:
-    """Whether the process exists but is hidden: some systems show users only their own processes."""
-    return not os.path.exists(f"/proc/{pid}") and _exists(pid)
 
 
 def _exists(pid: int) -> bool:
@@ -274,5 +261,5 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pilotfish import plugins
 from pilotfish.errors import BadInput, PilotfishError
@@ -14,7 +14,7 @@ from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.site import LOCAL, REFUSED, PilotSize, Site
+from pilotfish.model.site import LOCAL, REFUSED, Site
 from pilotfish.store.keyring import Keyring, pool_digest
 from pilotfish.store.pool_directory import PoolDirectory
 
@@ -27,22 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PilotController(Protocol):
-    """Controls the pilots of one site. It reports PilotGone once for every pilot that it was given."""
-
-    def submit(self, pilot: str, size: PilotSize) -> None: ...
-
-    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master."""
-
-    def cancel(self, pilot: str) -> None: ...
-
-    async def end(self) -> None:
-        """Cancel all pilots and wait until they have ended."""
-
-
 class SiteControllers:
-    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them."""
+    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them.
+
+    Each controller reports PilotGone once for every pilot that it was given.
+    """
 
     def __init__(self, pool: PoolDirectory, keyring: Keyring, settings: PoolSettings, tell: Callable[[i.Input], None]) -> None:
         self._pool = pool
@@ -53,7 +42,7 @@ class SiteControllers:
         """The machine's record of a pilot."""
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
-        self._controller_of_pilot: dict[str, PilotController] = {}
+        self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
         """A pilot keeps the controller that submitted it, even if its site has another one since."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -75,7 +64,7 @@ class SiteControllers:
             self._start(effect)
 
     def _start(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
-        controller: PilotController | None = self.local if effect.site == LOCAL else self._sites.get(effect.site)
+        controller = self.local if effect.site == LOCAL else self._sites.get(effect.site)
         if controller is None:
             if isinstance(effect, e.SubmitPilot) or effect.site not in self._unusable:
                 reason = self._unusable.get(effect.site, f"there is no site {effect.site}")
@@ -177,8 +166,8 @@ class SiteControllers:
         self._tell(i.SitesRead(dict(found), tuple(found.bad)))
 
     async def end(self) -> None:
-        controllers: list[PilotController] = [self.local, *self._sites.values(), *self._replaced]
-        await asyncio.gather(*self._ending, *(controller.end() for controller in controllers))
+        controllers = [*self._sites.values(), *self._replaced]
+        await asyncio.gather(*self._ending, self.local.end(), *(controller.end() for controller in controllers))
         self._forget_unknown_sites()
         if self._master is not None:
             from pilotfish.master.sites.ssh_connection import remove_control_directory

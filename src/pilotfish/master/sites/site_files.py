@@ -15,7 +15,7 @@ import tarfile
 import time
 from collections.abc import Mapping
 
-from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import Command, CommandOutput, UnclearAnswer
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner
 
@@ -83,7 +83,7 @@ async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
     path = f"{folder}/{name}"
     answer = await _run(runner, at, "sh", "-c", _FILE_EXISTS, "sh", path, str(len(content)))
     if answer.status is None:
-        raise _unclear(answer)
+        raise answer.unclear()
     if answer.status != 0:
         await stage(runner, folder, {name: (content, 0o600)}, at)
     return path
@@ -113,15 +113,9 @@ def _checked(folder: str) -> str:
     return folder.rstrip("/")
 
 
-def _unclear(answer: CommandOutput) -> UnclearAnswer:
-    problem = UnclearAnswer(answer.complaint())
-    problem.code = answer.code
-    return problem
-
-
 def _require_success(answer: CommandOutput, what: str) -> CommandOutput:
     if answer.status is None:
-        raise _unclear(answer)
+        raise answer.unclear()
     if answer.status != 0:
-        raise CommandRefused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
+        raise answer.refused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
     return answer

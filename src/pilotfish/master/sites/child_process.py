@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from pilotfish.backends.interface import CommandOutput
 from pilotfish.model.environment import without_secrets
 
 READ_BYTES = 64 * 1024
@@ -127,18 +127,8 @@ class _Output:
         return b"".join(self._pieces).decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """How a command ended. ``status`` is None if it did not end in time. ``flooded``: it was killed because it wrote too much."""
-
-    status: int | None
-    stdout: str
-    stderr: str
-    flooded: bool = False
-
-
-async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Run a command to its end, or until the timeout. ``env``: its whole environment."""
+async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandOutput:
+    """Run a command to its end, or until the timeout. ``env``: its whole environment. The status is None if it was killed."""
     # A file in memory needs no writer, as a pipe would.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
     flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -163,7 +153,7 @@ async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Ma
             await asyncio.wait([child.pipes_closed], timeout=PIPES_S)
     finally:
         child.abandon()
-    return ProcessResult(status, stdout.decode(), stderr.decode(), flood.done())
+    return CommandOutput(None, "", FLOODED) if flood.done() else CommandOutput(status, stdout.decode(), stderr.decode())
 
 
 def _home() -> str:

@@ -1,7 +1,4 @@
-"""Runs commands of a site here or over ssh, limited in rate.
-
-Recent commands are kept in memory and in a log file, as a user would type them.
-"""
+"""Runs commands of a site here or over ssh, limited in rate. A log file has the recent ones, as a user would type them."""
 
 from __future__ import annotations
 
@@ -9,20 +6,17 @@ import asyncio
 import os
 import shlex
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish import plugins
 from pilotfish.backends.interface import Command, CommandOutput
 from pilotfish.config import HIDDEN
-from pilotfish.master.sites.child_process import FLOODED, environment, run_child
+from pilotfish.master.sites.child_process import environment, run_child
 from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnection
 from pilotfish.model.site import Site
 
-RECENT_COMMANDS = 200
 MAX_SESSIONS = 8
 """Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
 MAX_LOG_BYTES = 1 << 20
@@ -32,17 +26,6 @@ NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
 """Runs a command with the variables in the first line of its input: on a command line, all users could read them. The shell reads only
 that line. The script is one line, because csh as a login shell accepts no more."""
-
-
-@dataclass(frozen=True)
-class CommandRecord:
-    """A command that was run. ``typed``: what a user would type for it; ``at``: wall-clock time of its start."""
-
-    typed: str
-    at: float
-    took_s: float
-    status: int | None
-    complaint: str
 
 
 class RateLimit:
@@ -69,8 +52,6 @@ class CommandRunner:
         self.name = name
         self._log = log
         self.site = site
-        self.recent: deque[CommandRecord] = deque(maxlen=RECENT_COMMANDS)
-        self.running = 0
         self._sockets = sockets
         self._slots = asyncio.Semaphore(max(1, min(site.commands_at_once, MAX_SESSIONS) if site.via else site.commands_at_once))
         self._rate = RateLimit(site.submissions_per_minute)
@@ -91,21 +72,14 @@ class CommandRunner:
         if submission:
             await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
         async with self._slots:
-            began, clock = time.time(), time.monotonic()
-            self.running += 1
-            try:
-                answer = await self._run(command)
-            finally:
-                self.running -= 1
-            complaint = answer.complaint() if answer.status != 0 else ""
-            self._record(CommandRecord(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
+            began, clock = time.localtime(), time.monotonic()
+            answer = await self._run(command)
+            if self._log is not None:
+                ending = "no answer" if answer.status is None else f"exit {answer.status}"
+                line = f"{time.strftime('%Y-%m-%d %H:%M:%S', began)}  {time.monotonic() - clock:6.2f} s  {ending:9}  {self._typed(command)}"
+                with suppress(OSError):
+                    _append_to_log(self._log, [line, f"{'':21}{answer.complaint()}"] if answer.status != 0 else [line])
             return answer
-
-    def _record(self, record: CommandRecord) -> None:
-        self.recent.append(record)
-        if self._log is not None:
-            with suppress(OSError):
-                _append_to_log(self._log, record)
 
     async def _run(self, command: Command) -> CommandOutput:
         stdin = command.stdin.encode("utf-8", "surrogateescape")
@@ -126,6 +100,7 @@ class CommandRunner:
             return CommandOutput(None, stderr=f"ssh could not be started: {problem}")
 
     def _typed(self, command: Command) -> str:
+        """What a user would type for a command."""
         destination = command.at or self.site.via
         argv = command.argv
         if self.site.environment and not command.bare:
@@ -147,12 +122,8 @@ def _exports(variables: dict[str, str]) -> bytes:
     return f"export {' '.join(assignments)}\n".encode("utf-8", "surrogateescape")
 
 
-def _append_to_log(path: Path, record: CommandRecord) -> None:
-    """Append one line for a command and one for its error message. Drop the older half of a long file."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
-    ending = "no answer" if record.status is None else f"exit {record.status}"
-    lines = [f"{when}  {record.took_s:6.2f} s  {ending:9}  {record.typed}"]
-    lines += [f"{'':21}{record.complaint}"] if record.complaint else []
+def _append_to_log(path: Path, lines: list[str]) -> None:
+    """Append lines. Drop the older half of a long file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in lines))
@@ -165,13 +136,10 @@ def _append_to_log(path: Path, record: CommandRecord) -> None:
 
 async def _run_here(argv: tuple[str, ...], stdin: bytes, timeout_s: float, env: Mapping[str, str]) -> CommandOutput:
     try:
-        result = await run_child(argv, stdin, timeout_s, env)
+        return await run_child(argv, stdin, timeout_s, env)
     except FileNotFoundError:
         return CommandOutput(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
     except (PermissionError, ValueError) as problem:
         return CommandOutput(NOT_PERMITTED, stderr=f"{argv[0]}: {problem}")
     except OSError as problem:
         return CommandOutput(None, stderr=f"{argv[0]} could not be started: {problem}")
-    if result.flooded:
-        return CommandOutput(None, "", FLOODED)
-    return CommandOutput(result.status, result.stdout, result.stderr)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotfish.backends.credential_commands import Credential, Lifetime, credential
-from pilotfish.backends.interface import CommandExchange, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
 from pilotfish.core.pilots.credential_status import say
 from pilotfish.master.sites.child_process import run_child
 from pilotfish.master.sites.site_access import SiteAccess
@@ -134,5 +134,4 @@ def _seen(state: CredentialState) -> i.CredentialSeen:
 
 async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:
     command = exchange.command
-    result = await run_child(command.argv, command.stdin.encode(), command.timeout_s)
-    return exchange.read(CommandOutput(result.status, result.stdout, result.stderr))
+    return exchange.read(await run_child(command.argv, command.stdin.encode(), command.timeout_s))

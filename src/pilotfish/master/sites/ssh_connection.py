@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.backends.interface import CommandOutput
-from pilotfish.master.sites.child_process import FLOODED, ProcessResult, run_child
+from pilotfish.master.sites.child_process import run_child
 from pilotfish.model.site import LOGIN_NEEDED
 from pilotfish.store.pool_directory import make_private_directory
 
@@ -210,13 +210,11 @@ class SshConnection:
             return CommandOutput(None, answer.stdout, self._advice(self.login_needed), LOGIN_NEEDED)
         return answer
 
-    def _read(self, result: ProcessResult, mark: str) -> CommandOutput:
+    def _read(self, result: CommandOutput, mark: str) -> CommandOutput:
         before, found, stdout = result.stdout.partition(f"{mark}\n")
         marked, _, after = result.stderr.rpartition(f"{mark}\n")
         of_command = result.status == SSH_FAILED and result.stderr.endswith(f"{mark}\n")
         stderr = marked + after if of_command else result.stderr
-        if result.flooded:
-            return CommandOutput(None, "", FLOODED)
         if result.status is None:
             return CommandOutput(None, stdout, stderr if not found else "")
         if found and (of_command or result.status != SSH_FAILED):

@@ -19,7 +19,7 @@ from pilotfish.model.environment import without_secrets
 READ_BYTES = 64 * 1024
 MAX_STDOUT_BYTES = 16 * 1024 * 1024
 MAX_STDERR_BYTES = 1024 * 1024
-FLOODED = "it wrote too much output and was killed"
+FLOODED = "it wrote more than 16 MiB and was killed"
 PIPES_S = 0.5
 """Seconds to read on after the end, if background processes hold the pipes open."""
 KILL_S = 2.0

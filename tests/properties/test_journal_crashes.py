@@ -28,7 +28,7 @@ MODES = {"lost", "torn", "reordered", "zero-filled"}
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reserve of full size would be most of what these tests copy and compare."""
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 1000)
 
 
 @cache

@@ -72,7 +72,7 @@ class MasterServer:
         self.payloads = PayloadStore(pool.payloads)
         state = replay(recovery)
         for stored in stored_payloads(state):
-            self.payloads.refer(stored)
+            self.payloads.add_reference(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
         self.machine.resting = stop_mark_path(pool.directory).exists()
@@ -191,10 +191,10 @@ class MasterServer:
         while True:
             self._renew_lock()
             self._check_space()
-            displaced = self.journal.verify_in_place()
-            if displaced:
+            changed_files = self.journal.find_changed_files()
+            if changed_files:
                 self.pool.journal.mkdir(mode=0o700, exist_ok=True)
-                log.error("files of the journal were changed by another program; a snapshot replaces them: %s", displaced)
+                log.error("files of the journal were changed by another program; a snapshot replaces them: %s", changed_files)
                 self.compaction.overdue = True
             try:
                 self.compaction.compact_if_due(self.now())
@@ -263,7 +263,7 @@ class MasterServer:
                 self._inbox.append(i.WorkWanted())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.
-        payloads = self.payloads.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
+        payloads = self.payloads.keep_all(split_body(message, body), allow_disk=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
             self._inbox.append(i.AgentMessage(link.number, message, payloads, pilot))
@@ -413,7 +413,7 @@ class MasterServer:
         elif isinstance(effect, e.ReleasePayload):
             self.payloads.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):
-            self.payloads.refer(effect.stored)
+            self.payloads.add_reference(effect.stored)
         elif isinstance(effect, e.IntroducePeer):
             link = self.links.get(effect.link)
             if link is not None:

@@ -124,7 +124,7 @@ class PoolLock:
 
 def this_process(lease_s: float) -> LockOwner:
     pid = os.getpid()
-    return LockOwner(pid, socket.gethostname(), _boot(), started_at(pid), lease_s, secrets.token_hex(8))
+    return LockOwner(pid, socket.gethostname(), _boot_id(), started_at(pid), lease_s, secrets.token_hex(8))
 
 
 def _take(directory: str, draft: str) -> int:
@@ -133,16 +133,16 @@ def _take(directory: str, draft: str) -> int:
         if top:
             with suppress(FileNotFoundError):
                 _require_free(directory, top, draft)
-        mine = top + 1
-        if not _create(draft, _lock_path(directory, mine)):
+        own = top + 1
+        if not _create(draft, _lock_path(directory, own)):
             continue
-        if max(_generations(directory), default=mine) > mine:
+        if max(_generations(directory), default=own) > own:
             # A faster contender created a higher lock meanwhile and removed those below it.
             with suppress(FileNotFoundError):
-                os.unlink(_lock_path(directory, mine))
+                os.unlink(_lock_path(directory, own))
             continue
-        _sweep(directory, mine, draft)
-        return mine
+        _sweep(directory, own, draft)
+        return own
     raise AlreadyRunning(f"many are trying to start a master for the pool in {directory}.", "Try again in a moment.")
 
 
@@ -158,14 +158,14 @@ def _require_free(directory: str, generation: int, draft: str) -> None:
 
 
 def _lives(owner: LockOwner, age: float) -> bool:
-    if (owner.host, owner.boot) == (socket.gethostname(), _boot()):
+    if (owner.host, owner.boot) == (socket.gethostname(), _boot_id()):
         return _process_lives(owner.pid, owner.started)
     return age <= owner.lease_s
 
 
 def _already_running(directory: str, owner: LockOwner, age: float, what: str) -> AlreadyRunning:
     hint = "Look at it with `pilotfish status`, end it with `pilotfish stop`."
-    if owner.host != socket.gethostname() or owner.boot != _boot():
+    if owner.host != socket.gethostname() or owner.boot != _boot_id():
         hint += f" If that machine is gone, try again in {max(1, owner.lease_s - age):.0f} s."
     return AlreadyRunning(f"process {owner.pid} on {owner.host} {what} the pool in {directory}.", hint)
 
@@ -227,18 +227,18 @@ def _create_without_links(draft: str, path: str) -> bool:
     return True
 
 
-def _sweep(directory: str, mine: int, draft: str) -> None:
+def _sweep(directory: str, own: int, draft: str) -> None:
     """Removes older locks, and drafts of contenders that were killed."""
     now = os.stat(draft).st_mtime
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):
             found = _NAME.match(name)
-            if (found and int(found[1]) < mine) or (name.startswith(_DRAFT) and now - os.stat(path).st_mtime > 10 * LEASE_S):
+            if (found and int(found[1]) < own) or (name.startswith(_DRAFT) and now - os.stat(path).st_mtime > 10 * LEASE_S):
                 os.unlink(path)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

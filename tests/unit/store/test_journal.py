@@ -217,7 +217,7 @@ def test_a_file_changed_under_a_live_journal_is_noticed_and_a_snapshot_mends_it(
         journal.append(numbered(1, 20))
         journal.append(numbered(21, 40))
     journal.sync()
-    assert journal.verify_in_place() == []
+    assert journal.find_changed_files() == []
     path = tmp_path / "first" / file
     if what == "deleted":
         path.unlink()
@@ -228,10 +228,10 @@ def test_a_file_changed_under_a_live_journal_is_noticed_and_a_snapshot_mends_it(
     else:
         (tmp_path / "other").write_bytes(path.read_bytes())
         os.replace(tmp_path / "other", path)
-    assert [(displaced.file, displaced.what) for displaced in journal.verify_in_place()] == [(file, what)]
+    assert [(changed_files.file, changed_files.what) for changed_files in journal.find_changed_files()] == [(file, what)]
     snapshot(journal, [b"forty"])
     journal.append(numbered(41, 42))
-    assert journal.verify_in_place() == []
+    assert journal.find_changed_files() == []
     journal.close()
     _, records, recovery = opened(tmp_path / "first")
     assert records == [b"forty", *numbered(41, 42)]

@@ -26,7 +26,7 @@ FIRST, SECOND, SNAPSHOT_FILE = "journal-00000002.log", "journal-00000003.log", "
 @pytest.fixture(autouse=True)
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 1000)
 
 
 def numbered(first: int, last: int) -> list[bytes]:

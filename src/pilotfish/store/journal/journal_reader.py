@@ -149,7 +149,7 @@ class JournalReader:
             end, count = record_bounds(file)
             scan = RecordScan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
             self.reading_snapshot = True
-            yield from self._hand_out(file.name, scan)
+            yield from self._read_batches(file.name, scan)
             self.reading_snapshot = False
             if count is None and not scan.damages:
                 self.damage_report.damages.append(Damage(file.name, file.size, 0))
@@ -170,7 +170,7 @@ class JournalReader:
             keep_open = False
             try:
                 scan = self._begin_segment(file)
-                yield from self._hand_out(file.name, scan)
+                yield from self._read_batches(file.name, scan)
                 self._expected, self._proven = scan.expected, max(self._proven, scan.proven)
                 if number == numbers[-1]:
                     tail = self._finish_segment(number, file, scan)
@@ -190,16 +190,16 @@ class JournalReader:
             self._proven = max(self._proven, first - 1)
         return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
-    def _hand_out(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
-        """Returns batches. No batch spans a hole, so damage is reported before the records after it are returned."""
+    def _read_batches(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
+        """Returns batches. No batch spans a gap, so damage is reported before the records after it are returned."""
         damages = gaps = 0
         for batch in scan.batches():
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
-                self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+                self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
                 damages, gaps = len(scan.damages), len(scan.gaps)
             self.records += len(batch)
             yield batch
-        self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+        self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
         """Cuts off a torn write and returns the tail.
@@ -248,7 +248,7 @@ class JournalReader:
             missing = sorted(set(range(first, last + 1)).difference(numbers))
             self.damage_report.damages += [Damage(segment_name(number), 0, 0, "missing") for number in missing]
 
-    def _note_holes(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+    def _note_damage(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
         self.damage_report.damages += [Damage(file, start, end - start) for start, end in damages]
         if not self.reading_snapshot:
             self.damage_report.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]

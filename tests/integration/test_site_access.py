@@ -227,7 +227,7 @@ def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, d
         assert words in runner.login_needed and log.read_text().count("Connection from") == knocks
         # After a login by the user, the same runner continues.
         ready = ["-i", str(server.directory / "id"), "-o", f"UserKnownHostsFile={server.directory}/known_hosts"]
-        log_in = runner.ssh().log_in()
+        log_in = runner.ssh().open(login=True)
         subprocess.run([*log_in[:1], *ready, *log_in[1:]], check=True)
         assert (await runner.run(Command(("echo", "in")))).stdout == "in\n" and not runner.login_needed
         subprocess.run(runner.ssh().control("exit"), check=True, capture_output=True)

@@ -202,7 +202,7 @@ def test_where_only_a_person_can_log_in_it_uses_the_persons_connection(server: S
         async with Watched(server, master, ssh) as watched:
             await until(lambda: watched.tunnel.login_needed)
             assert "Permission denied" in watched.tunnel.trouble
-            log_in = ssh.log_in()
+            log_in = ssh.open(login=True)
             subprocess.run([*log_in[:1], "-i", str(server.directory / "id"), *log_in[1:]], check=True)
             await watched.until_open()
             with running_agent(master, "--cores", "1"):

@@ -62,7 +62,7 @@ def _serve(options: argparse.Namespace) -> None:
         notify(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
     except Exception as problem:  # the process that started the master must be told of any error
-        logging.exception("the master cannot go on")
+        logging.exception("the master cannot continue")
         notify(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)
     if options.temporary:

@@ -314,7 +314,7 @@ class MasterServer:
             self._die()
 
     def _die(self) -> None:
-        log.critical("the master cannot go on", exc_info=True)
+        log.critical("the master cannot continue", exc_info=True)
         os._exit(4)
 
     def _carry_out(self, turn: Turn) -> None:

@@ -206,7 +206,7 @@ class PayloadSegments:
         return JournalError(f"the payloads in {self._directory} {what}: {error.strerror or error}.", "Check the disk, then start again.")
 
     def _full(self, error: OSError) -> JournalFull:
-        hint = "Free some space (or quota); nothing is lost and work goes on by itself then."
+        hint = "Free some space (or quota); nothing is lost, and the work continues by itself."
         return JournalFull(f"no room for payloads in {self._directory}: {error.strerror or error}.", hint)
 
     def _describe(self, stored: StoredPayload) -> str:

@@ -169,7 +169,7 @@ def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
 
 def _log_in(name: str, ssh: SshCommand) -> None:
     try:
-        status = subprocess.run(ssh.log_in(), check=False).returncode
+        status = subprocess.run(ssh.open(login=True), check=False).returncode
     except FileNotFoundError:
         raise SiteUnreachable("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
     if status != 0:

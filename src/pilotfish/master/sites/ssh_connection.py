@@ -135,14 +135,11 @@ class SshCommand:
         """Run a command over the shared connection, or over its own if there is none."""
         return [*self.argv(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(text)]
 
-    def open(self) -> list[str]:
-        options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={PERSIST_S}", "ClearAllForwardings=yes"]
-        return [*self.argv(options, "-T"), *self.to("exit 0")]
-
-    def log_in(self) -> list[str]:
-        """Open the shared connection for a user at a terminal; the master uses it from then on."""
-        options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={LOGIN_PERSIST}", "ClearAllForwardings=yes"]
-        return [*self.argv(options, "-T", batch=False), *self.to("exit 0")]
+    def open(self, login: bool = False) -> list[str]:
+        """Open the shared connection. ``login``: for a user at a terminal; the master uses it from then on."""
+        persist = f"ControlPersist={LOGIN_PERSIST if login else PERSIST_S}"
+        options = ["ControlMaster=auto", self.control_path(), persist, "ClearAllForwardings=yes"]
+        return [*self.argv(options, "-T", batch=not login), *self.to("exit 0")]
 
     def control(self, action: str, *flags: str) -> list[str]:
         """Control the shared connection, for example with ``exit``."""

@@ -92,8 +92,8 @@ class Tunnel:
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self.trouble = f"the tunnel cannot go on: {task.exception()!r}"
-            log.critical("the tunnel to %s cannot go on", self.ssh.destination, exc_info=task.exception())
+            self.trouble = f"the tunnel cannot continue: {task.exception()!r}"
+            log.critical("the tunnel to %s cannot continue", self.ssh.destination, exc_info=task.exception())
 
     async def close(self) -> None:
         if self._task is not None:

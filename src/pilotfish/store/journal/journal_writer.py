@@ -341,5 +341,5 @@ class Journal:
         return JournalError(f"the journal in {self._directory} {what}: {error.strerror or error}.", hint)
 
     def _full(self, error: OSError) -> JournalFull:
-        hint = "Free some space (or quota); nothing is lost and work goes on by itself then."
+        hint = "Free some space (or quota); nothing is lost, and the work continues by itself."
         return JournalFull(f"no room for the journal in {self._directory}: {error.strerror or error}.", hint)

@@ -127,7 +127,7 @@ def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, source: Files, cach
         connection.sendall(ahead[first:])
         for digest, data in zip(digests, contents, strict=True):
             assert Path(receive_answer(channel, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-        assert endpoint.closed == 0 and not endpoint.doorman.unproven and not endpoint.heard
+        assert endpoint.closed == 0 and not endpoint.doorman.unauthenticated and not endpoint.heard
         assert endpoint.server.sent_to[KEY_ID] == 300_000
         channel.close()
 

@@ -19,7 +19,7 @@ from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.model.environment import without_secrets
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.keyring import require_private
-from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_marker
+from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_mark_path
 
 START_S = 60.0
 """Seconds until a starting master is given up; a long journal takes a while to read."""
@@ -45,7 +45,7 @@ class PoolHandle:
 
     def revive(self) -> None:
         """Starts a master if none runs. Raises PoolStopped if a user stopped the pool."""
-        if stop_marker(self.directory).exists():
+        if stop_mark_path(self.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "go on with it: pilotfish attach")
         self.start()
 
@@ -88,7 +88,7 @@ def ensure_pool(name: str = "default", looking: bool = False) -> PoolHandle:
     if looking:
         pool.start()
     else:
-        stop_marker(pool.directory).unlink(missing_ok=True)
+        stop_mark_path(pool.directory).unlink(missing_ok=True)
         pool.revive()
     return pool
 

@@ -234,4 +234,4 @@ class BackendContract:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         asked: list[CommandExchange[object]] = [backend.submit(site, self.samples.order()), *backend.query(site, jobs)]
         for exchange in [*asked, *backend.cancel(site, jobs), *backend.find(site, "t")]:
-            assert 0 < exchange.command.patience_s <= 600
+            assert 0 < exchange.command.timeout_s <= 600

@@ -20,7 +20,7 @@ from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
-from pilotfish.store.pool_directory import StopMark, pool_home, read_stop
+from pilotfish.store.pool_directory import StopMark, pool_home, read_stop_mark
 
 RUN_COLUMNS = (
     Column("RUN", right=True),
@@ -326,7 +326,7 @@ NAMED_RUNS = 3
 
 def last_stop(pool: str) -> StopMark | None:
     """Return when the pool was stopped; None if it was not, or was used again since."""
-    return read_stop(pool_home(pool).directory)
+    return read_stop_mark(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from pilotfish.model.states import DONE
 if TYPE_CHECKING:
     from pilotfish.core.state import Run, State
     from pilotfish.sim.projections.run_replay import RunHistory
-    from pilotfish.store.state_recovery import Heard
+    from pilotfish.store.state_recovery import OnFact
 
 
 class ReplayRow(NamedTuple):
@@ -62,7 +62,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
         raise BadInput(f"run {found.id} is not over", f"When will it be? pilotfish predict {found.id}")
     histories: list[RunHistory] = []
 
-    def listener() -> Heard:
+    def listener() -> OnFact:
         histories.append(RunHistory(found.id))
         return histories[-1].hear
 

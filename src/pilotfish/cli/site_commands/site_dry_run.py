@@ -121,7 +121,7 @@ def _datas(plan: PilotDryRun) -> list[dict[str, Any]]:
 
 def execute(name: str, site: Site, words: Sequence[str], pool: str) -> int:
     """Run a command at the site, print its output and return its exit status."""
-    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), patience_s=PATIENCE_S)))
+    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), timeout_s=PATIENCE_S)))
     sys.stdout.write(answer.stdout)
     sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
     if answer.status is None:
@@ -169,7 +169,7 @@ def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
 
 def _log_in(name: str, ssh: SshCommand) -> None:
     try:
-        status = subprocess.run(ssh.log_in(), check=False).returncode
+        status = subprocess.run(ssh.open(login=True), check=False).returncode
     except FileNotFoundError:
         raise SiteUnreachable("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
     if status != 0:

@@ -13,20 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare, write_json
+from experiments.uplinks import ONE_PORT, PARALLEL, Uplink, best_ratio, plan, self_scheduled, time_of
 from pilotfish import BalanceReport, iterate
-from pilotfish.policies.load_balancing import (
-    ONE_PORT,
-    PARALLEL,
-    LoadModel,
-    Uplink,
-    WorkerCapacity,
-    best_ratio,
-    capacities,
-    heterogeneity,
-    plan,
-    self_scheduled,
-    time_of,
-)
+from pilotfish.policies.load_balancing import LoadModel, WorkerCapacity, compute_transfer_ratios, heterogeneity
 from tests.network.far_pool import MASTER, far_pool
 from tests.network.namespaces import network, what_is_missing
 from tests.support.peer_pool import PeerPool, peer_pool
@@ -97,7 +86,7 @@ def by_heterogeneity() -> list[dict[str, float]]:
         for seed in range(POOLS):
             workers = draw_pool(random.Random(seed), spread, 0.0)
             balanced_s = plan(workers, LoadModel(), LOAD).time_s
-            seen.setdefault("phi", []).append(heterogeneity(capacities(workers)))
+            seen.setdefault("phi", []).append(heterogeneity(compute_transfer_ratios(workers)))
             for tasks in (1, 4, 16):
                 seen.setdefault(f"theta_{tasks}", []).append(self_scheduled(workers, LoadModel(), LOAD, tasks * WORKERS) / balanced_s)
         rows.append({"spread": spread, **{name: statistics.fmean(values) for name, values in seen.items()}})

@@ -14,33 +14,33 @@ from typing import Any
 
 from benchmarks.harness import Options, describe_machine, layout, write_json
 from benchmarks.worlds import Fate, Sage, World, draw_options
-from pilotfish.sim.projections.finish_estimate import foresee
+from pilotfish.sim.projections.finish_estimate import estimate_finish
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
 
 WORKLOADS = 200
 MOMENTS = (0.1, 0.5, 0.9)
 """Fractions of finished tasks at which predictions are made."""
 HALF = 0.5
-REPLICAS = 24
+SAMPLES = 24
 DIFFERENT = 0.05
 """Minimum relative difference of two options that are ranked."""
 
 
 def predict_all(seed: int) -> list[dict[str, Any]]:
     world = World(seed)
-    world.begin()
+    world.start()
     total = len(world.work)
     rows = []
     asked = []
     for part in MOMENTS:
-        world.go_on(left=max(1, round(total * (1 - part))))
-        moment = world.moment()
-        foresight = foresee(moment, None, replicas=REPLICAS, cores=1)[0]
-        wise = [Sage(world, moment, AS_IT_IS, luck).end_s() for luck in range(REPLICAS)] if part == HALF else [0.0]
+        world.advance(left=max(1, round(total * (1 - part))))
+        snapshot = world.snapshot()
+        foresight = estimate_finish(snapshot, None, samples=SAMPLES, cores=1)[0]
+        wise = [Sage(world, snapshot, AS_IT_IS, luck).end_s() for luck in range(SAMPLES)] if part == HALF else [0.0]
         asked.append((part, world.now, foresight, median(wise)))
-    world.go_on()
+    world.advance()
     for part, at, foresight, wise_s in asked:
-        low, high = foresight.band()
+        low, high = foresight.interval()
         rows.append(
             {
                 "seed": seed,
@@ -61,16 +61,16 @@ def predict_all(seed: int) -> list[dict[str, Any]]:
 
 def rank_two(seed: int) -> dict[str, Any]:
     world = World(seed)
-    world.begin()
-    world.go_on(left=round(len(world.work) * (1 - HALF)))
-    moment = world.moment()
+    world.start()
+    world.advance(left=round(len(world.work) * (1 - HALF)))
+    snapshot = world.snapshot()
     options = draw_options(random.Random(f"options {seed}"), world)
-    told = foresee(moment, None, options, replicas=REPLICAS, cores=1)
+    told = estimate_finish(snapshot, None, options, samples=SAMPLES, cores=1)
     return {
         "seed": seed,
         "options": [option.text for option in options],
-        "true_s": [geometric_mean(Sage(world, moment, option, luck).end_s() for luck in range(REPLICAS)) for option in options],
-        "once_s": [Fate(world, moment, option, seed).end_s() for option in options],
+        "true_s": [geometric_mean(Sage(world, snapshot, option, luck).end_s() for luck in range(SAMPLES)) for option in options],
+        "once_s": [Fate(world, snapshot, option, seed).end_s() for option in options],
         "merit_s": [each.merit_s for each in told],
         "traits": world.traits,
     }

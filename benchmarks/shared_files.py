@@ -25,7 +25,7 @@ from pilotfish.applications.input_files import digests
 from pilotfish.core.learning.forecasts import Forecasts
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.sim.light_world import LightWorld
-from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
+from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, apst_sites, sweep
 from pilotfish.sim.workload import SimulatedSite, Workload
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.state_recovery import replay
@@ -64,7 +64,7 @@ def work_of(seed: int) -> Workload:
 
 
 def sites_of(scenario: str) -> list[SimulatedSite]:
-    return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in places(scenario, BANDWIDTH, HOSTS)]
+    return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in apst_sites(scenario, BANDWIDTH, HOSTS)]
 
 
 def rehearse(scenario: str, policy: str, seed: int) -> float:

@@ -22,7 +22,7 @@ class Single:
     """Keeps one pilot at the first site."""
     def __init__(self, pilots, dice):
         self.pilots, self.dice = pilots, dice
-    def hear(self, event):
+    def on_event(self, event):
         pass
     def propose(self, view):
         if not view.demand.tasks or not view.sites or view.sites[0].pilots:

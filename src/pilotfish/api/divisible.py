@@ -21,12 +21,12 @@ from pilotfish.policies.load_balancing import (
     LoadModel,
     RatioSearch,
     WorkerCapacity,
-    capacities,
-    equal,
+    compute_transfer_ratios,
+    equal_parts,
     heterogeneity,
     plan,
     time_of,
-    whole,
+    whole_units,
 )
 
 JOINING_S = 5.0
@@ -148,7 +148,7 @@ class _Balancer:
         if self._seats is None:
             self._seats = self._crew.wait_for_seats(0.0 if self.report.iterations else JOINING_S) if self.load else []
             for worker, benchmark in self._crew.benchmarks.items():
-                self._estimates.expect(worker, benchmark)
+                self._estimates.set_benchmark(worker, benchmark)
         return self._seats
 
     @property
@@ -182,7 +182,7 @@ class _Balancer:
         self._learn(done, set(seats))
         self._tell(done, seats, seconds, planned_s, balanced)
         if self._search is not None and balanced and planned_s is not None:
-            self._search.tell(seconds / units)
+            self._search.report(seconds / units)
         self._seats = None
         return [part.value for part in done]
 
@@ -195,12 +195,12 @@ class _Balancer:
         self, units: int, workers: Sequence[WorkerCapacity], application: LoadModel, balanced: bool
     ) -> tuple[list[Chunk], float | None]:
         if not workers:
-            sizes = equal(units, CHUNKS_FOR_NOBODY)
+            sizes = equal_parts(units, CHUNKS_FOR_NOBODY)
             return in_order(sizes, [""] * len(sizes), self._done), None
         names = [worker.name for worker in workers]
         if not balanced:
-            return in_order(equal(units, len(names)), names, self._done), None
-        sizes = whole(plan(workers, application, units), workers, application, units)
+            return in_order(equal_parts(units, len(names)), names, self._done), None
+        sizes = whole_units(plan(workers, application, units), workers, application, units)
         known = all(self._estimates.knows(worker.name) for worker in workers)
         return in_order(sizes, names, self._done), time_of(sizes, workers, application) if known else None
 
@@ -210,12 +210,12 @@ class _Balancer:
             return
         workers = [self._estimates.capacity(worker) for worker in idle]
         application = self._application()
-        sizes = whole(plan(workers, application, late.units), workers, application, late.units)
+        sizes = whole_units(plan(workers, application, late.units), workers, application, late.units)
         late.instead = in_order(sizes, idle, late.start)
         for chunk in late.instead:
             chunk.avoid = late.avoid
         elapsed_s = time.monotonic() - late.sent_at
-        self._estimates.held_up(late.avoid, late.units, elapsed_s)
+        self._estimates.observe_unfinished(late.avoid, late.units, elapsed_s)
         where = f"units {late.start:,} to {late.stop - 1:,} at worker {late.avoid}"
         self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late.instead)} idle ones as well")
 
@@ -227,7 +227,7 @@ class _Balancer:
             for chunk in done
         ]
         self._estimates.observe(measured)
-        self._estimates.forgive(sorted(seats - {chunk.worker for chunk in done}))
+        self._estimates.reduce_slowness(sorted(seats - {chunk.worker for chunk in done}))
 
     def _tell(self, done: Sequence[Chunk], seats: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
         shares: dict[str, WorkerShare] = {}
@@ -243,8 +243,8 @@ class _Balancer:
                 seconds,
                 shares,
                 tuple(worker for worker in dict.fromkeys(seats) if worker not in shares),
-                time_of(equal(units, len(workers)), workers, application),
-                heterogeneity(capacities(workers)),
+                time_of(equal_parts(units, len(workers)), workers, application),
+                heterogeneity(compute_transfer_ratios(workers)),
                 application.ratio,
                 planned_s,
                 balanced,

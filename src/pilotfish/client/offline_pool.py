@@ -63,19 +63,18 @@ class OfflinePool:
     @classmethod
     def snapshot(cls, pool: str) -> tuple[OfflinePool, PoolSnapshot]:
         """Returns the pool and a snapshot from which the simulator continues."""
-        from pilotfish.sim.projections.attempt_history import AttemptHistory
-        from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
+        from pilotfish.sim.projections.pool_snapshot import AttemptHistory, PoolSnapshot
 
         histories: list[AttemptHistory] = []
 
         def make_listener() -> OnFact:
             histories.append(AttemptHistory())
-            return histories[-1].hear
+            return histories[-1].observe
 
         found = cls.read(pool, make_listener)
         if not found.served:
             _remove_workers(found.state)
-        found.ended = histories[-1].ended
+        found.ended = histories[-1].run_ends
         return found, PoolSnapshot.of(found.state, histories[-1], found.settings, found.now)
 
 

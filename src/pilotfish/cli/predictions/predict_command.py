@@ -53,12 +53,12 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
         calibration.save()
         _show_record(screen, calibration, as_json)
         return
-    from pilotfish.sim.projections.finish_estimate import foresee
+    from pilotfish.sim.projections.finish_estimate import estimate_finish
 
     found = find_unfinished(seen.state, run)
-    foresight = foresee(moment, found.id, replicas=replicas or 0, told=progress_of(screen, as_json))[0]
+    foresight = estimate_finish(moment, found.id, samples=replicas or 0, on_progress=progress_of(screen, as_json))[0]
     factor = calibration.factor()
-    low, high = foresight.band(factor)
+    low, high = foresight.interval(factor)
     median = foresight.median_s
     if not foresight.stuck:
         calibration.predictions.append(Prediction(moment.now, found.uid, found.id, found.unfinished, median, low, high, factor))

@@ -51,7 +51,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
 
     Its tasks take what they took and arrive when they did, and workers come and go as they did; who gets which task is decided anew.
     """
-    from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, alike, most_cores, stays
+    from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, max_cores, similar_stays, worker_stays
     from pilotfish.sim.scenarios.scenario_file import read_policies
 
     screen = Screen.of()
@@ -64,19 +64,19 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
 
     def listener() -> OnFact:
         histories.append(RunHistory(found.id))
-        return histories[-1].hear
+        return histories[-1].observe
 
     seen = OfflinePool.read(pool, listener)
     found = seen.state.runs[found.id]
-    present = stays(seen.state, found)
+    present = worker_stays(seen.state, found)
     if not present:
         raise BadInput(f"nobody remembers the workers of run {found.id}", "The journal keeps the last thousand that left")
     own = seen.settings.policy
-    rows = [ReplayRow("as it was", most_cores(present), found.ended_at - found.opened_at)]
+    rows = [ReplayRow("as it was", max_cores(present), found.ended_at - found.opened_at)]
     for name in dict.fromkeys([own, *policies]):
-        for crowd in [present, alike(present, workers)] if workers is not None else [present]:
+        for crowd in [present, similar_stays(present, workers)] if workers is not None else [present]:
             title = f"replayed, {name}" + (" (its own)" if name == own and crowd is present else "")
-            rows.append(ReplayRow(title, most_cores(crowd), RunReplay(seen.state, found, histories[-1], name, crowd).play()))
+            rows.append(ReplayRow(title, max_cores(crowd), RunReplay(seen.state, found, histories[-1], name, crowd).makespan_s()))
     _show(screen, rows, found, _remarks(found, histories[-1], beside(seen.state, found)), as_json)
 
 

@@ -52,7 +52,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
       "speed SITE=2"      workers there are twice as fast
     With commas, several at once: "+site X, policy=xsufferage".
     """
-    from pilotfish.sim.projections.finish_estimate import foresee
+    from pilotfish.sim.projections.finish_estimate import estimate_finish
     from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
     from pilotfish.sim.projections.prediction_record import PredictionRecord
 
@@ -62,7 +62,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
     found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --workers N")
-    base, *others = foresee(moment, found.id, variations, replicas or 0, progress_of(screen, as_json))
+    base, *others = estimate_finish(moment, found.id, variations, replicas or 0, progress_of(screen, as_json))
     calibration = PredictionRecord(seen.directory / RECORD)
     calibration.settle(seen.state, seen.ended)
     factor = calibration.factor()
@@ -89,7 +89,7 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
 
 
 def _row(one: FinishEstimate, base: FinishEstimate, factor: float) -> dict[str, Any]:
-    low, high = one.band(factor)
+    low, high = one.interval(factor)
     return {
         "median_s": number(one.median_s),
         "low_s": number(low),
@@ -107,7 +107,7 @@ def _cells(one: FinishEstimate, base: FinishEstimate, now: float, factor: float)
     difference = row["difference_s"]
     than_now = "" if one is base else "?" if difference is None else f"{'-' if difference < 0 else '+'}{about(abs(difference))}"
     sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
-    low, high = one.band(factor)
+    low, high = one.interval(factor)
     return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)
 
 

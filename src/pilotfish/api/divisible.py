@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
 from pilotfish.api.divisible_chunks import Chunk, ChunkWorkers, in_order
 from pilotfish.api.run import Run
-from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
+from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, check_known, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.policies.load_balancing import (
     CapacityEstimates,
@@ -121,7 +121,7 @@ class _Balancer:
     def __init__(self, run: Run, function: Callable[..., Any], load: int | Sequence[Any], options: Balancing) -> None:
         if not isinstance(run, Run):
             raise BadInput(f"run: {run!r} is not a run", "with pilotfish.Run() as run: ...")
-        check_known(options, (*KNOWN, *BALANCING_OPTIONS), "divisible work")
+        check_known(options, (*TASK_KEYWORDS, *BALANCING_OPTIONS), "divisible work")
         if "rank" in options:
             raise BadInput(f"rank: {options['rank']!r} cannot be asked for: each chunk is for one worker", "use requirement or tags")
         for name, given in (("the function", function), ("cut", options.get("cut", len))):
@@ -130,8 +130,8 @@ class _Balancer:
         self.load, self._cut = _read_load(load, options.get("cut"))
         self._baseline = _read_baseline(options.get("baseline", False))
         self._given, self._search = _read_ratio(options.get("ratio"))
-        wishes = {key: value for key, value in options.items() if key in KNOWN}
-        self._crew = ChunkWorkers(run, function, read_wishes(wishes), options.get("progress", True))
+        task_options = {key: value for key, value in options.items() if key in TASK_KEYWORDS}
+        self._crew = ChunkWorkers(run, function, read_task_options(task_options), options.get("progress", True))
         self._estimates = CapacityEstimates()
         self._done = 0
         self._seats: list[str] | None = None

@@ -15,8 +15,8 @@ from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import map_by
 from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_ends, usable_cores
 from pilotfish.applications.python_call import CallEncoder
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
-from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
+from pilotfish.applications.task_options import TaskKeywords, read_task_options
 from pilotfish.client.pools import ensure_pool, private_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -70,7 +70,7 @@ class _ExecutorSession(RunFutures):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         future.add_done_callback(self._look)
         return super().submit(future, spec, payload, needs, command)
 
@@ -103,7 +103,7 @@ class Executor(concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = True,
-        **wishes: Unpack[TaskKeywords],
+        **task_options: Unpack[TaskKeywords],
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
@@ -118,7 +118,7 @@ class Executor(concurrent.futures.Executor):
         self._pool = pool
         self._initializer = initializer, initargs
         self._echo = echo
-        self._wanted = read_wishes(wishes, "Executor")
+        self._wanted = read_task_options(task_options, "Executor")
         self._lock = threading.Lock()
         self._shut = False
         self._owner = os.getpid()

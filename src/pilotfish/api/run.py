@@ -17,11 +17,11 @@ from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
 from pilotfish.applications.future_files import kept_by, take_promised
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
-from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
+from pilotfish.applications.task_options import TaskKeywords, read_task_options
 from pilotfish.client.pools import PoolHandle, ensure_pool
 from pilotfish.client.run_handle import state_of_run
-from pilotfish.client.run_options import RunKeywords, run_wishes
+from pilotfish.client.run_options import RunKeywords, read_run_keywords
 from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
@@ -32,9 +32,9 @@ DEFAULT_POOL = "default"
 
 
 class Submitter:
-    """Makes tasks of calls, all with the same wishes. ``run.options(cores=2).submit(f, x)``"""
+    """Submits calls as tasks, all with the same options. ``run.options(cores=2).submit(f, x)``"""
 
-    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NOTHING) -> None:
+    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
         self._session = session
         self._calls = calls
         self._needs = needs
@@ -82,7 +82,7 @@ class Run:
         pool: str | PoolHandle = DEFAULT_POOL,
         sites: str | Sequence[str] = (),
         uid: str = "",
-        **wishes: Unpack[RunKeywords],
+        **run_options: Unpack[RunKeywords],
     ) -> None:
         selection = read_selection(sites)
         place = ensure_pool(pool) if isinstance(pool, str) else pool
@@ -91,7 +91,7 @@ class Run:
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
             sites=selection.names,
-            **run_wishes(wishes, time.time()),
+            **read_run_keywords(run_options, time.time()),
         )
         self._session = RunFutures(place, options, uid)
         selection.use(self._session.session.ask)
@@ -131,12 +131,12 @@ class Run:
         return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
 
     def options(
-        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[TaskKeywords]
+        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **task_options: Unpack[TaskKeywords]
     ) -> Submitter:
         """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
         ``cost``: how long they take compared with other calls of the same function."""
-        calls = CallEncoder(self._session.register, read_wishes(wishes, "options"), form)
+        calls = CallEncoder(self._session.register, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
@@ -163,13 +163,13 @@ class Run:
         return self._session.submit(future, spec, payload, needs, shlex.join(map(os.fsdecode, argv)))
 
     def work(
-        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[TaskKeywords]
+        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **task_options: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
         """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
-        key = worker, repr(wishes)
+        key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
-            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
+            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_task_options(task_options, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 

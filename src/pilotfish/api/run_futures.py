@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.pools import PoolHandle
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
@@ -78,7 +78,7 @@ class RunFutures:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.upload.spec(spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         """Submits a task. ``command``: command line of an executable, for listings."""
 
         def enter(index: int) -> None:
@@ -230,7 +230,7 @@ class RunFutures:
 
     def _at_end(self) -> None:
         if self._private_workers:
-            self.left_behind = self._pool.wait_until_gone()
+            self.left_behind = self._pool.wait_until_stopped()
 
 
 _interpreter_ends = threading.Event()

@@ -18,7 +18,7 @@ from pilotfish.applications.input_files import Source, TravelFile, pack_files
 from pilotfish.applications.python_call import current_directory
 from pilotfish.applications.python_result import failed, unpack_result
 from pilotfish.applications.safe_paths import check_name
-from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
+from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
 from pilotfish.model.contents import DIGEST, Content
 from pilotfish.model.quantities import show_bytes
@@ -208,7 +208,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """Signal sent shortly before the pilot ends; 0 means none."""
 
 
-def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
+def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
     packed = pack_files(launch.inputs)
     described = {
         "cwd": launch.cwd or current_directory(),

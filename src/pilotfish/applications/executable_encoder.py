@@ -22,7 +22,7 @@ from pilotfish.applications.executable import (
     executable_spec,
     program_beside,
 )
-from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
+from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, check_known, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import AwaitedFile, Content
 from pilotfish.model.quantities import parse_bytes
@@ -44,7 +44,7 @@ class ExecutableKeywords(TaskKeywords, total=False):
     warn_signal: int | str
 
 
-EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableKeywords.__annotations__ if name not in KNOWN))
+EXECUTABLE_KEYWORDS = (*TASK_KEYWORDS, *(name for name in ExecutableKeywords.__annotations__ if name not in TASK_KEYWORDS))
 _OF_ONE_TASK = ("inputs", "outputs", "keep", "stdin", "env")
 
 Encoded = tuple[int, bytes, tuple[Content, ...]]
@@ -61,14 +61,14 @@ class ExecutableDefaults:
         object.__setattr__(self, "values", {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_known({name: value}, EXECUTABLE_KNOWN, "defaults")
+        check_known({name: value}, EXECUTABLE_KEYWORDS, "defaults")
         self.__dict__["values"][name] = value
 
     def __getattr__(self, name: str) -> Any:
         values: dict[str, Any] = self.__dict__["values"]
         if name in values:
             return values[name]
-        check_known({name: None}, EXECUTABLE_KNOWN, "defaults")
+        check_known({name: None}, EXECUTABLE_KEYWORDS, "defaults")
         return None
 
     def key(self) -> str:
@@ -101,7 +101,7 @@ class ExecutableEncoder:
         """Encodes one executable. ``awaited``: inputs that other tasks will produce."""
         words = check_argv(argv)
         if options:
-            check_known(options, EXECUTABLE_KNOWN, "executable")
+            check_known(options, EXECUTABLE_KEYWORDS, "executable")
         task = Executable(
             argv=words,
             inputs=check_inputs(options.get("inputs", ())),
@@ -155,5 +155,5 @@ class ExecutableEncoder:
             shell=bool(shared.get("shell", False)),
             warn_signal=check_signal(shared.get("warn_signal", 0)),
         )
-        wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")
+        wanted = read_task_options({name: value for name, value in shared.items() if name in TASK_KEYWORDS}, "executable")
         return executable_spec(os.path.basename(task.argv[0]), launch, wanted)

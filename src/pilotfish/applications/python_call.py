@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
+from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack_one, pack_pieces
@@ -153,7 +153,7 @@ def _rests_in_itself(function: object) -> bool:
 class CallEncoder:
     """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
 
-    def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE, wrap: Wrap = _as_it_is) -> None:
+    def __init__(self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = _as_it_is) -> None:
         if form not in (PICKLE, SOURCE):
             raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
         self._register = register

@@ -11,7 +11,7 @@ from pilotfish.applications.executable import FutureFile
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
 from pilotfish.applications.future_files import kept_by, promise, take_promised
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_options import KNOWN, read_wishes
+from pilotfish.applications.task_options import TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import AwaitedFile, Content
 from pilotfish.model.task import LEAST_COST, MOST_COST, TaskSpec
@@ -39,7 +39,7 @@ def read_cost(cost: float) -> float:
     return float(cost)
 
 
-NOTHING = TaskNeeds()
+NO_NEEDS = TaskNeeds()
 
 
 class TaskEntry(NamedTuple):
@@ -47,7 +47,7 @@ class TaskEntry(NamedTuple):
 
     spec: int
     payload: bytes
-    needs: TaskNeeds = NOTHING
+    needs: TaskNeeds = NO_NEEDS
 
 
 class TaskList:
@@ -108,7 +108,7 @@ class TaskList:
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
         with self._lock:
-            key = self._wishes_key()
+            key = self._options_key()
             number = self._worker_specs.get(key)
             if number is None:
                 number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
@@ -130,7 +130,7 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+    def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         index = self._next
         for other in (*needs.after, *(file.maker for file in needs.awaited)):
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
@@ -141,14 +141,14 @@ class TaskList:
             self._changed()
         return index
 
-    def _wishes_key(self) -> str:
+    def _options_key(self) -> str:
         return self.defaults.key()
 
     def _wanted(self) -> Any:
-        return read_wishes({name: value for name, value in self.defaults.copy().items() if name in KNOWN}, "defaults")
+        return read_task_options({name: value for name, value in self.defaults.copy().items() if name in TASK_KEYWORDS}, "defaults")
 
     def _python(self) -> CallEncoder:
-        key = self._wishes_key()
+        key = self._options_key()
         calls = self._calls.get(key)
         if calls is None:
             calls = self._calls[key] = CallEncoder(self._register, self._wanted())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
@@ -123,8 +123,10 @@ class MasterClient:
             text = f"no room for a payload of {show_bytes(sum(map(len, parts)))} in {self.share}: {error.strerror}"
             raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
 
-    def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
-        """Adds one task. ``register`` gets its index before any news of it can arrive."""
+    def submit(
+        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NO_NEEDS
+    ) -> int:
+        """Adds one task. ``register`` gets its index before any message about it can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = self._write_shared(parts)

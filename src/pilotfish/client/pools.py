@@ -65,7 +65,7 @@ class PoolHandle:
                 raise ConnectionFailed(f"no master answers for pool {self.name}: {answer}", f"see {self.directory}/master.log")
             time.sleep(0.02)
 
-    def wait_until_gone(self, timeout_s: float = GOODBYE_S) -> list[str]:
+    def wait_until_stopped(self, timeout_s: float = GOODBYE_S) -> list[str]:
         """Waits until the stopped master is gone; returns what is left of it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -82,10 +82,10 @@ class PoolHandle:
         return left
 
 
-def ensure_pool(name: str = "default", looking: bool = False) -> PoolHandle:
-    """Returns a pool with a running master. With ``looking``, a stopped pool stays stopped."""
+def ensure_pool(name: str = "default", read_only: bool = False) -> PoolHandle:
+    """Returns a pool with a running master. With ``read_only``, a stopped pool stays stopped."""
     pool = PoolHandle(pool_home(name).make().directory)
-    if looking:
+    if read_only:
         pool.start()
     else:
         stop_marker(pool.directory).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from pilotfish.applications.task_options import TaskOptions, read_wishes
+from pilotfish.applications.task_options import TaskOptions, read_task_options
 from pilotfish.client.session import PoolSession
 from pilotfish.client.site_selection import SiteSelection
 from pilotfish.errors import BadInput, did_you_mean
@@ -87,19 +87,19 @@ def read_share(text: str, field: str) -> tuple[str, float]:
     return name, weight
 
 
-def run_wishes(wishes: RunKeywords, now: float) -> dict[str, Any]:
+def read_run_keywords(keywords: RunKeywords, now: float) -> dict[str, Any]:
     """Converts the keywords to fields of RunOptions."""
-    unknown = [name for name in wishes if name not in RunKeywords.__annotations__]
+    unknown = [name for name in keywords if name not in RunKeywords.__annotations__]
     if unknown:
         raise BadInput(f"Run: {unknown[0]!r} is not understood", f"it takes {', '.join(RunKeywords.__annotations__)}")
     for name, kind, example in (("speculate", bool, "True"), ("share", str, '"thesis:2"'), ("max_failures", int, "1")):
-        value = wishes.get(name)
+        value = keywords.get(name)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise BadInput(f"{name}: {value!r} is not understood", f"write {name}={example}")
-    found: dict[str, Any] = {"max_failures": wishes.get("max_failures", 0), "speculate": wishes.get("speculate")}
-    if wishes.get("share"):
-        found["share"], found["weight"] = read_share(wishes["share"], "share")
-    deadline = wishes.get("deadline")
+    found: dict[str, Any] = {"max_failures": keywords.get("max_failures", 0), "speculate": keywords.get("speculate")}
+    if keywords.get("share"):
+        found["share"], found["weight"] = read_share(keywords["share"], "share")
+    deadline = keywords.get("deadline")
     if deadline is not None:
         found["deadline"] = read_deadline(deadline, "deadline", now)
     return found
@@ -174,18 +174,18 @@ class RunRequest:
 
     def task_options(self) -> TaskOptions:
         """Returns the options of each task, checked as in the Python API."""
-        wishes: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
+        keywords: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
-            wishes["name"] = os.path.basename(self.command[0])
+            keywords["name"] = os.path.basename(self.command[0])
         given = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
-        wishes |= {name: value for name, value in given.items() if value is not None}
+        keywords |= {name: value for name, value in given.items() if value is not None}
         if self.requirement is not None:
-            wishes["requirement"] = read_expression("--require", self.requirement)
+            keywords["requirement"] = read_expression("--require", self.requirement)
         if self.rank is not None:
-            wishes["rank"] = read_expression("--rank", self.rank)
+            keywords["rank"] = read_expression("--rank", self.rank)
         if self.resources:
-            wishes["resources"] = dict(map(_read_resource, self.resources))
-        return read_wishes(wishes, "run")
+            keywords["resources"] = dict(map(_read_resource, self.resources))
+        return read_task_options(keywords, "run")
 
     def run_options(self, command: str, application: str = "") -> RunOptions:
         """Returns the options of the run. ``command`` is shown to users; ``application`` is the run file, if it has a manager."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
 from pilotfish.client.submission import RunListener, Submission
@@ -33,8 +33,8 @@ class NoPool(PilotfishError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunNews:
-    """News of a run: ended tasks, started tasks, whether the run is finished, or the reason why no more news will come."""
+class RunUpdate:
+    """Update about a run: ended tasks, started tasks, whether the run is finished, or the error after which no more updates come."""
 
     ended: tuple[EndedItem, ...] = ()
     began: tuple[int, ...] = ()
@@ -43,31 +43,31 @@ class RunNews:
 
 
 class RunWatcher:
-    """Queues the news of a run for another thread."""
+    """Queues the updates of a run for another thread."""
 
     def __init__(self) -> None:
-        self._news: queue.SimpleQueue[RunNews] = queue.SimpleQueue()
+        self._updates: queue.SimpleQueue[RunUpdate] = queue.SimpleQueue()
 
-    def next(self, timeout_s: float) -> RunNews | None:
-        """Waits for news; None after ``timeout_s`` seconds."""
+    def next(self, timeout_s: float) -> RunUpdate | None:
+        """Waits for an update; None after ``timeout_s`` seconds."""
         try:
-            return self._news.get(timeout=timeout_s)
+            return self._updates.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
     # --- called by the client's thread --------------------------------------------------------------------------------------------
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
-        self._news.put(RunNews(ended=tuple(items)))
+        self._updates.put(RunUpdate(ended=tuple(items)))
 
     def began(self, indices: list[int]) -> None:
-        self._news.put(RunNews(began=tuple(indices)))
+        self._updates.put(RunUpdate(began=tuple(indices)))
 
     def finished(self, counts: dict[str, int]) -> None:
-        self._news.put(RunNews(finished=True))
+        self._updates.put(RunUpdate(finished=True))
 
     def lost(self, error: PilotfishError) -> None:
-        self._news.put(RunNews(lost=error))
+        self._updates.put(RunUpdate(lost=error))
 
 
 class RunUpload:
@@ -89,8 +89,8 @@ class RunUpload:
         """Returns the number of a spec in the run; equal specs have the same."""
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
-        """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any news of it can arrive."""
+    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
+        """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any message about it can arrive."""
         self._client.submit(self._submission, spec, payload, register or _ignore, needs)
 
     def close(self) -> None:
@@ -104,9 +104,9 @@ class RunUpload:
         self.close()
         # The master answers in order, so with this answer everything before it is durable.
         known = self._client.ask("run", run=self.number).data["tasks"]
-        while isinstance(watcher, RunWatcher) and (news := watcher.next(0.0)) is not None:
-            if news.lost is not None:
-                raise news.lost
+        while isinstance(watcher, RunWatcher) and (update := watcher.next(0.0)) is not None:
+            if update.lost is not None:
+                raise update.lost
         added = self._submission.next_index
         if known != added:
             raise PilotfishError(f"the master has {known:,} of {added:,} tasks: it refused the others", "see: pilotfish doctor")
@@ -205,12 +205,12 @@ def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolS
     return session
 
 
-def look(pool: str) -> PoolSession:
+def connect_read_only(pool: str) -> PoolSession:
     """Like ``connect``, for commands that only read: a stopped pool stays stopped."""
     if _connector is not None:
         return _connector(pool, False, None)
     _require_pool(pool)
-    return PoolSession.open(ensure_pool(pool, looking=True))
+    return PoolSession.open(ensure_pool(pool, read_only=True))
 
 
 def connect_if_served(pool: str) -> PoolSession | None:

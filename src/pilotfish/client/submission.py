@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskNeeds
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.model.contents import AwaitedFile, Content
 from pilotfish.model.messages import EndedItem, Open, Opened, Submit, Taken, frame_message
@@ -176,7 +176,7 @@ class Submission:
         self._fresh.append(batch)
         return batch
 
-    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         """Adds a task; returns its index in the run."""
         size = len(payload)
         if len(needs.after) > WHOLE_TASKS:

@@ -145,7 +145,7 @@ def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
 # --- reruns -------------------------------------------------------------------------------------------------------------------------
 
 
-def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
+def write_rerun_register(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
     """Writes the register of a rerun, which must not depend on the original run."""
     recipe = recipe_of(master, origin)
     if recipe is None:

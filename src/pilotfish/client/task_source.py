@@ -37,7 +37,7 @@ from pilotfish.applications.task_list import TaskList, TaskNeeds
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.session import PoolSession, RunUpload, connect, look, task_name
+from pilotfish.client.session import PoolSession, RunUpload, connect, connect_read_only, task_name
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -480,7 +480,7 @@ class PastOutputs:
         return found
 
     def _ask(self, task: str) -> dict[str, TravelFile]:
-        self._master = self._master or look(self._pool)
+        self._master = self._master or connect_read_only(self._pool)
         row = self._master.ask("task", task=task)
         if row["state"] != "done":
             raise BadInput(f"--input {task}: task {task} is {row['state']}, and not done", f"See why: pilotfish why {task}")

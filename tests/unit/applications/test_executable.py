@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
-from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN, ExecutableDefaults, ExecutableEncoder
+from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS, ExecutableDefaults, ExecutableEncoder
 from pilotfish.applications.input_files import TravelFile, pack_files
-from pilotfish.applications.task_options import KNOWN, OF_EXECUTABLES, read_wishes
+from pilotfish.applications.task_options import EXECUTABLE_ONLY, TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput, DamagedPayload
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.portable.payload_format import pack, unpack
@@ -155,9 +155,9 @@ def test_outputs_may_be_directories_written_as_such() -> None:
 
 
 def test_a_python_call_is_told_that_files_are_for_programs() -> None:
-    assert set(OF_EXECUTABLES) == set(EXECUTABLE_KNOWN) - set(KNOWN)
+    assert set(EXECUTABLE_ONLY) == set(EXECUTABLE_KEYWORDS) - set(TASK_KEYWORDS)
     with pytest.raises(BadInput, match="options: 'inputs' is for programs, not for Python calls") as caught:
-        read_wishes({"inputs": ["a"]}, "options")
+        read_task_options({"inputs": ["a"]}, "options")
     assert "run.executable(argv, inputs=…)" in caught.value.hint
 
 

@@ -139,13 +139,13 @@ class FakeRun(RunUpload):
 
 class FakeWatcher(RunWatcher):
     def __init__(self, updates: list[RunUpdate], interrupt: bool) -> None:
-        self._updates = updates
+        self._pending = updates
         self._interrupt = interrupt
 
     def next(self, timeout_s: float) -> RunUpdate | None:
         if self._interrupt:
             raise KeyboardInterrupt
-        return self._updates.pop(0) if self._updates else None
+        return self._pending.pop(0) if self._pending else None
 
 
 Outcome = tuple[int, bytes, dict[str, bytes]]

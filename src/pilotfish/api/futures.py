@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
-from pilotfish.applications.future_files import promise
+from pilotfish.applications.future_files import make_future_file
 from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
 from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
@@ -67,7 +67,7 @@ class TaskFuture(Future[Value]):
                 raise  # the standard library logs it
             except BaseException:
                 # In a thread of the program, the program must handle it. The client's thread must continue to deliver other results.
-                if self._session.client.is_elsewhere():
+                if self._session.client.in_other_thread():
                     raise
                 _logger.exception("exception calling callback for %r", future)
 
@@ -140,7 +140,7 @@ class ExecutableFuture(TaskFuture[Completed]):
 
     def file(self, name: str) -> FutureFile:
         """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
-        return promise(self, name, self.keep, self.task_id)
+        return make_future_file(self, name, self.keep, self.task_id)
 
     def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
         try:

@@ -15,7 +15,7 @@ from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import map_by
 from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_by, take_promised
+from pilotfish.applications.future_files import kept_patterns, take_future_files
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_task_options
@@ -153,10 +153,10 @@ class Run:
         that is; ``sandbox=True`` gives it a fresh one without files. A file that another task keeps may be an input before it is there:
         ``inputs=[other.file("mesh.bin")]``.
         """
-        kept = kept_by(options, self.defaults)
-        awaited = take_promised(options, lambda task: self._indices([task], "inputs")[0])
-        spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
-        needs = TaskNeeds(self._indices(after), contents, read_cost(cost), awaited)
+        kept = kept_patterns(options, self.defaults)
+        future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])
+        spec, payload, contents = self._executables.encode(argv, options, self.defaults, future_files)
+        needs = TaskNeeds(self._indices(after), contents, read_cost(cost), future_files)
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept

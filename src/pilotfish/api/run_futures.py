@@ -101,7 +101,7 @@ class RunFutures:
 
     def cancel_tasks(self, indices: Iterable[int]) -> None:
         if self.client.failure is None:
-            self.client.tell("cancel", tasks=[f"{self.run}.{index}" for index in indices])
+            self.client.request("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
         """Cancels all futures that are not known to run, except the oldest ones: workers may have started these already."""
@@ -163,7 +163,7 @@ class RunFutures:
         """Disconnects from a shared pool after the run has finished."""
         if self._first_to_end():
             if self._forget_when_done:
-                self.client.tell("forget", run=self.run)
+                self.client.request("forget", run=self.run)
             self.client.close(wait=False)
 
     def lost(self, error: PilotfishError) -> None:
@@ -213,7 +213,7 @@ class RunFutures:
 
     def _stop_pool(self) -> None:
         if self._first_to_end():
-            self.client.tell("stop", now=True)
+            self.client.request("stop", now=True)
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
@@ -225,7 +225,7 @@ class RunFutures:
 
     def wait(self) -> None:
         """Waits for the end after ``finish``."""
-        if self._owner == os.getpid() and self.client.is_elsewhere():
+        if self._owner == os.getpid() and self.client.in_other_thread():
             self.client.join()
 
     def _at_end(self) -> None:

@@ -96,9 +96,9 @@ class ExecutableEncoder:
         argv: Sequence[str | os.PathLike[str]],
         options: Mapping[str, Any],
         defaults: ExecutableDefaults,
-        awaited: Sequence[AwaitedFile] = (),
+        future_files: Sequence[AwaitedFile] = (),
     ) -> Encoded:
-        """Encodes one executable. ``awaited``: inputs that other tasks will produce."""
+        """Encodes one executable. ``future_files``: inputs that other tasks will produce."""
         words = check_argv(argv)
         if options:
             check_known(options, EXECUTABLE_KEYWORDS, "executable")
@@ -110,7 +110,7 @@ class ExecutableEncoder:
             stdin=_stdin(options.get("stdin", b"")),
             env=check_environment(options.get("env", {})),
         )
-        coming = [file.here for file in awaited]
+        coming = [file.here for file in future_files]
         if coming:
             inputs = {**check_inputs(defaults.copy().get("inputs", ())), **task.inputs}
             taken = {os.path.normpath(name): source for name, source in inputs.items()}

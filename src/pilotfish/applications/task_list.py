@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from pilotfish.applications.executable import FutureFile
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_by, promise, take_promised
+from pilotfish.applications.future_files import kept_patterns, make_future_file, take_future_files
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_options import TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput
@@ -27,7 +27,7 @@ class TaskNeeds(NamedTuple):
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
     """Expected run time relative to other tasks of its kind."""
-    awaited: tuple[AwaitedFile, ...] = ()
+    future_files: tuple[AwaitedFile, ...] = ()
     """Files that earlier tasks of its run will produce."""
 
 
@@ -79,10 +79,10 @@ class TaskList:
     ) -> int:
         """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
         with self._lock:
-            kept = kept_by(options, self.defaults)
-            awaited = take_promised(options, self._index_of)
-            spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
-            index = self._append(spec, payload, TaskNeeds(tuple(after), contents, read_cost(cost), awaited))
+            kept = kept_patterns(options, self.defaults)
+            future_files = take_future_files(options, self._index_of)
+            spec, payload, contents = self._executables.encode(argv, options, self.defaults, future_files)
+            index = self._append(spec, payload, TaskNeeds(tuple(after), contents, read_cost(cost), future_files))
             self.has_outputs = self.has_outputs or bool(options.get("outputs") or self.defaults.outputs)
             if kept:
                 self._kept[index] = kept
@@ -95,7 +95,7 @@ class TaskList:
 
     def file(self, task: int, name: str) -> FutureFile:
         """A file that the task with this index will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
-        return promise(task, name, self._kept.get(task, ()), str(task))
+        return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """A Python call."""
@@ -132,7 +132,7 @@ class TaskList:
 
     def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         index = self._next
-        for other in (*needs.after, *(file.maker for file in needs.awaited)):
+        for other in (*needs.after, *(file.maker for file in needs.future_files)):
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
         self._entries.append(TaskEntry(spec, payload, needs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,26 +140,14 @@ class PoolSession:
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
         """Returns the output of a running task from ``offset`` on; empty if its worker does not answer in time."""
-        heard: queue.SimpleQueue[bytes | PilotfishError] = queue.SimpleQueue()
-
-        def ask() -> None:
-            try:
-                heard.put(self.client.ask("tail", task=task, stream=stream, offset=offset).body)
-            except PilotfishError as error:
-                heard.put(error)
-
-        threading.Thread(target=ask, daemon=True).start()
         try:
-            answer = heard.get(timeout=PEEK_S)
-        except queue.Empty:
+            return self.client.request("tail", task=task, stream=stream, offset=offset).result(PEEK_S).body
+        except TimeoutError:
             return b""
-        if isinstance(answer, PilotfishError):
-            raise answer
-        return answer
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> RunUpload:
         """Opens a run, or finds it by ``uid``. ``listener`` receives all its endings, with results."""
-        submission = self.client.open_run(uid or secrets.token_hex(16), options, feeds=not options.application)
+        submission = self.client.open_run(uid or secrets.token_hex(16), options, sends_tasks=not options.application)
         self._submissions[submission.run] = submission
         self.client.watch(submission, listener or RunWatcher(), payloads=listener is not None)
         return RunUpload(self.client, submission)
@@ -171,7 +158,7 @@ class PoolSession:
         if submission is None:
             row = self.ask("run", run=run)
             options = RunOptions(name=row["name"], command=row["command"])
-            submission = self._submissions[run] = self.client.open_run(row["uid"], options, feeds=False)
+            submission = self._submissions[run] = self.client.open_run(row["uid"], options, sends_tasks=False)
         watcher = RunWatcher()
         self.client.watch(submission, watcher, cursor=cursor, payloads=False)
         return watcher
@@ -218,7 +205,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
     if _connector is not None:
         return _connector(pool, False, None)
     directory = pool_home(pool).directory
-    return PoolSession(MasterClient.connect(directory, patience_s=0.0)) if is_served(directory) else None
+    return PoolSession(MasterClient.connect(directory, reconnect_s=0.0)) if is_served(directory) else None
 
 
 def connect_to_stop(pool: PoolHandle) -> PoolSession:

@@ -91,16 +91,16 @@ class TaskSource:
         """Indices of the tasks that this task waits for."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
 
-    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+    def future_files(self, place: int) -> tuple[AwaitedFile, ...]:
         """Intermediate files that other tasks leave for this one."""
-        return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
+        return self.listed.future_files(place) if self.listed is not None and self.launch.sandbox else ()
 
     def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
         outputs = check_outputs(task.outputs)
         if not self.launch.sandbox:
             return Executable(argv=task.argv, outputs=outputs)
         beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in listed.made else {}
-        inputs = {**beside, **self.read(_not_awaited(task, listed.awaited(place)))}
+        inputs = {**beside, **self.read(_not_awaited(task, listed.future_files(place)))}
         return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
 
     def program_of(self, task: Executable) -> str:
@@ -242,7 +242,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
         # Tasks that make files for each other share the working directory, unless a sandbox is requested.
         needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
         try:
-            read(_not_awaited(task, listed.awaited(place)))
+            read(_not_awaited(task, listed.future_files(place)))
         except BadInput as problem:
             raise _with_task(problem, listed, task) from problem
         check_outputs(task.outputs)
@@ -269,9 +269,9 @@ def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInpu
     return BadInput(f"{listed.path}, {shlex.join(task.argv)[:SHOWN_COMMAND]}: {problem}", meant or problem.hint)
 
 
-def _not_awaited(task: ListedTask, awaited: Iterable[AwaitedFile]) -> list[str]:
+def _not_awaited(task: ListedTask, future_files: Iterable[AwaitedFile]) -> list[str]:
     """Returns the inputs that exist here or that an earlier run left."""
-    coming = {file.name for file in awaited}
+    coming = {file.name for file in future_files}
     return [name for name in task.inputs if os.path.normpath(name) not in coming]
 
 
@@ -397,7 +397,7 @@ def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions,
             if kind not in specs:
                 specs[kind] = upload.spec(*executable_spec(kind, source.launch, wanted))
             payload, contents = executable_payload(task)
-            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
+            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.future_files(place))
             upload.add(specs[kind], payload, needs)
             if source.from_files:
                 register.note(place, TaskDescription(shlex.join(task.argv), values, label))

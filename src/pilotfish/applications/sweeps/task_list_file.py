@@ -62,9 +62,9 @@ class TaskFile:
         """Intermediate files: one task produces them, another needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
-    def awaited(self, place: int) -> tuple[AwaitedFile, ...]:
+    def future_files(self, place: int) -> tuple[AwaitedFile, ...]:
         """Returns the intermediate files that a task needs."""
-        return self.flow.awaited[place] if self.flow is not None else ()
+        return self.flow.future_files[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
         tasks = (task for _, task in _tasks_of(self.path))
@@ -180,7 +180,7 @@ class TaskFlow:
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
     """Intermediate files: one task produces them, another needs them."""
-    awaited: tuple[tuple[AwaitedFile, ...], ...]
+    future_files: tuple[tuple[AwaitedFile, ...], ...]
     """Files of other tasks that each task in that order needs."""
 
 
@@ -243,14 +243,14 @@ class DependencyBuilder:
             what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
             raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
         places = {index: place for place, index in enumerate(order)}
-        awaited: list[list[AwaitedFile]] = [[] for _ in order]
+        future_files: list[list[AwaitedFile]] = [[] for _ in order]
         for (index, name), maker in files.items():
-            awaited[places[index]].append(AwaitedFile(places[maker], name, name))
+            future_files[places[index]].append(AwaitedFile(places[maker], name, name))
         return TaskFlow(
             tuple(order),
             tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order),
             frozenset(name for _, name in files),
-            tuple(map(tuple, awaited)),
+            tuple(map(tuple, future_files)),
         )
 
     def _named(self, label: str, index: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
 from pilotfish.applications.future_files import make_future_file
-from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
+from pilotfish.applications.python_result import UNKNOWN_FAILURE, decode_failure, decode_value, missing_result_error
 from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _logger = logging.getLogger("concurrent.futures")
-_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 
 
 class TaskFuture(Future[Value]):
@@ -86,15 +85,15 @@ class TaskFuture(Future[Value]):
     def ended(self, item: EndedItem, payload: memoryview) -> None:
         """Sets the result that the master has recorded."""
         self._ended = item
-        gone = is_reference(payload)
+        is_missing = is_reference(payload)
         try:
-            if item.state == DONE and gone:
-                self.set_exception(result_gone())
+            if item.state == DONE and is_missing:
+                self.set_exception(missing_result_error())
                 return
             if item.state == DONE:
                 value, error = self._decode_value(payload)
             elif item.state == FAILED:
-                value, error = None, self._decode_failure(memoryview(b"") if gone else payload, item.failure or _UNKNOWN)
+                value, error = None, self._decode_failure(memoryview(b"") if is_missing else payload, item.failure or UNKNOWN_FAILURE)
             else:
                 self._end_cancelled(item.state)
                 return

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from pilotfish.applications.executable import decode_completed, decode_executable_failure
-from pilotfish.applications.python_result import decode_failure, decode_value, failed, result_gone
+from pilotfish.applications.python_result import UNKNOWN_FAILURE, decode_failure, decode_value, failure_error, missing_result_error
 from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
-from pilotfish.model.task import Failure, Usage
+from pilotfish.model.task import Usage
 from pilotfish.portable.payload_format import Buffer, PayloadFormatError, is_reference, unpack
 
 if TYPE_CHECKING:
     from pilotfish.applications.task_list import TaskList
-
-_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 
 
 class TaskDone(Struct, frozen=True):
@@ -89,19 +87,19 @@ def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> T
     """Decodes the result of a task of any kind. ``kept``: directory where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
-    failure = item.failure or _UNKNOWN
-    gone = is_reference(memoryview(payload))
+    failure = item.failure or UNKNOWN_FAILURE
+    is_missing = is_reference(memoryview(payload))
     try:
         if item.state == DONE:
-            if gone:
-                error = result_gone()
+            if is_missing:
+                error = missing_result_error()
             elif _is_executable(payload):
                 value = decode_completed(payload, kept)
             else:
                 value, error, _, _ = decode_value(payload)
         elif item.state != CANCELLED:
-            if gone or not len(payload):
-                error = failed(failure)
+            if is_missing or not len(payload):
+                error = failure_error(failure)
             elif _is_executable(payload):
                 error = decode_executable_failure(payload, failure, kept)
             else:

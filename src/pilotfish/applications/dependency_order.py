@@ -9,7 +9,7 @@ class DependencyCycle(Exception):
     """A dependency cycle. In ``places``, each entry depends on the one before it, and the first on the last."""
 
     def __init__(self, places: list[int]) -> None:
-        super().__init__(f"a circle of {len(places)}")
+        super().__init__(f"a cycle of {len(places)}")
         self.places = places
 
 
@@ -31,11 +31,11 @@ def in_order(parents: Sequence[Iterable[int]]) -> list[int]:
             if not missing[child]:
                 ready.append(child)
     if len(ready) < len(parents):
-        raise DependencyCycle(_circle(parents, missing))
+        raise DependencyCycle(_find_cycle(parents, missing))
     return ready
 
 
-def _circle(parents: Sequence[Iterable[int]], missing: Sequence[int]) -> list[int]:
+def _find_cycle(parents: Sequence[Iterable[int]], missing: Sequence[int]) -> list[int]:
     """Follows parents among the entries that never become ready, until one is met twice."""
     seen: dict[int, int] = {}
     walk: list[int] = []

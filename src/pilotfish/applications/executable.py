@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.input_files import Source, TravelFile, pack_files
+from pilotfish.applications.input_files import Source, StoredFile, pack_files
 from pilotfish.applications.python_call import current_directory
-from pilotfish.applications.python_result import failed, unpack_result
+from pilotfish.applications.python_result import failure_error, unpack_result
 from pilotfish.applications.safe_paths import check_name
 from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
@@ -36,7 +36,7 @@ class Completed(Struct, frozen=True):
     signal: int | None
     stdout: bytes
     stderr: bytes
-    files: dict[str, TravelFile]
+    files: dict[str, StoredFile]
     stdout_dropped: int = 0
     stderr_dropped: int = 0
 
@@ -57,7 +57,7 @@ class FutureFile(NamedTuple):
     name: str
 
 
-Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | TravelFile | FutureFile]
+Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | StoredFile | FutureFile]
 
 
 class ExecutableFailed(TaskFailed):
@@ -107,9 +107,9 @@ def _sandbox_name(path: str) -> str:
 
 def _named(source: object) -> tuple[str, Source | FutureFile]:
     """Returns the sandbox name of an input that was given without one."""
-    if isinstance(source, FutureFile) or (isinstance(source, TravelFile) and source.name):
+    if isinstance(source, FutureFile) or (isinstance(source, StoredFile) and source.name):
         return source.name, source
-    if isinstance(source, (TravelFile, bytes)):
+    if isinstance(source, (StoredFile, bytes)):
         what = "bytes have" if isinstance(source, bytes) else "this File has"
         raise BadInput(f"inputs: {what} no name", 'name it: inputs={"model.dat": …}')
     path = _path(source)
@@ -143,7 +143,7 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
         if name in found and found[name] != source:
             fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)
-        if not isinstance(source, (bytes, TravelFile)) and not os.path.exists(_path(source)):
+        if not isinstance(source, (bytes, StoredFile)) and not os.path.exists(_path(source)):
             raise BadInput(f"inputs: {os.fspath(source)!r} does not exist (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
         found[name] = source
     return found
@@ -183,7 +183,7 @@ def check_signal(value: int | str) -> int:
     return int(number)
 
 
-def program_beside(argv: Sequence[str]) -> dict[str, Source]:
+def program_as_input(argv: Sequence[str]) -> dict[str, Source]:
     """Returns the program as an input if it is an existing relative path; otherwise a sandbox would not have it."""
     program = argv[0]
     if "/" in program and not os.path.isabs(program) and os.path.isfile(program):
@@ -244,24 +244,24 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
     """Decodes the report of an executable. ``kept``: directory where the pool keeps large outputs."""
     meta, stdout, stderr, *contents = unpack_result(payload)
     try:
-        said = json.loads(bytes(meta))
+        report = json.loads(bytes(meta))
         inline = iter(contents)
-        files: dict[str, TravelFile] = {}
-        for name, mode, *rest in said["files"]:
+        files: dict[str, StoredFile] = {}
+        for name, mode, *rest in report["files"]:
             if rest:
                 path = kept / rest[0][:2] / rest[0] if kept is not None and DIGEST.match(rest[0]) else None
-                files[str(name)] = TravelFile(None, int(mode), rest[0], int(rest[1]), path, str(name))
+                files[str(name)] = StoredFile(None, int(mode), rest[0], int(rest[1]), path, str(name))
             else:
                 content = bytes(next(inline))
-                files[str(name)] = TravelFile(content, int(mode), size=len(content), name=str(name))
+                files[str(name)] = StoredFile(content, int(mode), size=len(content), name=str(name))
         return Completed(
-            exit=said["exit"],
-            signal=said["signal"],
+            exit=report["exit"],
+            signal=report["signal"],
             stdout=bytes(stdout),
             stderr=bytes(stderr),
             files=files,
-            stdout_dropped=int(said.get("stdout_dropped", 0)),
-            stderr_dropped=int(said.get("stderr_dropped", 0)),
+            stdout_dropped=int(report.get("stdout_dropped", 0)),
+            stderr_dropped=int(report.get("stderr_dropped", 0)),
         )
     except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise DamagedPayload(f"the report of an executable cannot be read: {error!r}") from error
@@ -269,7 +269,7 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
 
 def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
     """Returns the error for a failed executable, with the last lines of its stderr."""
-    plain = failed(failure)
+    plain = failure_error(failure)
     completed: Completed | None = None
     if len(payload):
         try:

@@ -36,7 +36,7 @@ class TaskKeywords(TypedDict, total=False):
 TASK_KEYWORDS = tuple(TaskKeywords.__annotations__)
 EXECUTABLE_ONLY = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
 """Options of executables only."""
-MOST_COUNT = 1_000_000
+MAX_COUNT = 1_000_000
 
 
 class TaskOptions(Struct, frozen=True):
@@ -77,8 +77,8 @@ def _whole(keywords: Mapping[str, Any], field: str, default: int, least: int | N
     value = keywords.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         raise BadInput(f"{field}: {value!r} is not a whole number" + ("" if least is None else f" from {least} on"), f"write {field}=1")
-    if abs(value) > MOST_COUNT:
-        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MOST_COUNT}")
+    if abs(value) > MAX_COUNT:
+        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MAX_COUNT}")
     return value
 
 

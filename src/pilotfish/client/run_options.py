@@ -40,7 +40,7 @@ class RunKeywords(TypedDict, total=False):
     speculate: bool | None
 
 
-LATEST_S = 100 * 366 * 86400.0
+MAX_DEADLINE_S = 100 * 366 * 86400.0
 
 
 def read_deadline(value: Deadline, field: str, now: float) -> float:
@@ -50,24 +50,24 @@ def read_deadline(value: Deadline, field: str, now: float) -> float:
         today = datetime.fromtimestamp(now).replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
         return (today if today.timestamp() > now else today + timedelta(days=1)).timestamp()
     if isinstance(text, datetime) or (isinstance(text, str) and _DATE.fullmatch(text)):
-        return _future(text, field, now)
+        return _read_date(text, field, now)
     try:
         seconds = parse_seconds(text, field)
     except BadInput as problem:
         raise BadInput(f"{field}: {value!r} is no time and no duration", DEADLINE_FIX) from problem
-    if not 0 < seconds < LATEST_S:
+    if not 0 < seconds < MAX_DEADLINE_S:
         raise BadInput(f"{field}: {value!r} from now is {'over' if seconds <= 0 else 'too far away'}", DEADLINE_FIX)
     return now + seconds
 
 
-def _future(value: str | datetime, field: str, now: float) -> float:
+def _read_date(value: str | datetime, field: str, now: float) -> float:
     try:
-        moment = (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
+        seconds = (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
     except (ValueError, OverflowError, OSError) as problem:
         raise BadInput(f"{field}: {value!r} is no date and time", DEADLINE_FIX) from problem
-    if moment <= now:
-        raise BadInput(f"{field}: {value} was {show_seconds(now - moment)} ago", DEADLINE_FIX)
-    return moment
+    if seconds <= now:
+        raise BadInput(f"{field}: {value} was {show_seconds(now - seconds)} ago", DEADLINE_FIX)
+    return seconds
 
 
 def read_share(text: str, field: str) -> tuple[str, float]:
@@ -177,8 +177,8 @@ class RunRequest:
         keywords: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
             keywords["name"] = os.path.basename(self.command[0])
-        given = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
-        keywords |= {name: value for name, value in given.items() if value is not None}
+        resources = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
+        keywords |= {name: value for name, value in resources.items() if value is not None}
         if self.requirement is not None:
             keywords["requirement"] = read_expression("--require", self.requirement)
         if self.rank is not None:
@@ -218,9 +218,9 @@ def _read_resource(text: str) -> tuple[str, float]:
 # --- --require and --rank -------------------------------------------------------------------------------------------------------------
 
 EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
-EVERYWHERE = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
+COMMON_PROPERTIES = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
 """Properties that all workers have."""
-OF_THE_PAIR = ("held", "wanted")
+RANK_ONLY = ("held", "wanted")
 """Properties for ranks only: bytes of a task's inputs that the worker has, and bytes of all its inputs."""
 
 
@@ -236,8 +236,8 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
     if not (wanted.requirement or wanted.rank):
         return
     here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
-    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, OF_THE_PAIR)):
-        known = dict.fromkeys((*EVERYWHERE, *more, *(name for properties in here for name in properties)))
+    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, RANK_ONLY)):
+        known = dict.fromkeys((*COMMON_PROPERTIES, *more, *(name for properties in here for name in properties)))
         for name in parse(text).names if text else ():
             quoted = f'A text stands in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
             if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
@@ -246,7 +246,7 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
 
 def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
     """Returns a warning or nothing. While there are no workers, only a likely mistake is worth a warning."""
-    if name in OF_THE_PAIR:
+    if name in RANK_ONLY:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:
         return ""

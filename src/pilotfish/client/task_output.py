@@ -70,10 +70,10 @@ def last_line(data: bytes) -> str:
 def _traceback(meta: bytes) -> str:
     """Returns the traceback of a Python call, if it raised."""
     try:
-        said = json.loads(meta) if meta else {}
+        report = json.loads(meta) if meta else {}
     except ValueError:
         return ""
-    return str(said.get("traceback") or "")
+    return str(report.get("traceback") or "")
 
 
 def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:

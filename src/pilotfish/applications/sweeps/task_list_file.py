@@ -58,7 +58,7 @@ class TaskFile:
         return self.count
 
     @property
-    def made(self) -> frozenset[str]:
+    def intermediate_files(self) -> frozenset[str]:
         """Intermediate files: one task produces them, another needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
@@ -237,11 +237,11 @@ class DependencyBuilder:
     def _ordered(self, parents: list[dict[int, None]], files: dict[tuple[int, str], int]) -> TaskFlow:
         try:
             order = in_order(parents)
-        except DependencyCycle as circle:
-            lines = [self._lines[place] for place in circle.places]
+        except DependencyCycle as cycle:
+            lines = [self._lines[place] for place in cycle.places]
             shown = ", ".join(map(str, lines[:SHOWN])) + (", ..." if len(lines) > SHOWN else "")
             what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
-            raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
+            raise BadInput(f"{self.path}: {what}", "Break the cycle: see their after=, in= and out=.") from None
         places = {index: place for place, index in enumerate(order)}
         future_files: list[list[AwaitedFile]] = [[] for _ in order]
         for (index, name), maker in files.items():

@@ -76,57 +76,57 @@ class BalanceReport:
     @property
     def seconds(self) -> float:
         """What all iterations took."""
-        return sum(one.seconds for one in self.iterations)
+        return sum(iteration.seconds for iteration in self.iterations)
 
     @property
     def theta(self) -> float:
         """T unbalanced / T balanced: measured if there were iterations with equal chunks, else against what these would take by the
         speeds that were measured."""
-        usual = self._usual()
-        equal = [one.seconds for one in self.iterations if not one.balanced]
-        if equal and usual:
+        measured = self._measured()
+        equal = [iteration.seconds for iteration in self.iterations if not iteration.balanced]
+        if equal and measured:
             # The first iteration includes the start-up of the workers.
-            return statistics.median(equal[1:] or equal) / statistics.median(one.seconds for one in usual)
-        return statistics.median(one.theta for one in usual) if usual else 1.0
+            return statistics.median(equal[1:] or equal) / statistics.median(iteration.seconds for iteration in measured)
+        return statistics.median(iteration.theta for iteration in measured) if measured else 1.0
 
     @property
     def expected_theta(self) -> float | None:
         """T unbalanced / T balanced as planned; None if nothing was measured before the end."""
-        known = [theta for one in self._usual() if (theta := one.expected_theta) is not None]
+        known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
     @property
     def phi(self) -> float:
         """How unlike the workers were in the end."""
-        usual = self._usual()
-        return usual[-1].phi if usual else 0.0
+        measured = self._measured()
+        return measured[-1].phi if measured else 0.0
 
     @property
     def ratio(self) -> float:
         """f_c, as it was in the end."""
-        usual = self._usual()
-        return usual[-1].ratio if usual else 0.0
+        measured = self._measured()
+        return measured[-1].ratio if measured else 0.0
 
-    def _usual(self) -> list[Iteration]:
+    def _measured(self) -> list[Iteration]:
         """Returns the iterations that were balanced by measurements, or else all balanced ones."""
-        balanced = [one for one in self.iterations if one.balanced and one.shares]
-        return [one for one in balanced if one.planned_s is not None] or balanced
+        balanced = [iteration for iteration in self.iterations if iteration.balanced and iteration.shares]
+        return [iteration for iteration in balanced if iteration.planned_s is not None] or balanced
 
     def __str__(self) -> str:
-        if not self.iterations or not any(one.shares for one in self.iterations):
+        if not self.iterations or not any(iteration.shares for iteration in self.iterations):
             return "nothing was done: there were no units of work"
         head = ["iteration", "seconds", "planned", "theta", "Phi", "f_c", "workers", "units each"]
-        rows = [head, *(_row(number, one) for number, one in enumerate(self.iterations, 1))]
-        last = next(one for one in reversed(self.iterations) if one.shares)
+        rows = [head, *(_row(number, iteration) for number, iteration in enumerate(self.iterations, 1))]
+        last = next(iteration for iteration in reversed(self.iterations) if iteration.shares)
         workers = [["worker", "units", "compute s", "transfer s"]]
-        workers += [[name, f"{one.units:,}", f"{one.compute_s:.3g}", f"{one.transfer_s:.3g}"] for name, one in last.shares.items()]
+        workers += [[name, f"{share.units:,}", f"{share.compute_s:.3g}", f"{share.transfer_s:.3g}"] for name, share in last.shares.items()]
         workers += [[name, "0", "", "left out"] for name in last.left_out]
-        notes = [f"iteration {number}: {note}" for number, one in enumerate(self.iterations, 1) for note in one.notes]
-        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, "", *self._in_words()])
+        notes = [f"iteration {number}: {note}" for number, iteration in enumerate(self.iterations, 1) for note in iteration.notes]
+        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, "", *self._summary()])
 
-    def _in_words(self) -> list[str]:
+    def _summary(self) -> list[str]:
         gain = f"theta {self.theta:.2f}: with equal chunks it would take {self.theta:.2f} times as long"
-        if all(one.is_even for one in self._usual()):
+        if all(iteration.is_even for iteration in self._measured()):
             gain = "all workers had equal chunks: there was nothing to gain"
         return [
             gain,
@@ -136,13 +136,13 @@ class BalanceReport:
         ]
 
 
-def _row(number: int, one: Iteration) -> list[str]:
-    sizes = [share.units for share in one.shares.values()]
-    used = f"{len(sizes)} of {len(sizes) + len(one.left_out)}"
-    chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if one.balanced else "equal"
-    planned = "" if one.planned_s is None else f"{one.planned_s:.3g}"
-    theta = "" if one.planned_s is None or one.is_even else f"{one.theta:.2f}"
-    return [str(number), f"{one.seconds:.3g}", planned, theta, f"{one.phi:.2f}", f"{one.ratio:.3g}", used, chunks]
+def _row(number: int, iteration: Iteration) -> list[str]:
+    sizes = [share.units for share in iteration.shares.values()]
+    used = f"{len(sizes)} of {len(sizes) + len(iteration.left_out)}"
+    chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if iteration.balanced else "equal"
+    planned = "" if iteration.planned_s is None else f"{iteration.planned_s:.3g}"
+    theta = "" if iteration.planned_s is None or iteration.is_even else f"{iteration.theta:.2f}"
+    return [str(number), f"{iteration.seconds:.3g}", planned, theta, f"{iteration.phi:.2f}", f"{iteration.ratio:.3g}", used, chunks]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

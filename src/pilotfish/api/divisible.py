@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
-from pilotfish.api.divisible_chunks import Chunk, ChunkWorkers, in_order
+from pilotfish.api.divisible_chunks import Chunk, ChunkWorkers, consecutive_chunks
 from pilotfish.api.run import Run
 from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, check_known, read_task_options
 from pilotfish.errors import BadInput
@@ -29,15 +29,15 @@ from pilotfish.policies.load_balancing import (
     whole,
 )
 
-JOINING_S = 5.0
+JOIN_TIMEOUT_S = 5.0
 """Seconds to wait for the workers of a pool that was just started."""
-CHUNKS_FOR_NOBODY = 8
+CHUNKS_WITHOUT_WORKERS = 8
 """Number of equal chunks, and so of requested workers, if there is no worker yet."""
 PROBE = 0.05
 """Fraction of a load for ``divide`` that is used to measure the workers."""
-SPREAD = 1.15
+MAX_IMBALANCE = 1.15
 """Maximum ratio of the slowest worker's time to the mean; above it the sizes are not right yet."""
-MOST_ROUNDS = 6
+MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
 """Default number of iterations with equal chunks: two, because the first includes the start-up of the workers."""
 
@@ -75,13 +75,13 @@ def divide(
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
-    for number in range(1, MOST_ROUNDS + 1):
+    for number in range(1, MAX_ROUNDS + 1):
         units = balancer.left
         if number == 1:
-            units = min(units, max(1, len(balancer.seats), round(PROBE * units)))
-        elif number < MOST_ROUNDS and not balancer.is_even:
+            units = min(units, max(1, len(balancer.slots), round(PROBE * units)))
+        elif number < MAX_ROUNDS and not balancer.is_even:
             units = -(-units // 2)
-        results += balancer.go(units, f"round {number}", lambda piece: (piece,))
+        results += balancer.run_round(units, f"round {number}", lambda piece: (piece,))
         if not balancer.left:
             break
     balancer.report.value = results if combine is None else combine(results)
@@ -105,8 +105,8 @@ def iterate(
     report = balancer.report
     report.value = state
     for number in range(iterations):
-        balancer.begin_again()
-        results = balancer.go(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
+        balancer.restart()
+        results = balancer.run_round(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
         try:
             report.value = results if update is None else update(report.value, results)
         except StopIteration as end:
@@ -129,12 +129,12 @@ class _Balancer:
                 raise BadInput(f"{name}: {given!r} is not a function", "write a function's name, without calling it")
         self.load, self._cut = _read_load(load, options.get("cut"))
         self._baseline = _read_baseline(options.get("baseline", False))
-        self._given, self._search = _read_ratio(options.get("ratio"))
+        self._fixed_ratio, self._search = _read_ratio(options.get("ratio"))
         task_options = {key: value for key, value in options.items() if key in TASK_KEYWORDS}
-        self._crew = ChunkWorkers(run, function, read_task_options(task_options), options.get("progress", True))
+        self._workers = ChunkWorkers(run, function, read_task_options(task_options), options.get("progress", True))
         self._estimates = CapacityEstimates()
         self._done = 0
-        self._seats: list[str] | None = None
+        self._slots: list[str] | None = None
         self._notes: list[str] = []
         self.report = BalanceReport()
 
@@ -143,106 +143,106 @@ class _Balancer:
         return self.load - self._done
 
     @property
-    def seats(self) -> list[str]:
+    def slots(self) -> list[str]:
         """Workers for chunks in this round; each is listed once per chunk that it can run at the same time."""
-        if self._seats is None:
-            self._seats = self._crew.wait_for_seats(0.0 if self.report.iterations else JOINING_S) if self.load else []
-            for worker, benchmark in self._crew.benchmarks.items():
+        if self._slots is None:
+            self._slots = self._workers.wait_for_slots(0.0 if self.report.iterations else JOIN_TIMEOUT_S) if self.load else []
+            for worker, benchmark in self._workers.benchmarks.items():
                 self._estimates.expect(worker, benchmark)
-        return self._seats
+        return self._slots
 
     @property
     def is_even(self) -> bool:
         """Whether all workers took about equally long in the last round, which was planned from measurements."""
         last = self.report.iterations[-1]
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
-        return last.planned_s is not None and max(times) <= SPREAD * sum(times) / len(times)
+        return last.planned_s is not None and max(times) <= MAX_IMBALANCE * sum(times) / len(times)
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         self._done = 0
 
     # --- one round --------------------------------------------------------------------------------------------------------------------
 
-    def go(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
+    def run_round(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
         """Executes the next units; returns the results in order."""
         if not units:
             self.report.iterations.append(Iteration(0.0, {}, (), 0.0, 0.0, 0.0))
             return []
-        seats = self.seats
+        slots = self.slots
         self._notes = []
         balanced = len(self.report.iterations) >= self._baseline
-        workers = [self._estimates.capacity(seat) for seat in seats]
+        workers = [self._estimates.capacity(slot) for slot in slots]
         application = self._application()
         chunks, planned_s = self._chunks(units, workers, application, balanced)
         begun = time.monotonic()
-        self._crew.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._recut)
+        self._workers.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._divide_late_chunk)
         seconds = time.monotonic() - begun
         self._done += units
-        done = [part for chunk in chunks for part in chunk.that_count]
-        self._learn(done, set(seats))
-        self._tell(done, seats, seconds, planned_s, balanced)
+        done = [part for chunk in chunks for part in chunk.counted]
+        self._update_estimates(done, set(slots))
+        self._record(done, slots, seconds, planned_s, balanced)
         if self._search is not None and balanced and planned_s is not None:
             self._search.tell(seconds / units)
-        self._seats = None
+        self._slots = None
         return [part.value for part in done]
 
     def _application(self) -> LoadModel:
         measured = self._estimates.application()
-        ratio = self._search.ratio if self._search is not None else self._given
+        ratio = self._search.ratio if self._search is not None else self._fixed_ratio
         return measured if ratio is None else LoadModel(ratio, measured.chunk_bytes)
 
     def _chunks(
         self, units: int, workers: Sequence[WorkerCapacity], application: LoadModel, balanced: bool
     ) -> tuple[list[Chunk], float | None]:
         if not workers:
-            sizes = equal(units, CHUNKS_FOR_NOBODY)
-            return in_order(sizes, [""] * len(sizes), self._done), None
+            sizes = equal(units, CHUNKS_WITHOUT_WORKERS)
+            return consecutive_chunks(sizes, [""] * len(sizes), self._done), None
         names = [worker.name for worker in workers]
         if not balanced:
-            return in_order(equal(units, len(names)), names, self._done), None
+            return consecutive_chunks(equal(units, len(names)), names, self._done), None
         sizes = whole(plan(workers, application, units), workers, application, units)
         known = all(self._estimates.knows(worker.name) for worker in workers)
-        return in_order(sizes, names, self._done), time_of(sizes, workers, application) if known else None
+        return consecutive_chunks(sizes, names, self._done), time_of(sizes, workers, application) if known else None
 
-    def _recut(self, late: Chunk, idle: list[str]) -> None:
+    def _divide_late_chunk(self, late_chunk: Chunk, idle: list[str]) -> None:
         """Divides a late chunk among idle workers."""
         if not idle:
             return
         workers = [self._estimates.capacity(worker) for worker in idle]
         application = self._application()
-        sizes = whole(plan(workers, application, late.units), workers, application, late.units)
-        late.instead = in_order(sizes, idle, late.start)
-        for chunk in late.instead:
-            chunk.avoid = late.avoid
-        elapsed_s = time.monotonic() - late.sent_at
-        self._estimates.held_up(late.avoid, late.units, elapsed_s)
-        where = f"units {late.start:,} to {late.stop - 1:,} at worker {late.avoid}"
-        self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late.instead)} idle ones as well")
+        sizes = whole(plan(workers, application, late_chunk.units), workers, application, late_chunk.units)
+        late_chunk.replacements = consecutive_chunks(sizes, idle, late_chunk.start)
+        for chunk in late_chunk.replacements:
+            chunk.avoid = late_chunk.avoid
+        elapsed_s = time.monotonic() - late_chunk.sent_at
+        self._estimates.held_up(late_chunk.avoid, late_chunk.units, elapsed_s)
+        where = f"units {late_chunk.start:,} to {late_chunk.stop - 1:,} at worker {late_chunk.avoid}"
+        self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late_chunk.replacements)} idle ones as well")
 
     # --- afterwards -------------------------------------------------------------------------------------------------------------------
 
-    def _learn(self, done: Sequence[Chunk], seats: set[str]) -> None:
+    def _update_estimates(self, done: Sequence[Chunk], slots: set[str]) -> None:
         measured = [
             ChunkMeasurement(chunk.worker, chunk.units, chunk.compute_s, max(0.0, chunk.total_s - chunk.compute_s), chunk.moved_bytes)
             for chunk in done
         ]
         self._estimates.observe(measured)
-        self._estimates.forgive(sorted(seats - {chunk.worker for chunk in done}))
+        self._estimates.forgive(sorted(slots - {chunk.worker for chunk in done}))
 
-    def _tell(self, done: Sequence[Chunk], seats: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
+    def _record(self, done: Sequence[Chunk], slots: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
         shares: dict[str, WorkerShare] = {}
         for chunk in done:
             before = shares.get(chunk.worker, WorkerShare(0, 0.0, 0.0))
             transfer_s = max(before.transfer_s, chunk.total_s - chunk.compute_s, 0.0)
             shares[chunk.worker] = WorkerShare(before.units + chunk.units, max(before.compute_s, chunk.compute_s), transfer_s)
-        workers = [self._estimates.capacity(seat) for seat in seats or list(shares)]
+        workers = [self._estimates.capacity(slot) for slot in slots or list(shares)]
         application = self._application()
         units = sum(share.units for share in shares.values())
         self.report.iterations.append(
             Iteration(
                 seconds,
                 shares,
-                tuple(worker for worker in dict.fromkeys(seats) if worker not in shares),
+                tuple(worker for worker in dict.fromkeys(slots) if worker not in shares),
                 time_of(equal(units, len(workers)), workers, application),
                 heterogeneity(capacities(workers)),
                 application.ratio,

@@ -55,7 +55,7 @@ class TaskFuture(Future[Value]):
     def cancel(self) -> bool:
         if not super().cancel():
             return False
-        self._session.cancelled_here(self)
+        self._session.report_cancelled(self)
         return True
 
     def add_done_callback(self, fn: Callable[[Future[Value]], object]) -> None:

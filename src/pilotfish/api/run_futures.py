@@ -35,11 +35,11 @@ _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """Futures of one run. A pool with ``private_workers`` belongs to the run and ends with it."""
+    """Futures of one run. A pool with ``private_cores`` belongs to the run and ends with it."""
 
-    def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
+    def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_cores: int = 0, echo: bool = False) -> None:
         self._pool = pool
-        self._private_workers = private_workers
+        self._private_cores = private_cores
         self._echo = echo
         self._owner = os.getpid()
         self._futures: dict[int, TaskFuture[Any]] = {}
@@ -48,7 +48,7 @@ class RunFutures:
         self._ending = False
         self._end_lock = threading.Lock()
         self._finished = threading.Event()
-        self.left_behind: list[str] = []
+        self.leftovers: list[str] = []
         self.failure: PilotfishError | None = None
         self.session = PoolSession.open(pool)
         self.client = self.session.client
@@ -92,7 +92,7 @@ class RunFutures:
             self._register.flush_if_due()
         return future
 
-    def cancelled_here(self, future: TaskFuture[Any]) -> None:
+    def report_cancelled(self, future: TaskFuture[Any]) -> None:
         """Reports a cancelled future to its waiters and to the master, once."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()
@@ -106,7 +106,7 @@ class RunFutures:
     def cancel_pending(self) -> None:
         """Cancels all futures that are not known to run, except the oldest ones: workers may have started these already."""
         cancelled = []
-        for future in list(self._futures.values())[self._private_workers :]:
+        for future in list(self._futures.values())[self._private_cores :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
                 future.set_running_or_notify_cancel()
                 cancelled.append(future.index)
@@ -114,9 +114,9 @@ class RunFutures:
             self.cancel_tasks(cancelled)
             self._end_if_drained()
 
-    def why(self, **subject: Any) -> str:
-        said = self.session.ask("why", **subject)
-        lines = [said["sentence"], *(reason["text"] for reason in said.get("reasons", ()))]
+    def why(self, **target: Any) -> str:
+        answer = self.session.ask("why", **target)
+        lines = [answer["sentence"], *(reason["text"] for reason in answer.get("reasons", ()))]
         return "\n".join(lines)
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
@@ -157,9 +157,9 @@ class RunFutures:
     def finished(self, counts: dict[str, int]) -> None:
         self._finished.set()
         if self._draining:
-            self._part()
+            self._disconnect()
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         """Disconnects from a shared pool after the run has finished."""
         if self._first_to_end():
             if self._forget_when_done:
@@ -187,10 +187,10 @@ class RunFutures:
         self._forget_when_done = forget
         self._draining = True
         self._register.flush()
-        if self._private_workers:
+        if self._private_cores:
             self._end_if_drained()
         elif self._finished.is_set():
-            self._part()  # the run was cancelled before it was closed
+            self._disconnect()  # the run was cancelled before it was closed
         elif self.client.failure is None:
             try:
                 self.upload.close()
@@ -208,7 +208,7 @@ class RunFutures:
 
     def _end_if_drained(self) -> None:
         # A shared pool continues; there the session ends when the master reports the end of the run.
-        if self._draining and self._private_workers and not self._futures:
+        if self._draining and self._private_cores and not self._futures:
             self._stop_pool()
 
     def _stop_pool(self) -> None:
@@ -229,23 +229,23 @@ class RunFutures:
             self.client.join()
 
     def _at_end(self) -> None:
-        if self._private_workers:
-            self.left_behind = self._pool.wait_until_stopped()
+        if self._private_cores:
+            self.leftovers = self._pool.wait_until_stopped()
 
 
-_interpreter_ends = threading.Event()
+_interpreter_exits = threading.Event()
 
 
-def interpreter_ends() -> bool:
+def interpreter_exits() -> bool:
     """Whether the interpreter is shutting down, so that nothing can be started."""
-    return _interpreter_ends.is_set()
+    return _interpreter_exits.is_set()
 
 
 def _finish_all() -> None:
     """Ends all sessions at interpreter exit: private pools after their last task; runs in shared pools continue."""
-    _interpreter_ends.set()
+    _interpreter_exits.set()
     for session in list(_sessions):
-        if session._private_workers:
+        if session._private_cores:
             session.finish()
             session.wait()
         else:

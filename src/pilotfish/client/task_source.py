@@ -241,7 +241,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
     needs_sandbox, seen = bool(request.inputs or request.outputs or request.keep), set()
     for place, task in enumerate(listed):
         # Tasks that make files for each other share the working directory, unless a sandbox is requested.
-        needs_sandbox |= bool(task.inputs or task.outputs) and not intermediate_files or any(map(is_past_output, task.inputs))
+        needs_sandbox |= (bool(task.inputs or task.outputs) and not intermediate_files) or any(map(is_past_output, task.inputs))
         try:
             read(_existing_inputs(task, listed.future_files(place)))
         except BadInput as problem:

@@ -41,7 +41,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(divisible, "JOINING_S", 0.0)
+    monkeypatch.setattr(divisible, "JOIN_TIMEOUT_S", 0.0)
     made = Stage(tmp_path / "pool")
     yield made
     if made.pool.master._thread.is_alive():
@@ -179,12 +179,12 @@ def test_with_no_worker_yet_equal_chunks_wait_for_whoever_comes(stage: Stage) ->
     stage.run = Run(pool=stage.pool)
     report = iterate(stage.run, add, 80, 1, 0, lambda state, results: sum(results))
     assert report.value == sum(range(80))
-    assert stage.ranks() == [""] * divisible.CHUNKS_FOR_NOBODY
+    assert stage.ranks() == [""] * divisible.CHUNKS_WITHOUT_WORKERS
     assert report.iterations[0].balanced, "nobody asked for a baseline"
 
 
 def test_who_waits_for_a_worker_is_told_why(stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.api.divisible_chunks.WORD_S", 0.0)
+    monkeypatch.setattr("pilotfish.api.divisible_chunks.EXPLAIN_AFTER_S", 0.0)
     master = stage.pool.master
     stage.rows = []
 

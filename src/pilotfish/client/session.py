@@ -200,6 +200,10 @@ def connect_read_only(pool: str) -> PoolSession:
     return PoolSession.open(ensure_pool(pool, read_only=True))
 
 
+look = connect_read_only
+"""Former name, which plug-ins may import."""
+
+
 def connect_if_served(pool: str) -> PoolSession | None:
     """Opens a session if a master runs; otherwise returns None. The session ends with that master."""
     if _connector is not None:

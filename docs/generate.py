@@ -422,9 +422,10 @@ def _signature(function: Callable[..., object], first: int = 1) -> str:
 def _members(cls: type) -> list[str]:
     lines = []
     texts = _attribute_texts(cls)
-    names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *vars(cls)])]
+    members = {**vars(cls), **vars(Submitter)} if cls is Run else vars(cls)
+    names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *members])]
     for name in names:
-        member, key = vars(cls).get(name), f"{cls.__name__}.{name}"
+        member, key = members.get(name), f"{cls.__name__}.{name}"
         if name.startswith("_") or (key in MEMBERS and not MEMBERS[key]):
             continue
         text = MEMBERS.get(key) or texts.get(name) or _prose(getattr(member, "__doc__", "") or "" if _has_own_text(member) else "")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
+from pilotfish.applications.executable import Completed, FutureFile, decode_ending
 from pilotfish.applications.future_files import make_future_file
-from pilotfish.applications.python_result import UNKNOWN_FAILURE, decode_failure, decode_value, missing_result_error
-from pilotfish.errors import DamagedPayload
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
-from pilotfish.model.task import Failure, Usage
-from pilotfish.portable.payload_format import is_reference
+from pilotfish.model.task import Usage
 
 if TYPE_CHECKING:
     from pilotfish.api.run_futures import RunFutures
@@ -32,6 +29,7 @@ class TaskFuture(Future[Value]):
     stdout: bytes = b""
     stderr: bytes = b""
     _ended: EndedItem | None = None
+    _is_executable = False
 
     def __init__(self, session: RunFutures) -> None:
         super().__init__()
@@ -85,18 +83,15 @@ class TaskFuture(Future[Value]):
     def ended(self, item: EndedItem, payload: memoryview) -> None:
         """Sets the result that the master has recorded."""
         self._ended = item
-        is_missing = is_reference(payload)
         try:
-            if item.state == DONE and is_missing:
-                self.set_exception(missing_result_error())
-                return
-            if item.state == DONE:
-                value, error = self._decode_value(payload)
-            elif item.state == FAILED:
-                value, error = None, self._decode_failure(memoryview(b"") if is_missing else payload, item.failure or UNKNOWN_FAILURE)
-            else:
+            if item.state not in (DONE, FAILED):
                 self._end_cancelled(item.state)
                 return
+            value, error, stdout, stderr = decode_ending(item, payload, self._is_executable, self._session.client.contents)
+            if stdout or stderr:
+                self.stdout, self.stderr = stdout, stderr
+                if not self._is_executable:
+                    self._session.show_output(stdout, stderr)
             if error is None:
                 self.set_result(value)
             else:
@@ -113,45 +108,14 @@ class TaskFuture(Future[Value]):
         else:
             self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
 
-    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
-        outcome = decode_value(payload)
-        if outcome.stdout or outcome.stderr:
-            self._keep_output(outcome.stdout, outcome.stderr)
-        return outcome.value, outcome.error
-
-    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
-        outcome = decode_failure(payload, failure)
-        if outcome.stdout or outcome.stderr:
-            self._keep_output(outcome.stdout, outcome.stderr)
-        assert outcome.error is not None
-        return outcome.error
-
-    def _keep_output(self, stdout: bytes, stderr: bytes) -> None:
-        self.stdout, self.stderr = stdout, stderr
-        self._session.show_output(stdout, stderr)
-
 
 class ExecutableFuture(TaskFuture[Completed]):
     """The future of an executable: its result is a Completed."""
 
+    _is_executable = True
     keep: tuple[str, ...] = ()
     """Names and patterns of the files that it keeps for others: ``file`` promises these."""
 
     def file(self, name: str) -> FutureFile:
         """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
         return make_future_file(self, name, self.keep, self.task_id)
-
-    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
-        try:
-            completed = decode_completed(payload, self._session.client.contents)
-        except (DamagedPayload, ValueError) as error:
-            return None, error
-        self.stdout, self.stderr = completed.stdout, completed.stderr
-        return completed, None
-
-    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
-        error = decode_executable_failure(payload, failure, self._session.client.contents)
-        completed = getattr(error, "completed", None)
-        if completed is not None:
-            self.stdout, self.stderr = completed.stdout, completed.stderr
-        return error

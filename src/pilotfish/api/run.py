@@ -59,11 +59,11 @@ class Submitter:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order."""
+        """Returns the results of ``fn`` in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
         return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
 
-class Run:
+class Run(Submitter):
     """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
 
     The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
@@ -93,11 +93,10 @@ class Run:
             sites=selection.names,
             **read_run_keywords(run_options, time.time()),
         )
-        self._session = RunFutures(place, options, uid)
-        selection.use(self._session.session.ask)
-        self._calls = CallEncoder(self._session.register)
+        session = RunFutures(place, options, uid)
+        selection.use(session.session.ask)
+        super().__init__(session, CallEncoder(session.register))
         self._executables = ExecutableEncoder(self._session.register)
-        self._plain = Submitter(self._session, self._calls)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
         """What all executables of the run share: ``run.defaults.inputs = ["model.dat"]``."""
@@ -114,21 +113,6 @@ class Run:
         return f"<pilotfish.Run {self.id}: {self._session.unfinished} unfinished>"
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
-
-    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """A Python call as a task."""
-        return self._plain.submit(fn, *args, **kwargs)
-
-    def map(
-        self,
-        fn: Callable[..., Value],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
-        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
 
     def options(
         self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **task_options: Unpack[TaskKeywords]

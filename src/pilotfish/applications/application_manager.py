@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from pilotfish.applications.executable import decode_completed, decode_executable_failure
-from pilotfish.applications.python_result import UNKNOWN_FAILURE, decode_failure, decode_value, failure_error, missing_result_error
-from pilotfish.errors import DamagedPayload
+from pilotfish.applications.executable import decode_ending
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
+from pilotfish.model.states import CANCELLED, TASK_STATES
 from pilotfish.model.task import Usage
-from pilotfish.portable.payload_format import Buffer, PayloadFormatError, is_reference, unpack
+from pilotfish.portable.payload_format import Buffer, PayloadFormatError, unpack
 
 if TYPE_CHECKING:
     from pilotfish.applications.task_list import TaskList
@@ -87,23 +85,6 @@ def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> T
     """Decodes the result of a task of any kind. ``kept``: directory where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
-    failure = item.failure or UNKNOWN_FAILURE
-    is_missing = is_reference(memoryview(payload))
-    try:
-        if item.state == DONE:
-            if is_missing:
-                error = missing_result_error()
-            elif _is_executable(payload):
-                value = decode_completed(payload, kept)
-            else:
-                value, error, _, _ = decode_value(payload)
-        elif item.state != CANCELLED:
-            if is_missing or not len(payload):
-                error = failure_error(failure)
-            elif _is_executable(payload):
-                error = decode_executable_failure(payload, failure, kept)
-            else:
-                error = decode_failure(payload, failure).error
-    except (DamagedPayload, ValueError) as damage:
-        error = damage
+    if item.state != CANCELLED:
+        value, error, _, _ = decode_ending(item, payload, _is_executable(payload), kept)
     return TaskDone(item.index, TASK_STATES[item.state], value, error, Usage(item.wall_us, item.cpu_us, item.rss_kib))

@@ -16,14 +16,24 @@ from msgspec import Struct
 
 from pilotfish.applications.input_files import Source, StoredFile, pack_files
 from pilotfish.applications.python_call import current_directory
-from pilotfish.applications.python_result import failure_error, unpack_result
+from pilotfish.applications.python_result import (
+    UNKNOWN_FAILURE,
+    CallOutcome,
+    decode_failure,
+    decode_value,
+    failure_error,
+    missing_result_error,
+    unpack_result,
+)
 from pilotfish.applications.safe_paths import check_name
 from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
 from pilotfish.model.contents import DIGEST, Content
+from pilotfish.model.messages import EndedItem
 from pilotfish.model.quantities import show_bytes
+from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, TaskSpec
-from pilotfish.portable.payload_format import Buffer, pack
+from pilotfish.portable.payload_format import Buffer, is_reference, pack
 from pilotfish.portable.wire.frames import MAX_BODY
 
 _LAST_LINES = 20
@@ -267,7 +277,7 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
         raise DamagedPayload(f"the report of an executable cannot be read: {error!r}") from error
 
 
-def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
+def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> ExecutableFailed:
     """Returns the error for a failed executable, with the last lines of its stderr."""
     plain = failure_error(failure)
     completed: Completed | None = None
@@ -281,6 +291,28 @@ def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | No
         lines = completed.stderr.decode(errors="replace").rstrip().splitlines()[-_LAST_LINES:]
         message += "\nthe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
     return ExecutableFailed(message, plain.hint, failure.cause, completed)
+
+
+def decode_ending(item: EndedItem, payload: Buffer, is_executable: bool, kept: Path | None = None) -> CallOutcome:
+    """Decodes the outcome of a task that succeeded or failed. ``kept``: directory where the pool keeps large outputs."""
+    is_missing = is_reference(memoryview(payload))
+    if item.state == DONE:
+        if is_missing:
+            return CallOutcome(None, missing_result_error(), b"", b"")
+        if not is_executable:
+            return decode_value(payload)
+        try:
+            completed = decode_completed(payload, kept)
+        except (DamagedPayload, ValueError) as error:
+            return CallOutcome(None, error, b"", b"")
+        return CallOutcome(completed, None, completed.stdout, completed.stderr)
+    report: Buffer = b"" if is_missing else payload
+    failure = item.failure or UNKNOWN_FAILURE
+    if not is_executable:
+        return decode_failure(report, failure)
+    failed = decode_executable_failure(report, failure, kept)
+    left = failed.completed
+    return CallOutcome(None, failed, left.stdout if left else b"", left.stderr if left else b"")
 
 
 def expand_inputs(patterns: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
@@ -119,7 +119,7 @@ def _parse(document: Any, where: str) -> Workflow:
                 raise BadInput(f"{where}: two tasks are called {key!r}", "Give each a name of its own.")
     parents = _parents(rows, indices, where)
     try:
-        order = in_order(parents)
+        order = topological_order(parents)
     except DependencyCycle as cycle:
         names = ", ".join(str(rows[place]["name"]) for place in cycle.places[:5])
         raise BadInput(f"{where}: these tasks wait for each other: {names}", "Mend the instance.") from None

@@ -184,7 +184,7 @@ def test_with_no_worker_yet_equal_chunks_wait_for_whoever_comes(stage: Stage) ->
 
 
 def test_who_waits_for_a_worker_is_told_why(stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.api.divisible_chunks.EXPLAIN_AFTER_S", 0.0)
+    monkeypatch.setattr("pilotfish.api.divisible.EXPLAIN_AFTER_S", 0.0)
     master = stage.pool.master
     stage.rows = []
 

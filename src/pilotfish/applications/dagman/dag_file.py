@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pilotfish.applications.dagman.dag_text import DagLine, closing_of, read_inline, read_lines, read_number, take_two, words_of
 from pilotfish.applications.dagman.rescue_file import LATEST, RescueFile, done_nodes, number_of
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.errors import BadInput
 
 ALL_NODES = "ALL_NODES"
@@ -374,7 +374,7 @@ def _in_order(nodes: dict[str, DagNode]) -> list[DagNode]:
     listed = list(nodes.values())
     places = {node.name: place for place, node in enumerate(listed)}
     try:
-        return [listed[place] for place in in_order([[places[parent] for parent in node.parents] for node in listed])]
+        return [listed[place] for place in topological_order([[places[parent] for parent in node.parents] for node in listed])]
     except DependencyCycle as cycle:
         names = [listed[place].name for place in cycle.places]
         shown = " -> ".join([*names[:SHOWN], "..." if len(names) > SHOWN else names[0]])

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.applications.sweeps.sweep import check_count
 from pilotfish.applications.sweeps.tables import existing_file, text_of
 from pilotfish.errors import BadInput, did_you_mean
@@ -236,7 +236,7 @@ class DependencyBuilder:
 
     def _ordered(self, parents: list[dict[int, None]], files: dict[tuple[int, str], int]) -> TaskFlow:
         try:
-            order = in_order(parents)
+            order = topological_order(parents)
         except DependencyCycle as cycle:
             lines = [self._lines[place] for place in cycle.places]
             shown = ", ".join(map(str, lines[:SHOWN])) + (", ..." if len(lines) > SHOWN else "")

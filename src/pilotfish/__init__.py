@@ -1,4 +1,4 @@
-"""Pilotfish: one pool of workers out of the places you have."""
+"""Pilotfish: one pool of workers from all your clusters and machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each exported name lives: it is imported when first asked for, so that ``import pilotfish`` costs next to nothing.
+# Modules of the exported names. A module is imported when a name is first used, so that ``import pilotfish`` is fast.
 _MODULES = {
     "ApplicationManager": "pilotfish.applications.application_manager",
     "ApplicationWorker": "pilotfish.applications.application_manager",

@@ -60,10 +60,10 @@ class _Balancing(TypedDict, total=False):
 
 
 BALANCING_OPTIONS = {
-    "cut": "`cut(start, stop)` makes what the function gets for these units; else it is that range, or that slice of the load",
-    "baseline": "`True`: equal chunks in the first two iterations (a number: in so many), so that what balancing brings is measured",
-    "ratio": "f_c, bytes moved for each unit, where chunks and results do not show it; two bounds: the best is searched between them",
-    "progress": "`False`: no line that moves while chunks are done; there is one on a terminal only",
+    "cut": "`cut(start, stop)` returns the argument of the function for these units; default: that range, or that slice of the load",
+    "baseline": "`True`: equal chunks in the first two iterations (or a number of iterations), to measure the speed-up by balancing",
+    "ratio": "f_c, bytes transferred per unit, if chunks and results do not show it; two bounds: the best between them is searched",
+    "progress": "`False`: hide the progress line, which is shown on a terminal only",
 }
 
 
@@ -78,10 +78,10 @@ def divide(
     combine: Callable[[list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Do a load once. ``work(piece)`` does a part of it; ``combine([result, …])`` makes the report's value of the results, in order; else
-    it is the list of them. ``load`` is a number of units, or a sequence.
+    """Executes a load once. ``work(piece)`` executes a part; ``combine([result, …])`` returns the value of the report from the results in
+    order; default: their list. ``load``: a number of units, or a sequence.
 
-    A small part goes first, to measure the workers; then half of what is left, until all take equally long; then the rest.
+    A small part is sent first to measure the workers, then half of the rest until all workers take equally long, then the rest.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
@@ -107,8 +107,8 @@ def iterate(
     update: Callable[[Any, list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Do a load again and again. ``step(piece, state)`` does a part of it; ``update(state, [result, …])`` makes the next state, or raises
-    StopIteration when that will do; without it, the next state is the list of results. The report's value is the last state."""
+    """Executes a load repeatedly. ``step(piece, state)`` executes a part; ``update(state, [result, …])`` returns the next state, or raises
+    StopIteration to end early; default: the list of results. The value of the report is the last state."""
     if not _is_count(iterations) or iterations < 0:
         raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
     balancer = _Balancer(run, step, load, options)
@@ -227,7 +227,7 @@ class _Balancer:
         elapsed_s = time.monotonic() - late_chunk.sent_at
         self._estimates.held_up(late_chunk.avoid, late_chunk.units, elapsed_s)
         where = f"units {late_chunk.start:,} to {late_chunk.stop - 1:,} at worker {late_chunk.avoid}"
-        self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late_chunk.replacements)} idle ones as well")
+        self._notes.append(f"{where} were late after {elapsed_s:.3g} s and also sent to {len(late_chunk.replacements)} idle workers")
 
     # --- afterwards -------------------------------------------------------------------------------------------------------------------
 
@@ -454,7 +454,7 @@ class ChunkWorkers:
             spec, payload = self._calls_for(chunk).encode(self._function, arguments(chunk.start, chunk.stop), {})
         except CANNOT_SEND as error:
             what = f"units {chunk.start:,} to {chunk.stop - 1:,} cannot be sent: {type(error).__name__}: {error}"
-            raise BadInput(what, "cut, state and the function must be such that they can be pickled") from error
+            raise BadInput(what, "the function, its state and the result of cut must be picklable") from error
         chunk.moved_bytes = len(payload) if isinstance(payload, bytes) else sum(memoryview(part).nbytes for part in payload)
         chunk.future, chunk.sent_at = future, time.monotonic()
         self._session.submit(future, spec, payload)

@@ -31,13 +31,13 @@ CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, Recu
 
 
 class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
-    """The executor cannot run anything any more."""
+    """The executor cannot run tasks any more."""
 
     code = "P4101"
 
 
 class LeftBehind(PilotfishError):
-    """Something of a private pool outlived it."""
+    """Processes or files of a private pool still exist after its end."""
 
     code = "P4102"
 
@@ -85,14 +85,14 @@ class _ExecutorSession(RunFutures):
         error = future.exception()
         if type(error) is concurrent.futures.BrokenExecutor:
             log.critical("Exception in initializer: %s", error)
-            self.broken = ExecutorBroken(str(error), "mend the initializer")
+            self.broken = ExecutorBroken(str(error), "fix the initializer")
 
 
 class Executor(concurrent.futures.Executor):
     """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
 
-    Leaving the ``with`` block proves that nothing was left behind, or raises. Further keywords (cores, memory, time, retries …)
-    hold for every task.
+    The end of the ``with`` block checks that no processes or files of the private pool are left; otherwise it raises LeftBehind. Task
+    options (cores, memory, time, retries …) apply to every task.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Executor(concurrent.futures.Executor):
         if pool is not None and max_workers is not None:
             raise BadInput(
                 f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
-                "leave out one of them; how many workers a shared pool has is its own setting",
+                "leave out one of them; a shared pool has its own setting for the number of workers",
             )
         self._workers = max_workers or usable_cores()
         self._pool = pool
@@ -184,11 +184,11 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """As in the standard library. A ``chunksize`` above 1 makes one task of so many calls: rarely needed here."""
+        """As in the standard library. ``chunksize``: calls per task; more than 1 is rarely needed here."""
         return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more tasks. With ``wait``, return when the last has ended and the private pool is gone; raise if something of it is not."""
+        """Declares that no more tasks will come. With ``wait``, returns after the last task and the end of the private pool."""
         if self._owner != os.getpid():
             return
         with self._lock:

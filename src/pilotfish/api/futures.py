@@ -21,11 +21,11 @@ _logger = logging.getLogger("concurrent.futures")
 
 
 class TaskFuture(Future[Value]):
-    """The future of one task. ``cancel`` works until the task has been seen running."""
+    """The future of one task. ``cancel`` works until the task is known to run."""
 
     # Defaults are in the class to save memory: most of a million pending futures never change them.
     index: int = -1
-    """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
+    """Index of the task in its run; -1 if its arguments could not be sent."""
     stdout: bytes = b""
     stderr: bytes = b""
     _ended: EndedItem | None = None
@@ -37,17 +37,17 @@ class TaskFuture(Future[Value]):
 
     @property
     def task_id(self) -> str:
-        """The task as the command line knows it: ``run.index``."""
+        """Task id on the command line: ``run.index``."""
         return f"{self._session.run}.{self.index}"
 
     @property
     def usage(self) -> Usage | None:
-        """What the task used; None until it has ended."""
+        """Time and memory that the task used; None until it has ended."""
         ended = self._ended
         return None if ended is None else Usage(ended.wall_us, ended.cpu_us, ended.rss_kib)
 
     def why(self) -> str:
-        """Why the task is where it is, in words."""
+        """Returns the reason for the state of the task, as text."""
         return self._session.why(task=self.task_id)
 
     def cancel(self) -> bool:
@@ -114,8 +114,8 @@ class ExecutableFuture(TaskFuture[Completed]):
 
     _is_executable = True
     keep: tuple[str, ...] = ()
-    """Names and patterns of the files that it keeps for others: ``file`` promises these."""
+    """Names and patterns of the files that it keeps for later tasks; see ``file``."""
 
     def file(self, name: str) -> FutureFile:
-        """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
         return make_future_file(self, name, self.keep, self.task_id)

@@ -40,7 +40,7 @@ class Submitter:
         self._needs = needs
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """A call as a task. What cannot be pickled is an error here and now."""
+        """Submits a call as a task. Raises at once if the call cannot be pickled."""
         for value in itertools.chain(args, kwargs.values()):
             if isinstance(value, TaskFuture):
                 raise BadInput(
@@ -64,15 +64,14 @@ class Submitter:
 
 
 class Run(Submitter):
-    """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
+    """A run. It is opened at once and closed at the end of the ``with`` block, which waits for the last task.
 
-    The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``"hpc"`` or
-    ``["hpc:4", "local"]``; otherwise wherever the pool has workers. ``max_failures``: stop it after so many failed tasks. ``share``: runs
-    of one share stand in one line, and shares get the pool in turns, by weight if one is given: ``"thesis:2"``. ``deadline``: when it
-    should have ended: ``"18:00"``, ``"2h"`` or a datetime. ``speculate``: a task that takes far longer than others is tried by an idle
-    worker as well, and the first result counts. A Python call runs in this program's current directory, or in a directory of the worker's
-    own on a node that has not got it.
+    The run belongs to the pool, not to this program: if an exception (also Ctrl-C) leaves the block, the tasks continue, and
+    ``pilotfish status`` shows them. ``Run(uid=…)`` opens a run again. ``sites``: sites that its tasks may use, such as ``"hpc"`` or
+    ``["hpc:4", "local"]``; default: all workers of the pool. ``max_failures``: cancel the run after this number of failed tasks.
+    ``share``: name of its fair-share group, with an optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``,
+    ``"2h"`` or a datetime. ``speculate``: start a second copy of slow tasks on idle workers; the first result counts. A Python call runs in
+    the current directory of this program or, on a node without that directory, in a directory of the worker.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Run(Submitter):
         self._executables = ExecutableEncoder(self._session.register)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
-        """What all executables of the run share: ``run.defaults.inputs = ["model.dat"]``."""
+        """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
 
     @property
     def id(self) -> int:
@@ -117,9 +116,9 @@ class Run(Submitter):
     def options(
         self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **task_options: Unpack[TaskKeywords]
     ) -> Submitter:
-        """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name.
+        """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
-        ``cost``: how long they take compared with other calls of the same function."""
+        ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
         calls = CallEncoder(self._session.register, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
@@ -131,11 +130,11 @@ class Run(Submitter):
         cost: float = 1.0,
         **options: Unpack[ExecutableKeywords],
     ) -> ExecutableFuture:
-        """An executable as a task; the result is a ``Completed``. ``cost``: how long it takes compared with the other tasks.
+        """Submits an executable as a task; the result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
 
-        With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory, and only where
-        that is; ``sandbox=True`` gives it a fresh one without files. A file that another task keeps may be an input before it is there:
-        ``inputs=[other.file("mesh.bin")]``.
+        With inputs or outputs it runs in a private directory. Otherwise it runs in the current directory of this program, on nodes that
+        have it; ``sandbox=True`` gives it a private directory without files. A file that another task keeps may be an input before it
+        exists: ``inputs=[other.file("mesh.bin")]``.
         """
         kept = kept_patterns(options, self.defaults)
         future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])
@@ -149,7 +148,7 @@ class Run(Submitter):
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **task_options: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
-        """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
+        """Submits one call of ``do_work(parameters)`` of an ApplicationWorker; each slot keeps one worker object."""
         key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
@@ -167,37 +166,37 @@ class Run(Submitter):
                     f"{field}: {future!r} is not a task of this run", "give futures that this run's submit or executable returned"
                 )
             if future.index < 0:
-                raise BadInput(f"{field}: that task was never sent", "see its exception()")
+                raise BadInput(f"{field}: that task was not sent", "see its exception()")
             indices.append(future.index)
         return tuple(indices)
 
     # --- the run as a whole -------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Cancel every task that has not ended."""
+        """Cancels all unfinished tasks."""
         self._session.session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """The run's row, as ``pilotfish status --json`` shows it."""
+        """Returns the row of the run, as in ``pilotfish status --json``."""
         row: dict[str, Any] = self._session.session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
-        """The rows of its tasks, or of those in a ``state``, as ``pilotfish tasks --json`` shows them."""
+        """Returns the rows of its tasks, all or those in one ``state``, as in ``pilotfish tasks --json``."""
         return self._session.tasks(state)
 
     def why(self) -> str:
-        """Why the run is where it is, in words."""
+        """Returns the reason for the state of the run, as text."""
         return self._session.why(run=self.id)
 
     def close(self, wait: bool = True) -> None:
-        """No more tasks; with ``wait``, return when the last one has ended."""
+        """Declares that no more tasks will come. With ``wait``, returns after the last task."""
         self._session.finish()
         if wait:
             self._session.wait()
 
     def detach(self) -> None:
-        """Leave the run to the pool: everything submitted is written down there and goes on without this program."""
+        """Leaves the run to the pool, where all submitted tasks are recorded; they continue without this program."""
         self._session.detach()
 
     def __enter__(self) -> Run:
@@ -213,4 +212,4 @@ class Run(Submitter):
         except PilotfishError:
             return  # the exception that is being raised says more
         if unfinished and sys.stderr is not None:
-            print(f"run {self.id} goes on with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)
+            print(f"run {self.id} continues with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)

@@ -40,7 +40,7 @@ _LAST_LINES = 20
 
 
 class Completed(Struct, frozen=True):
-    """What an executable left behind."""
+    """Result of an executable: exit status, output and files."""
 
     exit: int | None
     signal: int | None
@@ -56,7 +56,7 @@ class Completed(Struct, frozen=True):
         return self.stdout.decode(errors="replace")
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Write the output files below a directory; a name that leads out of it is refused."""
+        """Writes the output files below a directory. Names that lead out of it are refused."""
         return [file.save_below(directory, name) for name, file in self.files.items()]
 
 
@@ -71,7 +71,7 @@ Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | S
 
 
 class ExecutableFailed(TaskFailed):
-    """An executable ended badly; ``completed`` is what it left nevertheless, or None if nothing came back."""
+    """An executable failed. ``completed``: its output and files, or None if there are none."""
 
     def __init__(self, message: str, hint: str = "", cause: str = "", completed: Completed | None = None) -> None:
         super().__init__(message, hint, cause)

@@ -34,7 +34,7 @@ class TaskNeeds(NamedTuple):
 def read_cost(cost: float) -> float:
     if isinstance(cost, bool) or not isinstance(cost, int | float) or not LEAST_COST <= cost <= MOST_COST:
         raise BadInput(
-            f"cost: {cost!r} is not a number from {LEAST_COST:g} to {MOST_COST:g}", "write how long it takes compared with others"
+            f"cost: {cost!r} is not a number from {LEAST_COST:g} to {MOST_COST:g}", "write its run time relative to the other tasks"
         )
     return float(cost)
 
@@ -55,7 +55,7 @@ class TaskList:
 
     def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
         self.defaults = ExecutableDefaults()
-        """What all executables share: ``tasks.defaults.outputs = ["out.dat"]``."""
+        """Default options of all executables: ``tasks.defaults.outputs = ["out.dat"]``."""
         self.specs: list[tuple[TaskSpec, bytes]] = []
         self._entries: list[TaskEntry] = []
         self._next = first
@@ -67,7 +67,7 @@ class TaskList:
         self._executables = ExecutableEncoder(self._register)
         self._calls: dict[str, CallEncoder] = {}
         self.has_outputs = False
-        """Does any executable bring files home?"""
+        """Whether an executable has output files to copy back."""
         self._kept: dict[int, tuple[str, ...]] = {}
         """Names and patterns that executables keep for other tasks, by index."""
 
@@ -77,7 +77,7 @@ class TaskList:
     def add(
         self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), cost: float = 1.0, **options: Unpack[ExecutableKeywords]
     ) -> int:
-        """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
+        """Adds an executable; returns its index for ``after`` of later tasks. ``cost``: expected run time relative to the other tasks."""
         with self._lock:
             kept = kept_patterns(options, self.defaults)
             future_files = take_future_files(options, self._index_of)
@@ -94,17 +94,17 @@ class TaskList:
         raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
 
     def file(self, task: int, name: str) -> FutureFile:
-        """A file that the task with this index will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
         return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
-        """A Python call."""
+        """Adds a Python call."""
         with self._lock:
             number, payload = self._python().encode(function, args, kwargs)
             return self._append(number, join_pieces(payload))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
-        """One ``do_work(parameters)`` of the application's worker."""
+        """Adds one call of ``do_work(parameters)`` of the application's worker."""
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
         with self._lock:
@@ -115,13 +115,13 @@ class TaskList:
             return self._append(number, worker_payload(parameters), TaskNeeds(tuple(after), cost=read_cost(cost)))
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
-        """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
+        """Calls a function in the manager's thread pool. The ended tasks count as processed after it."""
         if self._post is None:
-            raise BadInput("post: there is no thread pool here", "only a manager that is told of ended tasks has one")
+            raise BadInput("post: there is no thread pool here", "only a manager has one")
         self._post(function, *args)
 
     def take(self) -> list[TaskEntry]:
-        """The tasks added since the last time."""
+        """Returns the tasks that were added since the last call."""
         with self._lock:
             entries, self._entries = self._entries, []
             return entries

@@ -103,7 +103,7 @@ def test_no_load_is_no_work_and_needs_no_worker(stage: Stage) -> None:
     stage.rows = []
     report = divide(stage.run, add, 0, sum)
     assert report.value == 0
-    assert "nothing was done" in str(report)
+    assert "no work was done" in str(report)
     assert iterate(stage.run, add, [], 2, 5, lambda state, results: state + len(results)).value == 5
     assert iterate(stage.run, add, 10, 0, 7).value == 7
     assert stage.ranks() == []
@@ -297,8 +297,8 @@ def test_a_report_reads_as_a_table() -> None:
     assert report.theta == 2.0
     assert report.expected_theta == pytest.approx(4.0 / 1.9)
     said = str(report)
-    assert "theta 2.00: with equal chunks it would take 2.00 times as long\nPhi 0.50: how unlike" in said
-    assert "f_c 8: bytes moved for each unit" in said
+    assert "theta 2.00: with equal chunks it would take 2.00 times as long\nPhi 0.50: heterogeneity" in said
+    assert "f_c 8: bytes transferred per unit" in said
     assert "iteration 2: it was late" in said
     assert "1 of 2" in said and "left out" in said
     assert repr(pilotfish.BalanceReport()).startswith("BalanceReport(")

@@ -130,7 +130,7 @@ def _folder(pool: FarPool, site: SimulatedSite) -> Path:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return digests().of(str(path), file.fileno())
+        return digests().digest(str(path), file.fileno())
 
 
 def run(pool: FarPool, work: Workload, inputs: dict[str, Path]) -> float:

@@ -135,7 +135,7 @@ class ThreeSites:
         with suppress(Exception):
             self.ask("stop", now=True)
         self.client.close()
-        assert self.pool.wait_until_gone(PATIENCE_S) == []
+        assert self.pool.wait_until_stopped(PATIENCE_S) == []
         wait_until(lambda: not list(processes_of(self.place)), f"nothing is left: {list(processes_of(self.place))[:3]}")
 
 

@@ -85,7 +85,7 @@ class Campus:
         stop_mark_path(self.pool.directory).touch()  # keeps a client that still watches from starting the master again
         self.ask("stop", now=True)
         self.client.close()
-        left = self.pool.wait_until_gone(60.0)
+        left = self.pool.wait_until_stopped(60.0)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
         processes.wait_until(lambda: not self.left_in_queues(), "the queues are empty")  # some systems list removed jobs for a moment
 

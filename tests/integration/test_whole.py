@@ -40,7 +40,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
         client = MasterClient.connect(pool.directory)
         client.ask("stop", now=True)
         client.close()
-        assert pool.wait_until_gone(PATIENCE_S) == []
+        assert pool.wait_until_stopped(PATIENCE_S) == []
 
 
 def ask(pool: PoolHandle, kind: str, **arguments: Any) -> Any:
@@ -205,7 +205,7 @@ def test_results_outlive_the_master(start: Start) -> None:
     with pilotfish.Run(pool=pool) as run:
         run.executable(["echo", "kept"])
     ask(pool, "stop")
-    assert pool.wait_until_gone(PATIENCE_S) == []
+    assert pool.wait_until_stopped(PATIENCE_S) == []
     pool.revive()
     client = MasterClient.connect(pool.directory)
     reply = client.ask("payload", task=f"{run.id}.0")
@@ -244,7 +244,7 @@ def test_the_master_goes_by_itself_when_the_work_is_done(start: Start) -> None:
     pool = start(linger_s=0.2)
     with pilotfish.Run(pool=pool) as run:
         run.submit(pow, 2, 2).result(PATIENCE_S)
-    assert pool.wait_until_gone(PATIENCE_S) == []
+    assert pool.wait_until_stopped(PATIENCE_S) == []
 
 
 def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:

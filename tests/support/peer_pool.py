@@ -139,7 +139,7 @@ class PeerPool:
     def end(self) -> None:
         stop_mark_path(self.pool.directory).touch()  # otherwise a client that still watches would restart the master
         self.ask("stop", now=True)
-        left = self.pool.wait_until_gone(processes.PATIENCE_S)
+        left = self.pool.wait_until_stopped(processes.PATIENCE_S)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
         for name, agent in self.agents.items():
             assert agent.wait(processes.PATIENCE_S) == 0, self.said_by(name)

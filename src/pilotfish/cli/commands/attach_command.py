@@ -17,9 +17,9 @@ from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, under_way
 from pilotfish.client.run_handle import state_of_run, why_manager_failed
-from pilotfish.client.session import PoolSession, RunNews, connect, find_run
+from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run
 from pilotfish.client.task_descriptions import describe
-from pilotfish.client.task_output import failure_note, failure_told, fetch_output, last_line
+from pilotfish.client.task_output import failure_note, failure_with_output, fetch_output, last_line
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY
@@ -143,10 +143,10 @@ class RunFollower:
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
 
-    def take(self, news: RunNews) -> None:
+    def take(self, update: RunUpdate) -> None:
         now = time.monotonic()
-        self._running.update(news.began)
-        for item in news.ended:
+        self._running.update(update.began)
+        for item in update.ended:
             self._running.discard(item.index)
             self.outcome.timing.note(now, item.wall_us, item.cpu_us)
             self.progress.ended(item.state == FAILED, self.costs[item.index] if self.costs else None)
@@ -180,7 +180,7 @@ class RunFollower:
     def _failure(self, row: dict[str, Any], command: str) -> dict[str, str]:
         wrote = ""
         with suppress(PilotfishError):
-            wrote = fetch_output(self._master, row).last_words()
+            wrote = fetch_output(self._master, row).last_error_line()
         failure = row.get("failure") or {}
         about = {"task": row["id"], "command": command, "cause": failure.get("cause", ""), "blame": failure.get("blame", "")}
         return {**about, "message": failure_note(failure), "wrote": wrote}
@@ -230,12 +230,12 @@ def follow(
     follower.look_who_runs()
     try:
         while True:
-            news = watcher.next(LISTEN_S)
-            if news is not None:
-                follower.take(news)
-                if news.lost is not None:
-                    raise news.lost
-                if news.finished:
+            update = watcher.next(LISTEN_S)
+            if update is not None:
+                follower.take(update)
+                if update.lost is not None:
+                    raise update.lost
+                if update.finished:
                     break
             elif follower.look_for_trouble(screen):
                 outcome.left = "hopeless"
@@ -295,7 +295,7 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.line(f"All of that:   pilotfish logs {run}")
     if outcome.failures:
         columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
-        cells = [[one["task"], one["command"], failure_told(one["message"], one["wrote"])] for one in outcome.failures]
+        cells = [[one["task"], one["command"], failure_with_output(one["message"], one["wrote"])] for one in outcome.failures]
         screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
         screen.line(f"All of them:   pilotfish tasks {run} --state failed")
         if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):

@@ -87,13 +87,13 @@ def _watch(private: PrivatePool, run: int, screen: Screen, say: Callable[[str], 
     acts, killed = list(ACTS), []
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        news = watcher.next(NEWS_S)
-        if news is not None:
-            follower.take(news)
-            if news.finished:
+        update = watcher.next(NEWS_S)
+        if update is not None:
+            follower.take(update)
+            if update.finished:
                 break
-            if news.lost is not None:
-                raise news.lost
+            if update.lost is not None:
+                raise update.lost
         if acts and progress.done >= acts[0][0] * progress.total:
             victim = acts[0][1](private)
             if victim:

@@ -15,7 +15,7 @@ from pilotfish.cli.site_commands.site_requests import add_workers
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import state_of_run
-from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
+from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run
 from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
@@ -76,7 +76,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
     screen = Screen.of()
     stop = last_stop(pool)
     try:
-        answer = status_at_stop(pool, stop) or look(pool).ask("status")
+        answer = status_at_stop(pool, stop) or connect_read_only(pool).ask("status")
     except NoPool:
         if as_json:
             screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
@@ -208,7 +208,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     RUN is its number or name; by default the last run.
     """
     screen = Screen.of()
-    master = look(options["pool"])
+    master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
         screen.json_list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit)))
@@ -275,7 +275,7 @@ def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: s
         return
     stop = last_stop(pool)
     all_went = status_at_stop(pool, stop) is not None and not everything
-    found = [] if all_went else look(pool).ask("workers", all=everything)
+    found = [] if all_went else connect_read_only(pool).ask("workers", all=everything)
     if as_json:
         screen.json(found)
     elif found:

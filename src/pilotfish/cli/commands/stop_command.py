@@ -34,7 +34,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         master = connect_to_stop(found)
         answer = master.ask("stop", now=now)
         master.close()
-    left = found.wait_until_gone(GOODBYE_S) if was_running else found.leftovers()
+    left = found.wait_until_stopped(GOODBYE_S) if was_running else found.leftovers()
     batches = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
     if as_json:
         screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [batch.tag for batch in batches], **answer})

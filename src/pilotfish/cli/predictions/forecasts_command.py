@@ -8,7 +8,7 @@ import click
 
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, size
-from pilotfish.client.session import look
+from pilotfish.client.session import connect_read_only
 
 COLUMNS = (
     Column("OF", elastic=True),
@@ -29,7 +29,7 @@ def forecasts(pool: str, as_json: bool) -> None:
     ERROR is what half of the last forecasts kept within; BY is the predictor that did best of late.
     """
     screen = Screen.of()
-    answer = look(pool).ask("forecasts")
+    answer = connect_read_only(pool).ask("forecasts")
     if as_json:
         screen.json(answer)
         return

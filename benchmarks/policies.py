@@ -201,9 +201,7 @@ def misjudged(count: int, picture: Path | None) -> tuple[list[str], Makespans]:
     rows += [[policy, *(f"{gain:.2f}" for gain in gains)] for policy, gains in lines.items()]
     if picture is not None:
         axes = ("error of hints and benchmarks, %", "speed-up over workqueue")
-        picture.write_text(
-            draw_lines(f"What wrong forecasts cost: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0)
-        )
+        picture.write_text(draw_lines(f"Wrong forecasts: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0))
     return as_table(rows), found
 
 

@@ -126,7 +126,7 @@ def run(workloads: int, options: Options, first: int = 0) -> int:
     print(f"at half-way, a predictor that knows all distributions has a median error of {wise:.1%} of the time left")
     right, count = ranked(pairs, "true_s", "merit_s")
     print(
-        f"whatif, {len(pairs)} pairs of options: {right} of the {count} that differ by more than {DIFFERENT:.0%} on average are ranked correctly"
+        f"whatif, {len(pairs)} pairs of options: of {count} that differ by more than {DIFFERENT:.0%} on average, {right} are ranked correctly"
     )
     for name, predicted in (("whatif", "merit_s"), ("a predictor that knows all distributions", "true_s")):
         once = ranked(pairs, "once_s", predicted)
@@ -134,7 +134,9 @@ def run(workloads: int, options: Options, first: int = 0) -> int:
     write_json(options.out, "predictions", {"machine": describe_machine(), "predictions": rows, "pairs": pairs})
     inside = sum(row["low_s"] <= row["true_s"] <= row["high_s"] for row in rows) / len(rows)
     met = inside >= 0.75 and figures(rows, HALF)["error"] <= 0.15 and right >= 0.9 * count
-    goals = f"75 % inside the interval ({inside:.0%}), median error at half-way at most 15 %, 90 % ranked correctly ({right / max(1, count):.0%})"
+    goals = (
+        f"75 % in the interval ({inside:.0%}), median error at half-way at most 15 %, 90 % ranked correctly ({right / max(1, count):.0%})"
+    )
     print(f"goal: {goals}: {'met' if met else 'missed'}")
     return 1 if options.strict and not met else 0
 

@@ -126,7 +126,7 @@ def run(workloads: int, options: Options, first: int = 0) -> int:
     print(f"at half-way, a predictor that knows all distributions has a median error of {wise:.1%} of the time left")
     right, count = ranked(pairs, "true_s", "merit_s")
     print(
-        f"whatif, {len(pairs)} pairs of options: of {count} that differ by more than {DIFFERENT:.0%} on average, {right} are ranked correctly"
+        f"whatif, {len(pairs)} pairs of options: of {count} that differ by more than {DIFFERENT:.0%} on average, {right} are ranked right"
     )
     for name, predicted in (("whatif", "merit_s"), ("a predictor that knows all distributions", "true_s")):
         once = ranked(pairs, "once_s", predicted)

@@ -1,4 +1,4 @@
-"""Which policy ends first, in simulation? The published sweep, a hundred random grids, and forecasts that are wrong by more and more."""
+"""Compares the makespans of policies in simulation: the published sweep, a hundred random grids, and increasingly wrong forecasts."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
     def mean_s(policy: str, case: str, unit_s: float) -> float:
         return statistics.fmean(found[Turn(policy, seed, case, unit_s)] for seed in range(seeds))
 
-    rows = [["scenario", "cost 1, s", "workqueue, s", "most possible", *COMPARED[1:], "auto against the best"]]
+    rows = [["scenario", "cost 1, s", "workqueue, s", "upper bound", *COMPARED[1:], "makespan of auto / best"]]
     for case in apst_sweep.SCENARIOS:
         for unit_s in units_s:
             base_s = mean_s("workqueue", case, unit_s)
@@ -168,9 +168,9 @@ def grids(count: int) -> tuple[list[str], Makespans]:
             "makespan, min",
             "longer than the best, mean",
             "median",
-            "at worst",
+            "maximum",
             "within 1 % of the best",
-            "quicker than workqueue, times",
+            "speed-up over workqueue",
         ]
     ]
     for policy in COMPARED:
@@ -200,10 +200,8 @@ def misjudged(count: int, picture: Path | None) -> tuple[list[str], Makespans]:
     rows = [["hints and benchmarks wrong by up to", *(f"{100 * error:.0f} %" for error in ERRORS)]]
     rows += [[policy, *(f"{gain:.2f}" for gain in gains)] for policy, gains in lines.items()]
     if picture is not None:
-        axes = ("error of hints and benchmarks, %", "times quicker than workqueue")
-        picture.write_text(
-            draw_lines(f"What wrong forecasts cost: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0)
-        )
+        axes = ("error of hints and benchmarks, %", "speed-up over workqueue")
+        picture.write_text(draw_lines(f"Wrong forecasts: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0))
     return as_table(rows), found
 
 
@@ -280,9 +278,9 @@ def main(options: Options) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this one; again for more")
-    parser.add_argument("--size", type=float, default=1.0, help="a part of the grids and seeds: 0.1 for a quick look")
-    parser.add_argument("--picture", type=Path, help="where to draw what wrong forecasts cost, as SVG")
-    parser.add_argument("--page", type=Path, help="a page in Markdown into which the tables are written")
+    parser.add_argument("--part", choices=PARTS, action="append", help="part to run [default: all]; repeatable")
+    parser.add_argument("--size", type=float, default=1.0, help="fraction of the grids and seeds, such as 0.1")
+    parser.add_argument("--picture", type=Path, help="SVG file for the plot of wrong forecasts")
+    parser.add_argument("--page", type=Path, help="Markdown page to write the tables to")
     chosen = parser.parse_args()
     sys.exit(run(chosen.part or PARTS, chosen.size, (chosen.picture, chosen.page), Options.from_namespace(chosen)))

@@ -1,4 +1,4 @@
-"""How quick is the simulator? Completions per second of one core, with the real machine and policy, up to a million tasks."""
+"""Measures the speed of the simulator: completions per second on one core, with the real machine and policy, up to a million tasks."""
 
 from __future__ import annotations
 

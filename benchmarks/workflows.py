@@ -1,8 +1,7 @@
-"""How near to the best possible do workflows end, and what is it worth to begin with the longest chain?
+"""Simulates nine families of scientific workflows: makespan divided by the larger of two bounds, the critical path and the area.
 
-Nine families of scientific workflows, in simulation: makespan over the larger of two bounds, the critical path and the area. ``list``:
-ready tasks in the order in which they came. ``ranked``: by upward ranks, on what is learnt during the run; ``second run``: with what the
-first one taught about each program; ``hints``: with costs given that are exact.
+``list``: ready tasks in order of arrival. ``ranked``: by upward ranks, from forecasts learned during the run. ``second run``: the same with
+the forecasts of the first run. ``hints``: the same with exact costs.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_nobody_waits_for_what_a_command_left_in_the_background(tmp_path: Path) 
     play(story, Site(backend="slurm"), tmp_path)
 
 
-def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
+def test_output_beyond_the_limit_is_an_error_without_output(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("head", "-c", "20000000", "/dev/zero")))
         assert answer.status is None and not answer.stdout and "more than" in answer.complaint()
@@ -122,7 +122,7 @@ def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pipe", ["1", "2"])
-def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str) -> None:
+def test_a_command_with_endless_output_is_stopped(tmp_path: Path, pipe: str) -> None:
     """It is stopped long before the timeout, because no useful output is that long."""
 
     async def story(runner: CommandRunner) -> None:
@@ -134,7 +134,7 @@ def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str
     play(story, Site(backend="slurm"), tmp_path)
 
 
-def test_hundreds_of_commands_may_be_under_way(tmp_path: Path) -> None:
+def test_hundreds_of_commands_can_run_at_once(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
         answers = await asyncio.gather(*(runner.run(Command(("echo", str(number)))) for number in range(200)))
         assert [answer.stdout for answer in answers] == [f"{number}\n" for number in range(200)]
@@ -214,7 +214,7 @@ def test_nobody_at_an_address_is_no_answer(server: Sshd) -> None:
 
 
 @pytest.mark.parametrize(("destination", "words"), [("refused", "Permission denied"), ("unknown", "Host key verification failed")])
-def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, destination: str, words: str) -> None:
+def test_a_login_that_needs_the_user_is_reported_and_not_retried_at_once(server: Sshd, destination: str, words: str) -> None:
     log = server.directory / "sshd.log"
 
     async def story(runner: CommandRunner) -> None:
@@ -263,7 +263,7 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
     play(story, server.site(), server.sockets)
 
 
-def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> None:
+def test_a_remote_command_with_endless_output_is_stopped(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
         answer = await asyncio.wait_for(runner.run(Command(("yes",), timeout_s=1000.0)), 100.0)
         assert answer.status is None and not answer.stdout and "more than 16 MiB" in answer.complaint()

@@ -155,7 +155,7 @@ def test_the_stream_goes_on_without_a_word_of_tls(endpoint: TransferEndpoint, so
     channel.close()
 
 
-def test_who_has_said_hello_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
+def test_an_agent_after_hello_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
     link = dial(endpoint.credentials())
     link.connection.settimeout(PATIENCE_S)
     link.connection.sendall(framed(["beat", []]) + framed(["bulk"]))
@@ -172,7 +172,7 @@ def test_a_master_without_a_transfer_server_refuses_transfers(endpoint: Transfer
     assert hangs_up(link)
 
 
-def test_a_stranger_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
+def test_an_unauthenticated_peer_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
     class Stranger:
         key_id, key, endpoints = KEY_ID, b"wrong", [endpoint.address]
 
@@ -201,7 +201,7 @@ def test_a_pilots_key_asks_for_workers_of_that_pilot_only(
 
 
 @pytest.mark.parametrize("call", [dial, dial_transfer])
-def test_who_finds_no_master_says_where_it_looked(endpoint: TransferEndpoint, call: Any) -> None:
+def test_an_error_without_a_master_names_the_endpoints_tried(endpoint: TransferEndpoint, call: Any) -> None:
     with pytest.raises(LinkLost, match=r"127\.0\.0\.1:1: .*refused"):
         call(endpoint.credentials(port=1))
     with pytest.raises(LinkLost, match="unknown kind 'pigeon'"):

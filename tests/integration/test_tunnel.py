@@ -297,7 +297,7 @@ def is_served(port: int, listener: socket.socket) -> bool:
         return served
 
 
-def test_a_relay_keeps_little_for_who_does_not_read(tmp_path: Path) -> None:
+def test_a_relay_buffers_little_for_a_peer_that_does_not_read(tmp_path: Path) -> None:
     with running_relay(tmp_path) as (process, port, listener), call(port) as agent, listener.accept()[0]:
         agent.setblocking(False)
         sent = 0

@@ -299,7 +299,7 @@ def test_large_payloads_are_removed_when_nobody_needs_them(start: Start) -> None
     wait_until(lambda: not list(shared.iterdir()), "the results to go")
 
 
-def test_a_worker_that_has_nothing_to_do_is_sent_home_and_comes_back_with_work(start: Start) -> None:
+def test_an_idle_worker_is_released_and_restarted_for_new_tasks(start: Start) -> None:
     pool = start(idle_s=0.5)
     with pilotfish.Run(pool=pool) as run:
         assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4

@@ -9,7 +9,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+CORES ?= $(shell nproc 2>/dev/null || echo 2)
 # Most tests wait for other processes, so that six at a time keep two cores busy.
 PYTEST_ARGS ?= -n 6 --dist loadgroup
 PYTEST = CPYTHON_LIB="$$(ls -d $(CURDIR)/$(VENV)/cpython/usr/lib/python3.* 2>/dev/null)" $(BIN)/pytest
@@ -30,7 +30,7 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 run: $(VENV)/base
-	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --workers $(WORKERS) --report --name oscillator \
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pilotfish run --local-cores $(CORES) --report --name oscillator \
 		--param damping=0.2:2.0:0.2 --param seed=1..4 -- examples/oscillator.py {damping} {seed}
 	@echo "Next:  . $(VENV)/bin/activate && pilotfish demo"
 

@@ -52,7 +52,7 @@ class Shell:
     def run_true(self, count: int, workers: int) -> float:
         lines = self.directory / f"lines-{count}.txt"
         lines.write_text("".join(f"{number}\n" for number in range(count)))
-        return self.pilotfish("run", "--workers", str(workers), "--each-line", str(lines), "--", "/bin/true", "{}")
+        return self.pilotfish("run", "--local-cores", str(workers), "--each-line", str(lines), "--", "/bin/true", "{}")
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def pilotfish_run_cold(options: Options) -> dict[str, Any]:
     with fresh_home() as shell:
         proof = shell.directory / "proof"
         began = time.time()
-        cold_s = shell.pilotfish("run", "--workers", str(options.workers), "--", "/usr/bin/touch", str(proof))
+        cold_s = shell.pilotfish("run", "--local-cores", str(options.workers), "--", "/usr/bin/touch", str(proof))
         task_ran_s = proof.stat().st_mtime - began
-        warm_s = shell.pilotfish("run", "--workers", str(options.workers), "--", "/bin/true")
+        warm_s = shell.pilotfish("run", "--local-cores", str(options.workers), "--", "/bin/true")
     return {"cold_s": cold_s, "task_ran_s": task_ran_s, "warm_command_s": warm_s}

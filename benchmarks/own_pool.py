@@ -36,7 +36,7 @@ class OwnPool:
         from pilotfish.client.session import connect
 
         began = time.perf_counter()
-        self.master = connect(POOL, start=True, workers=workers)
+        self.master = connect(POOL, start=True, local_cores=workers)
         self.ask("status")
         return time.perf_counter() - began
 

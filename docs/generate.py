@@ -58,11 +58,10 @@ def command_page() -> str:
 
 def _command(command: click.Command, context: click.Context) -> list[str]:
     usage = " ".join(command.collect_usage_pieces(context))
-    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
-    paragraphs = [_paragraph(part) for part in text.split("\n\n")]
+    paragraphs = [_paragraph(part) for part in inspect.cleandoc(command.help or "").split("\n\n")]
     path = context.command_path.removeprefix("pilotfish ")
     lines = [f"### {path}\n", f"`pilotfish {path} {usage}`\n", "\n\n".join(paragraphs) + "\n"]
-    rows = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    rows = [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
     if rows:
         lines += ["| option | |", "|---|---|"]
         for option in rows:
@@ -75,11 +74,13 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraph(part: str) -> str:
-    """Turns examples in a help text, one per line, into a list of commands."""
-    lines = part.splitlines()
-    if all("pilotfish " in line for line in lines):
+    """Turns a part of a help text into Markdown. A part whose line breaks are kept (``\\b``) is a list of commands or a table."""
+    marker, *lines = part.splitlines()
+    if marker == "\b" and all("pilotfish " in line for line in lines):
         return "\n".join(f"- `{' '.join(line.split())}`" for line in lines)
-    return " ".join(lines).replace("{", "`{").replace("}", "}`")
+    if marker == "\b":
+        return "\n".join(["```text", *lines, "```"])
+    return " ".join([marker, *lines]).replace("{", "`{").replace("}", "}`")
 
 
 def settings_page() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import ip_network
@@ -35,6 +36,9 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
     content = _read(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
+    if "workers" in table and "local_cores" not in table:
+        print(f"note: {path}: workers is now local_cores", file=sys.stderr)
+        table["local_cores"] = table.pop("workers")
     _refuse_unknown(path, table, list(PoolSettings.__struct_fields__))
     if "cache_size" in table:
         table["cache_size"] = parse_bytes(table["cache_size"], f"{path}: cache_size")

@@ -45,86 +45,70 @@ class BuiltInCommand(NamedTuple):
 
 
 SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
-    "Work": {
-        "run": BuiltInCommand(
-            "pilotfish.cli.commands.run_command:run", "Run a command, a sweep, a task list, a run file or a DAGMan file.", True
-        ),
-        "attach": BuiltInCommand("pilotfish.cli.commands.attach_command:attach", "Watch a run again after you left it.", True),
-        "results": BuiltInCommand(
-            "pilotfish.cli.commands.results_command:results", "Show what the tasks gave, and save their files.", True
-        ),
+    "Run": {
+        "run": BuiltInCommand("pilotfish.cli.commands.run_command:run", "Run a command, sweep, task list, run file or DAGMan file.", True),
+        "attach": BuiltInCommand("pilotfish.cli.commands.attach_command:attach", "Follow a run until it finishes.", True),
+        "results": BuiltInCommand("pilotfish.cli.commands.results_command:results", "Show task results; save output files.", True),
         "rerun": BuiltInCommand("pilotfish.cli.commands.control_commands:rerun", "Run the failed tasks of a run again.", True),
     },
-    "Look": {
-        "status": BuiltInCommand("pilotfish.cli.commands.status_commands:status", "Show runs, workers and warnings on one screen.", True),
+    "Inspect": {
+        "status": BuiltInCommand("pilotfish.cli.commands.status_commands:status", "Show runs, workers and warnings.", True),
         "tasks": BuiltInCommand("pilotfish.cli.commands.status_commands:tasks", "List the tasks of a run.", True),
-        "workers": BuiltInCommand("pilotfish.cli.commands.status_commands:workers", "List the workers and what they do.", True),
-        "sites": BuiltInCommand(
-            "pilotfish.cli.site_commands.sites_command:sites", "Show the sites, their pilots, and how they have done.", True
-        ),
-        "data": BuiltInCommand(
-            "pilotfish.cli.commands.data_command:data", "Show which files are where, what is under way, and where it came from.", True
-        ),
+        "workers": BuiltInCommand("pilotfish.cli.commands.status_commands:workers", "List workers and what they run.", True),
+        "pilots": BuiltInCommand("pilotfish.cli.site_commands.pilots_command:pilots", "List pilots; request more with add.", True),
+        "sites": BuiltInCommand("pilotfish.cli.site_commands.sites_command:sites", "Show sites, their pilots and recent failures.", True),
+        "data": BuiltInCommand("pilotfish.cli.commands.data_command:data", "Show files, where they are, and transfers.", True),
         "why": BuiltInCommand(
-            "pilotfish.cli.commands.why_command:why", "Say why a task, run, worker, pilot or site is in the state it is in.", True
+            "pilotfish.cli.commands.why_command:why", "Explain why a task, run, worker, pilot or site is in its state.", True
         ),
-        "logs": BuiltInCommand("pilotfish.cli.commands.log_commands:logs", "Print what a task wrote.", True),
-        "tail": BuiltInCommand("pilotfish.cli.commands.log_commands:tail", "Print the end of what a task wrote, also while it runs.", True),
+        "logs": BuiltInCommand("pilotfish.cli.commands.log_commands:logs", "Print the output of a task.", True),
+        "tail": BuiltInCommand(
+            "pilotfish.cli.commands.log_commands:tail", "Print the last lines of a task's output, also while it runs.", True
+        ),
     },
-    "Steer": {
-        "cancel": BuiltInCommand("pilotfish.cli.commands.control_commands:cancel", "Cancel a run, or some of its tasks.", True),
+    "Control": {
+        "cancel": BuiltInCommand("pilotfish.cli.commands.control_commands:cancel", "Cancel a run or some of its tasks.", True),
         "pause": BuiltInCommand(
-            "pilotfish.cli.commands.control_commands:pause", "Start no more tasks of a run; those that run go on.", True
+            "pilotfish.cli.commands.control_commands:pause", "Start no more tasks of a run; running tasks continue.", True
         ),
-        "resume": BuiltInCommand("pilotfish.cli.commands.control_commands:resume", "Go on with a paused run.", True),
+        "resume": BuiltInCommand("pilotfish.cli.commands.control_commands:resume", "Resume a paused run.", True),
         "set": BuiltInCommand(
             "pilotfish.cli.commands.control_commands:set_options", "Change the priority, share or deadline of a run.", True
         ),
-        "forget": BuiltInCommand(
-            "pilotfish.cli.commands.control_commands:forget", "Forget runs that have ended, with all results that the pool keeps.", True
-        ),
+        "forget": BuiltInCommand("pilotfish.cli.commands.control_commands:forget", "Delete finished runs and their stored results.", True),
         "stop": BuiltInCommand(
-            "pilotfish.cli.commands.stop_command:stop", "Stop the master and its workers, and prove that nothing is left.", True
+            "pilotfish.cli.commands.stop_command:stop", "Stop the master and its workers; verify that nothing is left.", True
         ),
         "site": BuiltInCommand(
-            "pilotfish.cli.site_commands.site_command:site",
-            "Describe the places where pilots can run, and look after them.",
-            ("exec", "log", "login", "show", "test"),
+            "pilotfish.cli.site_commands.site_command:site", "Add, change and test sites.", ("exec", "log", "login", "show", "test")
         ),
     },
-    "Foresee": {
+    "Predict": {
         "forecasts": BuiltInCommand(
-            "pilotfish.cli.predictions.forecasts_command:forecasts",
-            "Show what is expected of tasks, links and queues, and how wrong that was of late.",
-            True,
+            "pilotfish.cli.predictions.forecasts_command:forecasts", "Show learned task times, link speeds and queue waits.", True
         ),
         "predict": BuiltInCommand(
-            "pilotfish.cli.predictions.predict_command:predict", "Say when a run will be over, and what the time goes into.", True
+            "pilotfish.cli.predictions.predict_command:predict", "Estimate when a run finishes and where the time goes.", True
         ),
         "whatif": BuiltInCommand(
             "pilotfish.cli.predictions.whatif_command:whatif",
-            "Say how much sooner a run would be over with other workers, sites or policies.",
+            "Estimate the finish time with more workers, other sites or another policy.",
             True,
         ),
         "replay": BuiltInCommand(
-            "pilotfish.cli.predictions.replay_command:replay", "Play a run that is over once more, under another policy.", True
+            "pilotfish.cli.predictions.replay_command:replay", "Simulate a finished run again under another policy.", True
         ),
-        "simulate": BuiltInCommand(
-            "pilotfish.cli.predictions.simulate_command:simulate",
-            "Compare policies in simulation: work at sites, in a table and in pictures.",
-        ),
+        "simulate": BuiltInCommand("pilotfish.cli.predictions.simulate_command:simulate", "Compare policies by simulation."),
     },
-    "Care": {
-        "doctor": BuiltInCommand(
-            "pilotfish.cli.commands.doctor_command:doctor", "Check that everything here works, and say how to cure what does not.", True
-        ),
-        "gc": BuiltInCommand("pilotfish.cli.commands.gc_command:gc", "Find and remove what dead masters left behind."),
-        "bench": BuiltInCommand("pilotfish.cli.commands.bench_command:bench", "Measure this machine for ten seconds."),
-        "demo": BuiltInCommand("pilotfish.cli.commands.demo_command:demo", "A tour of half a minute that breaks things on purpose."),
-        "explain": BuiltInCommand("pilotfish.cli.about_commands:explain_code", "Say what an error code, or the cause of a failure, means."),
-        "completion": BuiltInCommand("pilotfish.cli.about_commands:completion", "Print the shell's completion script."),
-        "help": BuiltInCommand("pilotfish.cli.about_commands:help_of", "Print the help of a command."),
-        "version": BuiltInCommand("pilotfish.cli.about_commands:version", "Print the version."),
+    "Maintain": {
+        "doctor": BuiltInCommand("pilotfish.cli.commands.doctor_command:doctor", "Check this installation or a site; suggest fixes.", True),
+        "gc": BuiltInCommand("pilotfish.cli.commands.gc_command:gc", "List and remove leftovers of dead masters."),
+        "bench": BuiltInCommand("pilotfish.cli.commands.bench_command:bench", "Benchmark this machine for ten seconds."),
+        "demo": BuiltInCommand("pilotfish.cli.commands.demo_command:demo", "Run a 30-second demo that kills processes on purpose."),
+        "explain": BuiltInCommand("pilotfish.cli.about_commands:explain_code", "Explain an error code or failure cause."),
+        "completion": BuiltInCommand("pilotfish.cli.about_commands:completion", "Print the shell completion script."),
+        "help": BuiltInCommand("pilotfish.cli.about_commands:help_of", "Show the help of a command."),
+        "version": BuiltInCommand("pilotfish.cli.about_commands:version", "Show the version."),
     },
 }
 """Commands of Pilotfish by help section. Commands of plug-ins are listed there too, or under More."""

@@ -46,7 +46,7 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTFISH_HOME", str(small_disk))
-    pool = PoolHandle(PoolDirectory(small_disk / "pools" / "p").make().directory, {"workers": 2, "linger_s": 600.0})
+    pool = PoolHandle(PoolDirectory(small_disk / "pools" / "p").make().directory, {"local_cores": 2, "linger_s": 600.0})
     pool.revive()
     scene = Scene(pool, small_disk / "log")
     master = scene.master()

@@ -15,7 +15,7 @@ from pilotfish.client.pools import PoolHandle
 from pilotfish.store.pool_directory import PoolDirectory
 from tests.chaos.scene import CONTINUE, KILL, STOP, Scene, is_alive, wait_until
 
-SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 3.0, "author_s": 3.0, "linger_s": 600.0}
+SETTINGS = {"local_cores": 2, "beat_s": 0.5, "lease_s": 3.0, "author_s": 3.0, "linger_s": 600.0}
 TASKS = 60
 
 
@@ -162,7 +162,7 @@ def test_a_master_that_is_down_beyond_the_lease_loses_no_running_work(scene: Sce
 @pytest.mark.campaign
 def test_a_master_that_is_down_for_a_minute_loses_no_running_work(pilotfish_home: Path, tmp_path: Path) -> None:
     """Same as above, with the default settings."""
-    with a_scene(pilotfish_home, tmp_path / "effects.log", {"workers": 2}) as scene:
+    with a_scene(pilotfish_home, tmp_path / "effects.log", {"local_cores": 2}) as scene:
         _work_without_a_master(scene, 61.0)
 
 

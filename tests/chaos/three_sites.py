@@ -30,7 +30,14 @@ from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.chaos.scene import PATIENCE_S, children, is_alive, wait_until
 
-SETTINGS: dict[str, Any] = {"workers": 1, "matching": "distributed", "beat_s": 1.0, "lease_s": 15.0, "linger_s": 600.0, "author_s": 600.0}
+SETTINGS: dict[str, Any] = {
+    "local_cores": 1,
+    "matching": "distributed",
+    "beat_s": 1.0,
+    "lease_s": 15.0,
+    "linger_s": 600.0,
+    "author_s": 600.0,
+}
 HIDING_PYTHON = """#!/bin/sh
 [ "$1" != -c ] || exec {python} "$@"
 exec unshare --mount sh -c 'mount -t tmpfs none "{hidden}" && exec {python} "$@"' sh "$@"

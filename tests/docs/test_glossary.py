@@ -24,7 +24,7 @@ EVERYDAY = set(
     """
     actual bad balance behind benchmark broken bytes cause change completed cpu data dev disk done error failed file finish hit inside item
     left max meaning measured median name needed note parameter pilotfish predicted rate report running sent size speed std storage time up
-    utilisation value version via vs waiting wall
+    utilisation value version via vs waited waiting wall
     attach bench cancel completion demo divide doctor explain forget gc help iterate log pause predict replay rerun resume set simulate
     status stop tail whatif why at by from
     """.split()  # noqa: SIM905
@@ -38,6 +38,8 @@ BANNED = (
     r"|drawers?|courier|twins?|gangs?|moods?|reigns?|wish(es)?|vouch(es|ed)?|loans?|lends?|lent|salvage|molding"
 )
 BANNED_WORD = re.compile(rf"\b({BANNED})\b", re.IGNORECASE)
+# Also banned in help texts: stand-ins for a noun or a plain verb.
+BANNED_HELP = re.compile(rf"\b({BANNED}|that which|a person|its turn|told|heard|said|looked at|go(es)? on|imagined?)\b", re.IGNORECASE)
 
 
 def glossary_terms() -> set[str]:
@@ -92,6 +94,26 @@ def test_glossary_words_are_sorted_and_unique() -> None:
 def test_headings_have_no_metaphors(page: Path) -> None:
     for heading in headings_of(page):
         assert not BANNED_WORD.search(heading), f"{page}: {heading}"
+
+
+def help_texts() -> dict[str, str]:
+    """Texts of ``--help`` by command, including subcommands."""
+    root = click.Context(command_group, info_name="pilotfish")
+    texts = {"pilotfish": command_group.get_help(root)}
+    for name in command_group.list_commands(root):
+        command = command_group.get_command(root, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=root)
+        texts[name] = command.get_help(context)
+        for part, subcommand in command.commands.items() if isinstance(command, click.Group) else ():
+            texts[f"{name} {part}"] = subcommand.get_help(click.Context(subcommand, info_name=part, parent=context))
+    return texts
+
+
+@pytest.mark.parametrize(("command", "text"), help_texts().items(), ids=list(help_texts()))
+def test_help_texts_have_no_metaphors(command: str, text: str) -> None:
+    found = [match[0] for match in BANNED_HELP.finditer(" ".join(text.split()))]
+    assert not found, f"pilotfish {command} --help: {found}"
 
 
 def test_exported_names_have_no_metaphors() -> None:

@@ -19,7 +19,7 @@ from tests.engines.daemons import Engine
 from tests.engines.openssh import OpenSSH
 from tests.engines.people import Person
 
-SETTINGS = {"workers": 2, "beat_s": 0.5, "lease_s": 10.0, "linger_s": 600.0}
+SETTINGS = {"local_cores": 2, "beat_s": 0.5, "lease_s": 10.0, "linger_s": 600.0}
 
 
 @dataclass

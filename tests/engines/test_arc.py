@@ -25,7 +25,7 @@ SLEEPS = "exec sleep 100000"
 def describe(campus: Campus, arc: ARC, *more: str) -> None:
     """Configure the site as a user would whose proxy is on the login node."""
     words = ["--backend", "arc", "--via", f"{campus.person.name}@grid", "--cores", "2", "--python", "/usr/bin/python3"]
-    words += ["--reach", "direct", "--period", "1s", "--option", f"endpoint={arc.endpoint}"]
+    words += ["--reach", "direct", "--poll-interval", "1s", "--option", f"endpoint={arc.endpoint}"]
     words += ["--option", f"ssh_config={campus.openssh.configuration('root')}"]
     words += [word for name, value in arc.environment.items() for word in ("--env", f"{name}={value}")]
     command = Path(sys.executable).parent / "pilotfish"

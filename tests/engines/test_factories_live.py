@@ -31,7 +31,7 @@ def root(slurm: Slurm) -> Iterator[Obedient]:
 
 def add_sites(root: Obedient) -> None:
     """Add three sites: agents fail to start at the first, the batch system refuses the second, the third works."""
-    common = ("--backend", "slurm", "--period", "1s")
+    common = ("--backend", "slurm", "--poll-interval", "1s")
     root.do("site", "add", "mire", *common, "--setup", "echo no such module; exit 7", "--max-pilots", "1")
     root.do("site", "add", "wall", *common, "--queue", "nowhere", "--max-pilots", "1")
     root.do("site", "add", "pond", *common, "--max-pilots", "6")

@@ -27,13 +27,13 @@ def root(slurm: Slurm) -> Iterator[Obedient]:
 
 
 def add(root: Obedient, *about: str) -> None:
-    root.do("site", "add", "pond", "--backend", "slurm", "--period", "1s", *about)
+    root.do("site", "add", "pond", "--backend", "slurm", "--poll-interval", "1s", *about)
 
 
 def test_no_site_is_described(root: Obedient) -> None:
     """No site was named, or the named one was removed."""
     root.do("run", "--", "true")
-    root.do("workers", "--set", "0")
+    root.do("workers", "--local-cores", "0")
     run = root.begin("--", "true")
     root.obey(root.hear_why(run, "no-site", "no site is described"), {"NAME": "pond"})
     root.obey(root.hear_why(run, "site-unused", "pond"))
@@ -101,7 +101,7 @@ def reef(tmp_path: Path, gridengine: GridEngine, openssh: OpenSSH, person: Perso
     """A user at another machine."""
     somebody = Obedient(tmp_path)
     variables = [word for name, value in gridengine.environment.items() for word in ("--env", f"{name}={value}")]
-    about = ("--via", f"{person.name}@reef", "--reach", "direct", "--period", "1s", "--python", "/usr/bin/python3")
+    about = ("--via", f"{person.name}@reef", "--reach", "direct", "--poll-interval", "1s", "--python", "/usr/bin/python3")
     somebody.do("site", "add", "reef", "--backend", "sge", *about, *variables, "--option", f"ssh_config={openssh.configuration('root')}")
     yield somebody
     somebody.leave()

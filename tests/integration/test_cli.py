@@ -28,7 +28,7 @@ def typist() -> Iterator[Typist]:
 
 def test_from_nothing_to_results_and_back_to_nothing(typist: Typist) -> None:
     assert typist.type("run", "--", "echo", "hello") == (0, "hello\n", "")
-    swept = typist.type("run", "--workers", "2", "--json", "--param", "a=0.1:0.3:0.1", "--param", "b=1..3", "--", "echo", "{a}", "{b}")
+    swept = typist.type("run", "--local-cores", "2", "--json", "--param", "a=0.1:0.3:0.1", "--param", "b=1..3", "--", "echo", "{a}", "{b}")
     assert swept.status == 0
     data = json.loads(swept.out)
     assert (data["state"], data["counts"]["done"], sum(data["counts"].values()), data["tasks"]) == ("done", 9, 9, 9)
@@ -71,7 +71,7 @@ def test_a_run_in_a_sandbox_brings_its_files_back(typist: Typist) -> None:
 def test_ctrl_c_leaves_and_the_work_goes_on(typist: Typist) -> None:
     gate = typist.directory / "gate"
     script = f"while ! test -e {gate}; do sleep 0.02; done; echo {{x}}"
-    terminal = typist.sit_down("run", "--workers", "2", "--param", "x=1..6", "--", "sh", "-c", script)
+    terminal = typist.sit_down("run", "--local-cores", "2", "--param", "x=1..6", "--", "sh", "-c", script)
     terminal.wait_for("2 running")
     terminal.press_ctrl_c()
     status, seen = terminal.finish()
@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_and_the_work_goes_on(typist: Typist) -> None:
 
 
 def test_the_progress_line_moves_and_is_taken_away(typist: Typist) -> None:
-    terminal = typist.sit_down("run", "--workers", "2", "--param", "x=1..30", "--", "sh", "-c", "sleep 0.05; test {x} != 7")
+    terminal = typist.sit_down("run", "--local-cores", "2", "--param", "x=1..30", "--", "sh", "-c", "sleep 0.05; test {x} != 7")
     terminal.wait_for("/30")
     status, seen = terminal.finish()
     assert status == 1
@@ -97,10 +97,10 @@ def test_the_progress_line_moves_and_is_taken_away(typist: Typist) -> None:
 
 
 def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
-    said = typist.type("run", "--workers", "1", "--cores", "3", "--", "echo", "at last")
+    said = typist.type("run", "--local-cores", "1", "--cores", "3", "--", "echo", "at last")
     assert said.status == 3
     assert "3 cores asked for, the largest worker has 1 core" in said.err
-    assert "do      pilotfish workers --set 3" in said.err
+    assert "do      pilotfish workers --local-cores 3" in said.err
     assert "Run 1 is kept" in said.out
     assert json.loads(typist.type("why", "--json").out)["reasons"][-1]["code"] == "too-big"
     assert json.loads(typist.type("status", "--json").out)["runs"][0]["counts"]["ready"] == 1
@@ -122,7 +122,7 @@ def test_tail_follows_a_running_task_to_its_end(typist: Typist) -> None:
 def test_stopping_a_pool_is_told_to_whoever_watches_and_keeps_the_work(typist: Typist) -> None:
     gate = typist.directory / "gate"
     script = f"while ! test -e {gate}; do sleep 0.02; done"
-    watching = typist.sit_down("run", "--workers", "2", "--param", "x=1..4", "--", "sh", "-c", f"{script}; echo {{x}}")
+    watching = typist.sit_down("run", "--local-cores", "2", "--param", "x=1..4", "--", "sh", "-c", f"{script}; echo {{x}}")
     watching.wait_for("2 running")
     stopped = typist.type("stop")
     assert stopped.out.startswith("Stopped: 0 processes and 0 sockets left; 4 unfinished tasks kept.\n")
@@ -156,7 +156,7 @@ def test_looking_at_a_stopped_pool_does_not_set_its_work_going(typist: Typist) -
 def test_a_killed_master_comes_back_while_somebody_watches(typist: Typist) -> None:
     gate = typist.directory / "gate"
     script = f"while ! test -e {gate}; do sleep 0.02; done; echo {{x}}"
-    watching = typist.sit_down("run", "--workers", "2", "--param", "x=1..4", "--", "sh", "-c", script)
+    watching = typist.sit_down("run", "--local-cores", "2", "--param", "x=1..4", "--", "sh", "-c", script)
     watching.wait_for("2 running")
     directory = typist.home / "pools" / "default"
     lock = max(directory.glob("lock-*"))

@@ -31,7 +31,7 @@ def test_a_directory_goes_along_some_outputs_stay_and_data_says_where_all_is(typ
     (typist.directory / "mesh/note").write_text("short")
     script = "cat mesh/deep/points mesh/note > fine-{n}.bin; tr '\\0' {n} < mesh/deep/points > stays.bin; cat mesh/note"
     words = ["--input", "mesh", "--output", "fine-*.bin", "--keep", "stays.bin", "--require", "cores >= 1", "--rank", "held / wanted"]
-    said = typist.type("run", "--workers", "1", *words, "--param", "n=1..2", "--", "sh", "-c", script)
+    said = typist.type("run", "--local-cores", "1", *words, "--param", "n=1..2", "--", "sh", "-c", script)
     assert said.status == 0, said
     assert "2 files in run-1/; 2 files stayed with the workers: pilotfish data 1\n" in said.out
     assert (typist.directory / "run-1/1/fine-2.bin").stat().st_size == LARGE + 5
@@ -57,7 +57,7 @@ in=prog,data/ out=sorted id=sort   sh -c './prog > sorted || exit 4; exit 3'
 in=sorted out=first   sh -c 'head -n 1 sorted > first'
 """
     )
-    said = typist.type("run", "--workers", "2", "--sandbox", "--tasks", "tasks.txt")
+    said = typist.type("run", "--local-cores", "2", "--sandbox", "--tasks", "tasks.txt")
     assert said.status == 1 and "3 tasks, 1 done, 2 failed" in said.out, said
     assert not (typist.directory / "sorted").exists(), "they are in directories of their own"
     assert (typist.directory / "run-1/0/data/n").read_text().split() == list("123456789")
@@ -71,7 +71,7 @@ in=sorted out=first   sh -c 'head -n 1 sorted > first'
 def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(typist: Typist) -> None:
     gate, large = typist.directory / "gate", typist.directory / "large.dat"
     large.write_bytes(bytes(LARGE))
-    typist.type("run", "--workers", "1", "--detach", "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.02; done")
+    typist.type("run", "--local-cores", "1", "--detach", "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.02; done")
     assert typist.type("run", "--detach", "--input", "large.dat", "--", "cat", "large.dat").status == 0
     assert json.loads(typist.type("data", "2", "--json").out)["contents"][0]["needed_by"] == 1
     large.write_bytes(b"x" * LARGE)
@@ -93,13 +93,13 @@ def test_a_file_that_only_the_last_task_misses_is_told_before_the_first_one_begi
 
 
 def test_a_run_of_one_task_shows_where_its_files_are(typist: Typist) -> None:
-    said = typist.type("run", "--workers", "1", "--output", "out.*", "--", "sh", "-c", "echo 1 > out.dat; echo hello")
+    said = typist.type("run", "--local-cores", "1", "--output", "out.*", "--", "sh", "-c", "echo 1 > out.dat; echo hello")
     assert (said.status, said.out) == (0, "hello\n")
     assert "1 file in run-1/" in said.err
 
 
 def test_what_a_forgotten_run_left_takes_no_room_any_more(typist: Typist) -> None:
-    make = ["--workers", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
+    make = ["--local-cores", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
     assert typist.type("run", *make).status == 0
     (row,) = json.loads(typist.type("data", "--json").out)["contents"]
     place = next(typist.directory.glob(f"**/contents/??/{row['digest']}"))
@@ -111,7 +111,7 @@ def test_what_a_forgotten_run_left_takes_no_room_any_more(typist: Typist) -> Non
 
 
 def test_a_result_that_was_damaged_on_the_disk_is_not_handed_out(typist: Typist) -> None:
-    make = ["--workers", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
+    make = ["--local-cores", "1", "--output", "big", "--", "sh", "-c", f"head -c {LARGE} /dev/urandom > big"]
     assert typist.type("run", *make).status == 0
     (row,) = json.loads(typist.type("data", "--json").out)["contents"]
     place = next(typist.directory.glob(f"**/contents/??/{row['digest']}"))
@@ -123,7 +123,7 @@ def test_a_result_that_was_damaged_on_the_disk_is_not_handed_out(typist: Typist)
 
 
 def test_a_run_with_a_requirement_that_no_worker_meets_is_reported_and_kept(typist: Typist) -> None:
-    said = typist.type("run", "--workers", "1", "--require", "memory >= 4000G and coers > 0", "--", "echo", "at last")
+    said = typist.type("run", "--local-cores", "1", "--require", "memory >= 4000G and coers > 0", "--", "echo", "at last")
     assert said.status == 3
     assert "warning: --require: no worker that is here has a property 'coers'. Did you mean 'cores'?" in said.err
     assert "local-1, fails memory >= 4000G and coers > 0 (memory " in said.err

@@ -38,7 +38,7 @@ def submit(typist: Typist) -> Path:
     """Submit tasks of which half end by themselves, the others when the gate opens."""
     gate = typist.directory / "gate"
     script = f"sleep 0.1; test {{n}} -le 30 || while ! test -e {gate}; do sleep 0.05; done"
-    said = typist.type("run", "--detach", "--workers", "2", "--param", f"n=1..{TASKS}", "--", "sh", "-c", script)
+    said = typist.type("run", "--detach", "--local-cores", "2", "--param", f"n=1..{TASKS}", "--", "sh", "-c", script)
     assert said.status == 0, said
     wait_until(lambda: typist_done(typist) >= TASKS // 2, "half of the tasks to be done")
     return gate
@@ -54,12 +54,12 @@ def test_a_run_is_predicted_and_the_record_tells_how_good_that_was(typist: Typis
     assert told["left"] == TASKS // 2
     assert 0 < told["low_s"] <= told["median_s"] <= told["high_s"]
     assert sum(told["parts"][name] for name in ("waiting_s", "execution_s", "staging_s")) > 0
-    options = ask(typist, "whatif", "cores=4", "-site local", "--replicas", "8")["options"]
+    options = ask(typist, "whatif", "cores=4", "-site local", "--samples", "8")["options"]
     assert [row["what"] for row in options].index("cores=4") < [row["what"] for row in options].index("as it is")
     assert options[-1]["what"] == "-site local" and options[-1]["median_s"] is None
     gate.touch()
     wait_until(lambda: typist_done(typist) == TASKS, "the run to end")
-    record = ask(typist, "predict", "--record")
+    record = ask(typist, "predict", "--accuracy")
     assert record["tested"] == 1
     assert record["predictions"][0]["took_s"] > 0
     refused = typist.type("predict", "1")
@@ -79,14 +79,14 @@ def test_the_prediction_of_an_unknown_program_is_a_rough_guess(typist: Typist) -
 def test_a_finished_run_is_replayed(typist: Typist) -> None:
     submit(typist).touch()
     wait_until(lambda: typist_done(typist) == TASKS, "the run to end")
-    rows = ask(typist, "replay", "1", "--policy", "workqueue,near", "--workers", "3")["rows"]
+    rows = ask(typist, "replay", "1", "--policy", "workqueue,near", "--total-cores", "3")["rows"]
     assert rows[0]["what"] == "as it was"
-    assert [row["cores"] for row in rows] == [2, *[2, 3] * 3], "so many cores in all, as with run --workers"
+    assert [row["cores"] for row in rows] == [2, *[2, 3] * 3], "so many cores in all, as with run --local-cores"
     assert rows[1]["seconds"] == pytest.approx(rows[0]["seconds"], rel=0.5)
     assert rows[2]["seconds"] < rows[1]["seconds"]
     refused = typist.type("replay", "1", "--policy", "wrkqueue")
     assert refused.status != 0 and "--policy: there is no policy 'wrkqueue'" in refused.err
-    assert "pilotfish replay 1 --policy" in typist.type("whatif", "+2 workers").err
+    assert "pilotfish replay 1 --policy" in typist.type("whatif", "+2 cores").err
 
 
 def test_a_stopped_pool_is_looked_at_without_being_started(typist: Typist) -> None:

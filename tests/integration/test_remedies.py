@@ -27,7 +27,7 @@ def person() -> Iterator[Obedient]:
 
 def add(person: Obedient, name: str, *about: str) -> None:
     """Add a site whose pilots are processes of this machine."""
-    person.do("site", "add", name, "--backend", "ssh", "--period", "1s", *about)
+    person.do("site", "add", name, "--backend", "ssh", "--poll-interval", "1s", *about)
 
 
 def test_a_paused_site(person: Obedient) -> None:
@@ -44,7 +44,7 @@ def test_a_paused_site(person: Obedient) -> None:
     ("place", "limit", "command"),
     [
         ("desk", ["--max-pilots", "1"], "pilotfish site set desk max_pilots=2"),
-        ("desk:1", [], "pilotfish workers add desk 1"),
+        ("desk:1", [], "pilotfish pilots add desk 1"),
     ],
 )
 def test_a_limit_that_the_person_has_set(person: Obedient, place: str, limit: list[str], command: str) -> None:

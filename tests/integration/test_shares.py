@@ -28,7 +28,7 @@ def typist() -> Iterator[Typist]:
 
 
 def submit(typist: Typist, share: str, *, command: str = "sleep 0.05") -> None:
-    words = ["--detach", "--workers", "2", "--share", share, "--param", f"n=1..{TASKS}"]
+    words = ["--detach", "--local-cores", "2", "--share", share, "--param", f"n=1..{TASKS}"]
     said = typist.type("run", *words, "--", "sh", "-c", f"{command} # {{n}}")
     assert said.status == 0, said
 

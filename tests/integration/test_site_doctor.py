@@ -44,7 +44,7 @@ class Waiter(Obedient):
     def describe(self, reason: str) -> None:
         """Add the site; all its jobs wait for this reason."""
         (self.directory / "reason").write_text(reason)
-        self.do("site", "add", "hpc", "--backend", "slurm", "--period", "1s")
+        self.do("site", "add", "hpc", "--backend", "slurm", "--poll-interval", "1s")
 
     def jobs(self) -> list[str]:
         return [path.name for path in self.queue.iterdir()]
@@ -64,7 +64,7 @@ def person() -> Iterator[Waiter]:
 
 def test_after_so_much_patience_the_test_pilot_is_taken_out_of_the_queue(person: Waiter) -> None:
     person.describe("Priority")
-    said = person.type("doctor", "hpc", "--patience", "3s")
+    said = person.type("doctor", "hpc", "--timeout", "3s")
     assert said.status == 0 and said.err == "" and "\r" not in said.out
     assert "! test pilot: hpc-1 (job 1): Priority; no worker of it came for " in said.out
     assert said.out.endswith("Nothing is bad so far, but whether pilots work at hpc is not known.\n")
@@ -73,7 +73,7 @@ def test_after_so_much_patience_the_test_pilot_is_taken_out_of_the_queue(person:
 
 def test_a_reason_that_does_not_pass_ends_the_wait_and_is_bad(person: Waiter) -> None:
     person.describe("PartitionTimeLimit")
-    said = person.type("site", "test", "hpc", "--patience", "10m")
+    said = person.type("site", "test", "hpc", "--timeout", "10m")
     assert said.status == 1
     assert "✗ test pilot: hpc-1 (job 1): PartitionTimeLimit; " in said.out
     assert "    do: pilotfish site set hpc walltime=DURATION; then once more: pilotfish doctor hpc\n" in said.out

@@ -29,7 +29,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
 
     def make(**settings: Any) -> PoolHandle:
         directory = PoolDirectory(pilotfish_home / "pools" / f"p{len(pools)}").make().directory
-        pool = PoolHandle(directory, {"workers": 2, "linger_s": 600.0, **settings})
+        pool = PoolHandle(directory, {"local_cores": 2, "linger_s": 600.0, **settings})
         pool.revive()
         pools.append(pool)
         return pool
@@ -116,7 +116,7 @@ def _grab(mebibytes: int) -> int:
 
 
 def test_memory_is_enforced_escalated_after_exhaustion_and_neighbours_live(start: Start) -> None:
-    with pilotfish.Run(pool=start(workers=2)) as run:
+    with pilotfish.Run(pool=start(local_cores=2)) as run:
         neighbour = run.executable(["sleep", "1"])
         hungry = run.options(memory="100 MiB").submit(_grab, 300)
         assert hungry.result(PATIENCE_S) == 300 * MiB, "tried with 100, 200 and 400 MiB"
@@ -188,7 +188,7 @@ def test_a_request_that_nothing_can_meet_is_explained(start: Start) -> None:
 
 
 def test_moldable_tasks_get_the_cores_that_are_free(start: Start) -> None:
-    with pilotfish.Run(pool=start(workers=2)) as run:
+    with pilotfish.Run(pool=start(local_cores=2)) as run:
         wide = run.options(cores="1-8").submit(os.getenv, "PILOTFISH_CORES")
         assert wide.result(PATIENCE_S) == "2"
 
@@ -248,7 +248,7 @@ def test_the_master_goes_by_itself_when_the_work_is_done(start: Start) -> None:
 
 
 def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
-    pool = start(workers=1)
+    pool = start(local_cores=1)
 
     def cores() -> list[float]:
         return [worker["capacity"]["cores"] for worker in ask(pool, "workers") if worker["state"] != "draining"]
@@ -266,19 +266,19 @@ def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
 
 
 def test_growing_the_pool_makes_room_for_a_task_that_fitted_nowhere(start: Start) -> None:
-    pool = start(workers=1)
+    pool = start(local_cores=1)
     run = pilotfish.Run(pool=pool)
     run.submit(pow, 2, 2).result(PATIENCE_S)
     wide = run.options(cores=3).submit(pow, 2, 3)
     wait_until(lambda: bool(ask(pool, "status")["warnings"]), "the warning")
-    assert "pilotfish workers --set 3" in ask(pool, "why", task=wide.task_id)["reasons"][0]["commands"]
+    assert "pilotfish workers --local-cores 3" in ask(pool, "why", task=wide.task_id)["reasons"][0]["commands"]
     ask(pool, "workers_set", local=3)
     assert wide.result(PATIENCE_S) == 8
     run.close()
 
 
 def test_a_large_task_does_not_starve_behind_small_ones(start: Start) -> None:
-    with pilotfish.Run(pool=start(workers=2)) as run:
+    with pilotfish.Run(pool=start(local_cores=2)) as run:
         small = [run.executable(["sleep", "0.3"]) for _ in range(3)]
         large = run.executable(["true"], cores=2)
         more = [run.executable(["sleep", "0.3"]) for _ in range(60)]
@@ -309,7 +309,7 @@ def test_an_idle_worker_is_released_and_restarted_for_new_tasks(start: Start) ->
 
 
 def test_runs_that_share_a_worker_never_get_each_others_functions(start: Start) -> None:
-    pool = start(workers=1)
+    pool = start(local_cores=1)
     with pilotfish.Run(pool=pool) as one, pilotfish.Run(pool=pool) as two:
         for number in range(5):
             assert one.submit(abs, -number).result(PATIENCE_S) == number

@@ -25,7 +25,7 @@ from tests.network.namespaces import Host, Network
 from tests.support.peer_pool import PeerPool, without_agents
 
 MASTER = "master"
-SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 1.0, "lease_s": 6.0, "linger_s": 600.0}
+SETTINGS: dict[str, Any] = {"local_cores": 1, "beat_s": 1.0, "lease_s": 6.0, "linger_s": 600.0}
 
 
 class PoolOnHost(PoolHandle):

@@ -178,6 +178,7 @@ class FakeMaster(PoolSession):
         self.refusal: PilotfishError | None = None
         self.sites: list[dict[str, Any]] = []
         self.pilots: list[dict[str, Any]] = []
+        self.now = 1000.0
         self.seen: dict[str, Any] | None = None
         self.ends: dict[str, dict[str, str]] = {}
         self.workers: list[dict[str, Any]] = []
@@ -260,7 +261,7 @@ class FakeMaster(PoolSession):
 
     def _ask_status(self) -> dict[str, Any]:
         rows = [run.row() for run in self.runs.values()]
-        answer = {"pool": "default", "pid": 4711, "uptime_s": 61.0, "workers": {"idle": 1}, "cores": 2, "local_cores": 2}
+        answer = {"pool": "default", "pid": 4711, "uptime_s": 61.0, "workers": {"idle": 1}, "cores": 2, "local_cores": 2, "now": self.now}
         return {**answer, "runs": rows, "warnings": self.warnings, "rate_per_s": 0, "pilots": self.pilots, "moving": self.moving}
 
     def _ask_runs(self) -> list[dict[str, Any]]:

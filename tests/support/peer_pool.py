@@ -27,7 +27,7 @@ from pilotfish.store.keyring import open_keyring
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.engines import processes
 
-SETTINGS: dict[str, Any] = {"workers": 1, "beat_s": 0.5, "linger_s": 600.0}
+SETTINGS: dict[str, Any] = {"local_cores": 1, "beat_s": 0.5, "linger_s": 600.0}
 BLOCK = 1024 * 1024
 CAN_HIDE = os.geteuid() == 0 and shutil.which("unshare") is not None
 

@@ -22,7 +22,7 @@ SUBJECT = re.compile(r"[0-9]+|.+[.][0-9]+")
 @click.command()
 @json_option
 def version(as_json: bool) -> None:
-    """Print the version."""
+    """Show the version."""
     found = metadata.version("pilotfish")
     if as_json:
         Screen.of().json({"pilotfish": found, "python": platform.python_version(), "system": platform.platform()})
@@ -38,9 +38,9 @@ def show_version() -> None:
 @click.argument("command", required=False, shell_complete=complete_command)
 @click.pass_context
 def help_of(context: click.Context, command: str | None) -> None:
-    """Print the help of a command.
+    """Show the help of a command.
 
-    Without a command: the commands there are.
+    Without a command, list all commands.
     """
     whole = context.find_root()
     if command is None:
@@ -55,7 +55,7 @@ def help_of(context: click.Context, command: str | None) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the shell's completion script.
+    """Print the shell completion script.
 
     \b
     bash:  pilotfish completion bash > ~/.local/share/bash-completion/completions/pilotfish
@@ -75,9 +75,9 @@ def completion(shell: str) -> None:
 @click.argument("code", required=False, shell_complete=complete_code)
 @json_option
 def explain_code(code: str | None, as_json: bool) -> None:
-    """Say what an error code, or the cause of a failure, means.
+    """Explain an error code or failure cause.
 
-    Causes stand in brackets, such as [missing-output]. Without a code: all of them.
+    Causes are printed in brackets, such as [missing-output]. Without a code, list all codes and causes.
     """
     known = {one: (told.meaning, told.commands) for one, told in sorted(EXPLANATIONS.items())}
     known |= {cause: (meaning, WHAT_HELPS) for cause, meaning in CAUSES.items()}

@@ -92,9 +92,9 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
 def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the forms of a variation, with the configured sites."""
     sites = [item.value for item in complete_site(context, parameter, "")]
-    forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores="]
+    forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores=", "+8 cores"]
     for site in sites:
-        forms += [f"+10 workers {site}", f"+site {site}", f"speed {site}=2"]
+        forms += [f"+10 pilots {site}", f"+site {site}", f"speed {site}=2"]
     return [CompletionItem(form) for form in forms if form.startswith(incomplete)]
 
 
@@ -111,7 +111,7 @@ def complete_site_key(context: click.Context, parameter: click.Parameter, incomp
 
 
 def complete_add(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete ``workers add SITE``."""
+    """Complete ``pilots add SITE``."""
     given = context.params.get(parameter.name or "") or ()
     if not given:
         return [CompletionItem("add", help="ask a site for pilots")] if "add".startswith(incomplete) else []

@@ -80,14 +80,14 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version.")
+@click.option("--version", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version.")
 def pilotfish() -> None:
-    """One pool of workers out of the places you have.
+    """Run many tasks on all the machines you can reach.
 
     \b
     Start:  pilotfish run --param seed=1..100 -- ./simulate {seed}
-    Watch:  pilotfish status
-    Tour:   pilotfish demo
+    Follow: pilotfish status
+    Demo:   pilotfish demo
     """
 
 
@@ -134,6 +134,10 @@ def invoke(words: list[str]) -> int:
         return CANNOT
 
 
+def _visible_options(command: click.Command) -> list[str]:
+    return [name for parameter in command.params if not getattr(parameter, "hidden", False) for name in parameter.opts]
+
+
 def as_problem(error: click.ClickException) -> PilotfishError:
     """Turn an error of click into a PilotfishError with a hint."""
     context = getattr(error, "ctx", None)
@@ -143,7 +147,7 @@ def as_problem(error: click.ClickException) -> PilotfishError:
     if isinstance(error, click.NoSuchOption):
         message = f"{path} has no option {error.option_name}"
         if context is not None:
-            hint = did_you_mean(error.option_name, [option for parameter in context.command.params for option in parameter.opts])
+            hint = did_you_mean(error.option_name, _visible_options(context.command))
     for theirs, ours in NUMBERS.items():
         message = message.replace(theirs, ours)
     if message[1:2].islower():

@@ -1,10 +1,11 @@
-"""Defines options that several commands share."""
+"""Defines options that several commands share, and former names of options."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -27,14 +28,13 @@ def pool_option(function: Decorated) -> Decorated:
         default=DEFAULT_POOL,
         envvar=POOL_VARIABLE,
         callback=_mean,
-        show_default=True,
         shell_complete=completions.complete_pool,
-        help="Which pool is meant.",
+        help=f"Pool to use.  [env: {POOL_VARIABLE}; default: {DEFAULT_POOL}]",
     )(function)
 
 
 def json_option(function: Decorated) -> Decorated:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def _read_share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, float] | None:
@@ -48,19 +48,68 @@ def _read_deadline(context: click.Context, parameter: click.Parameter, text: str
 
 
 def share_option(function: Decorated) -> Decorated:
-    told = (
-        "Shares get the pool in turns, WEIGHT times as much as others; runs of one share go in order.  [default: that of all runs without]"
-    )
-    return click.option("--share", metavar="NAME[:WEIGHT]", callback=_read_share, shell_complete=completions.complete_share, help=told)(
+    text = "Fair-share group of the run and its weight.  [default: one group for all runs without a share]"
+    return click.option("--share", metavar="NAME[:WEIGHT]", callback=_read_share, shell_complete=completions.complete_share, help=text)(
         function
     )
 
 
 def deadline_option(function: Decorated) -> Decorated:
-    told = "When it should have ended: 18:00, 2h from now, 2030-05-01T12:00, or none. It goes before others if it would be late."
-    return click.option("--deadline", metavar="WHEN", callback=_read_deadline, help=told)(function)
+    text = "Finish time to aim for: 18:00, 2h, 2030-05-01T12:00 or none. Late runs go first."
+    return click.option("--deadline", metavar="WHEN", callback=_read_deadline, help=text)(function)
 
 
 def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:
     """Argument RUN, by default the last run; ``offered`` selects the runs that completion suggests."""
     return click.argument("run", required=False, metavar="[RUN]", shell_complete=completions.complete_run(offered))
+
+
+def samples_option(function: Decorated) -> Decorated:
+    """Number of samples, for predict and whatif."""
+    text = "Number of simulated continuations.  [default: depends on the tasks left]"
+    return click.option("--samples", type=click.IntRange(1, 10_000), metavar="N", help=text)(
+        old_option("--replicas", "--samples")(function)
+    )
+
+
+def timeout_option(function: Decorated) -> Decorated:
+    """Timeout of the test pilot, for doctor and site test."""
+    text = "Maximum wait for the test pilot."
+    return click.option("--timeout", metavar="DURATION", default="5m", show_default=True, help=text)(
+        old_option("--patience", "--timeout")(function)
+    )
+
+
+# --- former names ---------------------------------------------------------------------------------------------------------------------
+
+
+def note_new_name(old: str, new: str) -> None:
+    print(f"note: {old} is now {new}", file=sys.stderr)
+
+
+class OldOption(click.Option):
+    """Hidden former name of an option. It passes its value to the option that replaced it."""
+
+    def __init__(self, names: list[str], new: str, **attributes: Any) -> None:
+        # Eager options are processed before the option that gets the value.
+        super().__init__(names, hidden=True, expose_value=False, is_eager=True, help=f"Former name of {new}.", **attributes)
+        self.new = new
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        if self.name in opts:
+            note_new_name(self.opts[0], self.new)
+            new_name = next(parameter.name for parameter in ctx.command.params if self.new in parameter.opts)
+            cast(MutableMapping[str | None, Any], opts).setdefault(new_name, opts[self.name])
+        return super().consume_value(ctx, opts)
+
+
+class OldWords(click.Argument):
+    """Hidden former words of a command, such as ``add SITE`` of workers."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return []
+
+
+def old_option(old: str, new: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
+    """Declare the former name of an option. Its own name differs from that of every other option of the command."""
+    return click.option(old, f"old_{old.strip('-')}", cls=OldOption, new=new, **attributes)

@@ -93,10 +93,10 @@ def ensure_pool(name: str = "default", read_only: bool = False) -> PoolHandle:
     return pool
 
 
-def private_pool(workers: int) -> PoolHandle:
+def private_pool(cores: int) -> PoolHandle:
     """Starts a pool that ends when it is closed or its client dies."""
     directory = home() / "pools" / f"{PRIVATE}{os.getpid()}-{secrets.token_hex(4)}"
-    pool = PoolHandle(PoolDirectory(directory).make().directory, {**PRIVATE_SETTINGS, "workers": workers}, temporary=True)
+    pool = PoolHandle(PoolDirectory(directory).make().directory, {**PRIVATE_SETTINGS, "local_cores": cores}, temporary=True)
     pool.revive()
     return pool
 

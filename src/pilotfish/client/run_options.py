@@ -137,7 +137,7 @@ class RunRequest:
 
     # Placement: which pool, which workers, which order.
     pool: str = "default"
-    workers: int | None = None
+    local_cores: int | None = None
     sites: SiteSelection = ANY_SITE
     requirement: str | None = None
     rank: str | None = None

@@ -180,15 +180,15 @@ def use_connector(connector: Connector | None) -> None:
     _connector = connector
 
 
-def connect(pool: str, start: bool = False, workers: int | None = None) -> PoolSession:
+def connect(pool: str, start: bool = False, local_cores: int | None = None) -> PoolSession:
     """Opens a session with a pool; starts its master if none runs. ``start``: create the pool if it does not exist."""
     if _connector is not None:
-        return _connector(pool, start, workers)
+        return _connector(pool, start, local_cores)
     if not start:
         _require_pool(pool)
     session = PoolSession.open(ensure_pool(pool))
-    if start and workers is not None:
-        session.ask("workers_set", local=workers)
+    if start and local_cores is not None:
+        session.ask("workers_set", local=local_cores)
     return session
 
 

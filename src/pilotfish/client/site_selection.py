@@ -53,7 +53,7 @@ class SiteSelection:
 
     @property
     def local_cores(self) -> int | None:
-        """Cores from ``--site local:4``, which means the same as ``--workers 4``."""
+        """Cores from ``--site local:4``, which means the same as ``--local-cores 4``."""
         cores = dict(map(read_site_choice, self.choices)).get(LOCAL, FACTORY_DECIDES)
         return None if cores == FACTORY_DECIDES else cores
 

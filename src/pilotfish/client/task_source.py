@@ -380,7 +380,7 @@ def _defining_command(request: RunRequest) -> str:
 
 def connect_for(request: RunRequest) -> PoolSession:
     """Opens a session with the pool of a request, and tells the pool which sites to use."""
-    session = connect(request.pool, start=True, workers=request.workers or request.sites.local_cores)
+    session = connect(request.pool, start=True, local_cores=request.local_cores or request.sites.local_cores)
     request.sites.use(session.ask)
     return session
 

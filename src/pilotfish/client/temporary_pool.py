@@ -32,8 +32,8 @@ class PrivatePool:
 
 
 @contextmanager
-def private_master(workers: int) -> Iterator[PrivatePool]:
-    pool = private_pool(workers)
+def private_master(cores: int) -> Iterator[PrivatePool]:
+    pool = private_pool(cores)
     master = PoolSession.open(pool)
     private = PrivatePool(pool, master)
     try:

@@ -134,8 +134,8 @@ class Machine:
         """Make the first turn after a start or restart. Known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
-        if not self.state.sized and self.settings.workers:
-            self.record(f.PoolSized(float(self.settings.workers)))
+        if not self.state.sized and self.settings.local_cores:
+            self.record(f.PoolSized(float(self.settings.local_cores)))
         for worker in self.state.workers.values():
             lease_at = now + leases.time_to_return_s(self, worker)
             self.connections[worker.id] = WorkerConnection(lease_at)

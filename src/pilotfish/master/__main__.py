@@ -47,8 +47,8 @@ def _serve(options: argparse.Namespace) -> None:
 
     async def serve() -> None:
         settings = read_settings(home() / "config.toml", json.loads(options.settings))
-        if not settings.workers:
-            settings = msgspec.structs.replace(settings, workers=len(os.sched_getaffinity(0)))
+        if not settings.local_cores:
+            settings = msgspec.structs.replace(settings, local_cores=len(os.sched_getaffinity(0)))
         master = MasterServer(pool, settings)
         await master.run(lambda: notify("ready"))
 

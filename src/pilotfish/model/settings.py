@@ -8,7 +8,7 @@ MATCHING_MODES = ("auto", "central", "distributed")
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    workers: int = 0
+    local_cores: int = 0
     """Cores of this machine that a new pool uses; 0: all available cores."""
     beat_s: float = 5.0
     """Seconds between heartbeats of an agent."""

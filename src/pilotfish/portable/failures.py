@@ -13,7 +13,7 @@ _FIXES = {
     errno.EMFILE: "a process here may have %s files open: allow more (ulimit -n 4096), then start the worker again",
     errno.ENFILE: "all processes of the machine together have too many files open: close some, or raise fs.file-max",
     errno.EAGAIN: "you may have %s processes and threads here: end some, or allow more (ulimit -u), then start the worker again",
-    errno.ENOMEM: "the memory of the machine is used up: end something, or give the pool fewer cores (pilotfish workers --set N)",
+    errno.ENOMEM: "the memory of the machine is used up: end something, or give the pool fewer cores (pilotfish workers --local-cores N)",
 }
 _LIMITS = {errno.EMFILE: resource.RLIMIT_NOFILE, errno.EAGAIN: resource.RLIMIT_NPROC}
 

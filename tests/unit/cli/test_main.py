@@ -82,7 +82,7 @@ def test_help_does_not_import_the_commands() -> None:
     ):
         assert heavy not in loaded
     assert "importlib.metadata" not in loaded, "entry points are read without it: its import takes longer than the help"
-    assert "Run a command, a sweep, a task list, a run file or a DAGMan file." in said.stdout
+    assert "Run a command, sweep, task list, run file or DAGMan file." in said.stdout
 
 
 @pytest.mark.parametrize(

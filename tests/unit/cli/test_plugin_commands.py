@@ -15,7 +15,7 @@ import click
 def hello(pool):
     "Greet the pool."
     click.echo(f"hello {pool}")
-hello.section = "Look"
+hello.section = "Inspect"
 @click.command()
 def plain():
     "Do little."
@@ -25,7 +25,7 @@ def plain():
 def test_the_command_of_a_plug_in_is_shown_in_its_section_and_runs(install: Install, pilotfish: CommandLine) -> None:
     install("own-commands", COMMAND, commands={"hello": "own_commands:hello", "plain": "own_commands:plain"})
     sections = dict(part.split(":\n", 1) for part in pilotfish("--help").out.split("\n\n") if ":\n" in part)
-    assert "hello  " in sections["Look"] and "Greet the pool." in sections["Look"]
+    assert "hello  " in sections["Inspect"] and "Greet the pool." in sections["Inspect"]
     assert sections["More"].split() == ["plain", "Do", "little."]
     assert pilotfish("hello", "--pool", "b").out == "hello b\n"
     assert pilotfish("helo").err.endswith("Did you mean 'hello'?\n")
@@ -49,7 +49,7 @@ def test_a_broken_command_does_not_break_the_help_but_is_told_there(install: Ins
     assert "fix (broken: the command 'fix' cannot be loaded: ModuleNotFoundError: No module named 'nothing_like_it'" in words
     assert "of the distribution broken-command" in words
     assert "seven (broken: the command 'seven' (seven = no_command:x of no-command) is no click command" in words
-    assert "Run a command, a sweep" in words
+    assert "Run a command, sweep" in words
     failed = pilotfish("fix")
     assert failed.status == 2
     assert "error: the command 'fix' cannot be loaded" in failed.err and "pip uninstall broken-command" in failed.err

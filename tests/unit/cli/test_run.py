@@ -70,7 +70,7 @@ def test_a_task_list_runs_its_lines(pilotfish: CommandLine, master: FakeMaster) 
 
 def test_resources_reach_the_spec(pilotfish: CommandLine, master: FakeMaster) -> None:
     words = ["--cores", "2-4", "--memory", "2G", "--gpus", "1", "--resource", "licence=3", "--time", "1h30m", "--retries", "2"]
-    pilotfish("run", *words, "--priority", "5", "--max-failures", "7", "--workers", "4", "--", "echo")
+    pilotfish("run", *words, "--priority", "5", "--max-failures", "7", "--local-cores", "4", "--", "echo")
     spec = master.runs[1].specs[0]
     assert (spec.request.cores, spec.request.cores_max, spec.request.memory, spec.request.gpus) == (2.0, 4.0, 2 << 30, 1.0)
     assert spec.request.custom == {"licence": 3.0}
@@ -151,11 +151,11 @@ def test_detached_runs_say_how_to_come_back(pilotfish: CommandLine) -> None:
 def test_a_request_that_nothing_can_meet_is_told_and_kept(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.stuck = True
     text = "64 cores asked for, the largest worker has 2 cores"
-    master.reasons = [{"code": "too-big", "text": text, "commands": ["pilotfish workers --set 64"]}]
+    master.reasons = [{"code": "too-big", "text": text, "commands": ["pilotfish workers --local-cores 64"]}]
     said = pilotfish("run", "--cores", "64", "--", "echo")
     assert said.status == 3
     assert text in said.err
-    assert "do      pilotfish workers --set 64" in said.err
+    assert "do      pilotfish workers --local-cores 64" in said.err
     assert said.out.startswith("Run 1 is kept, and starts as soon as something fits.\n")
     quiet = pilotfish("run", "--quiet", "--cores", "64", "--", "echo")
     assert (quiet.status, quiet.out) == (3, "")
@@ -243,8 +243,8 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
     [
         ([], "there is no command to run", "Write the command after --"),
         (["--param", "x=1"], "there is a sweep, but no command", "Write the command after --"),
-        (["--wrokers", "2", "--", "echo"], "pilotfish run has no option --wrokers", "Did you mean '--workers'?"),
-        (["--workers", "many", "--", "echo"], "'many' is not a whole number", "pilotfish run --help"),
+        (["--local-croes", "2", "--", "echo"], "pilotfish run has no option --local-croes", "Did you mean '--local-cores'?"),
+        (["--local-cores", "many", "--", "echo"], "'many' is not a whole number", "pilotfish run --help"),
         (["--param", "alpah=1,2", "--", "echo", "{alpha}"], "{alpha}, but there is no parameter 'alpha'", "Did you mean 'alpah'?"),
         (["--param", "x=1", "--param", "y=2", "--", "echo", "{x}"], "the parameter y is not used", "{y}"),
         (["--each-line", "none.txt", "--", "echo", "{}"], "--each-line: the file 'none.txt' does not exist", "ls"),

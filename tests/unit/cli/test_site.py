@@ -1,4 +1,4 @@
-"""pilotfish site, sites, workers add and run --site, against a fake master."""
+"""pilotfish site, sites, pilots add and run --site, against a fake master."""
 
 from __future__ import annotations
 
@@ -238,12 +238,12 @@ def test_a_run_for_a_site_that_is_not_there_is_refused_before_anything_starts(
     assert not master.runs
 
 
-def test_workers_are_added_at_a_site(pilotfish: CommandLine, hpc: Path, master: FakeMaster) -> None:
-    assert pilotfish("workers", "add", "hpc", "2").out == "Asked site hpc for 2 pilots: hpc-1, hpc-2. Look: pilotfish sites\n"
+def test_pilots_are_added_at_a_site(pilotfish: CommandLine, hpc: Path, master: FakeMaster) -> None:
+    assert pilotfish("pilots", "add", "hpc", "2").out == "Asked site hpc for 2 pilots: hpc-1, hpc-2. Look: pilotfish sites\n"
     assert master.asked == [("sites_reread", {}), ("pilots_add", {"site": "hpc", "pilots": 2})]
-    assert json.loads(pilotfish("workers", "add", "hpc", "--json").out) == {"site": "hpc", "pilots": ["hpc-1"]}
+    assert json.loads(pilotfish("pilots", "add", "hpc", "--json").out) == {"site": "hpc", "pilots": ["hpc-1"]}
     for words in (["add"], ["add", "hpd"], ["add", "hpc", "many"], ["add", "local", "2"], ["remove", "hpc"]):
-        assert pilotfish("workers", *words).status == 2
+        assert pilotfish("pilots", *words).status == 2
 
 
 def test_a_command_is_run_as_the_master_would(pilotfish: CommandLine, path: Path) -> None:
@@ -327,5 +327,5 @@ def test_a_misspelt_command_is_told_the_nearest(pilotfish: CommandLine) -> None:
 def test_sites_and_keys_are_offered() -> None:
     assert offered("site", "show", "") == offered("doctor", "h") == offered("run", "--site", "") == ["hpc"]
     assert offered("site", "set", "hpc", "max_p") == ["max_pilots="]
-    assert offered("workers", "") == ["add"]
+    assert offered("pilots", "") == ["add"]
     assert "hpc" in offered("why", "h")

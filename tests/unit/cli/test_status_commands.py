@@ -118,7 +118,7 @@ def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster) -> None:
         "local-0  lost       2     0        0     0       0  was killed by signal 9\n"
     )
     assert len(json.loads(pilotfish("workers", "--json").out)) == 1
-    assert pilotfish("workers", "--set", "3").out == "From now on 3 cores of this machine work for the pool default.\n"
+    assert pilotfish("workers", "--local-cores", "3").out == "From now on 3 cores of this machine work for the pool default.\n"
     assert master.workers_asked == 3
 
 

@@ -55,20 +55,20 @@ def test_a_test_pilot_that_joins_is_sent_home(pilotfish: CommandLine, programs: 
     [
         (
             "Resources",
-            ["pilotfish site set hpc queue=QUEUE", "pilotfish workers add hpc 1"],
+            ["pilotfish site set hpc queue=QUEUE", "pilotfish pilots add hpc 1"],
             DOUBTFUL,
-            "It may take longer: pilotfish doctor hpc --patience 1h; or: pilotfish site set hpc queue=QUEUE",
+            "It may take longer: pilotfish doctor hpc --timeout 1h; or: pilotfish site set hpc queue=QUEUE",
         ),
-        ("Priority", ["pilotfish sites"], DOUBTFUL, "It may take longer: pilotfish doctor hpc --patience 1h"),
+        ("Priority", ["pilotfish sites"], DOUBTFUL, "It may take longer: pilotfish doctor hpc --timeout 1h"),
         (
             "PartitionTimeLimit",
-            ["pilotfish site set hpc walltime=DURATION", "pilotfish workers add hpc 1"],
+            ["pilotfish site set hpc walltime=DURATION", "pilotfish pilots add hpc 1"],
             BAD,
             "pilotfish site set hpc walltime=DURATION; then once more: pilotfish doctor hpc",
         ),
         (
             "Job is in hold state",
-            ["pilotfish site set hpc queue=QUEUE", "pilotfish workers add hpc 1"],
+            ["pilotfish site set hpc queue=QUEUE", "pilotfish pilots add hpc 1"],
             BAD,
             "See with what it is submitted: pilotfish site show hpc --dry-run; then once more: pilotfish doctor hpc",
         ),
@@ -85,12 +85,12 @@ def test_a_test_pilot_that_waits_is_judged_by_the_reason_of_its_queue_and_withdr
 ) -> None:
     """Whatever other pilots of the site do: they may have been sent with other settings."""
     queued(master, reason, *commands, site=row(active=2))
-    found = findings(pilotfish, "--patience", "0")["test pilot"]
+    found = findings(pilotfish, "--timeout", "0")["test pilot"]
     assert (found["state"], found["cure"]) == (state, cure)
     assert found["text"].startswith(f"hpc-1 (job 7) waits, for: {reason}; no worker of it came for ")
     assert WITHDRAWN in master.asked
     queued(master, reason, *commands)
-    last = pilotfish("doctor", "hpc", "--patience", "0").out.splitlines()[-1]
+    last = pilotfish("doctor", "hpc", "--timeout", "0").out.splitlines()[-1]
     unknown = "Nothing is bad so far, but whether pilots work at hpc is not known."
     assert last == (unknown if state == DOUBTFUL else "1 thing to cure.")
 
@@ -100,13 +100,13 @@ def test_nobody_waits_longer_for_what_does_not_pass(
 ) -> None:
     monkeypatch.setattr(test_pilot, "CERTAIN_S", 0.1)
     queued(master, "PartitionConfig")
-    assert findings(pilotfish, "--patience", "1h")["test pilot"]["state"] == BAD
+    assert findings(pilotfish, "--timeout", "1h")["test pilot"]["state"] == BAD
 
 
 def test_a_queue_that_the_master_has_not_asked_yet_is_asked_from_here(pilotfish: CommandLine, programs: Path, master: FakeMaster) -> None:
     put(programs, "squeue", "case $* in *--jobs=*) echo '7|PENDING|PartitionTimeLimit';; esac")
     waits(master, "(job 7)", "pilotfish sites")
-    found = findings(pilotfish, "--patience", "0")["test pilot"]
+    found = findings(pilotfish, "--timeout", "0")["test pilot"]
     assert found["state"] == BAD and found["text"].startswith("hpc-1 (job 7): PartitionTimeLimit;")
     assert found["cure"].startswith("pilotfish site set hpc walltime=DURATION;")
 
@@ -116,10 +116,10 @@ def test_an_agent_that_does_not_come_is_bad_when_it_is_late(
 ) -> None:
     said, seen = "(job 7) is at it, and its agent is not", {"runs": True, "reason": ""}
     waits(master, said, seen=seen)
-    assert findings(pilotfish, "--patience", "0")["test pilot"]["state"] == DOUBTFUL
+    assert findings(pilotfish, "--timeout", "0")["test pilot"]["state"] == DOUBTFUL
     monkeypatch.setattr(test_pilot, "LATE_S", 0.0)
-    waits(master, said, "pilotfish doctor hpc", "pilotfish site set hpc address=HOST", "pilotfish workers add hpc 1", seen=seen)
-    found = findings(pilotfish, "--patience", "0")["test pilot"]
+    waits(master, said, "pilotfish doctor hpc", "pilotfish site set hpc address=HOST", "pilotfish pilots add hpc 1", seen=seen)
+    found = findings(pilotfish, "--timeout", "0")["test pilot"]
     assert found["state"] == BAD
     assert found["cure"] == "pilotfish site set hpc address=HOST; then once more: pilotfish doctor hpc"
 
@@ -137,7 +137,7 @@ def test_a_site_that_does_not_answer_the_master_is_told(
 ) -> None:
     site = row(trouble="it is down", reason={"code": code, "text": "it stands so", "commands": commands})
     waits(master, "is being submitted", site=site, job="")
-    found = findings(pilotfish, "--patience", "0")["test pilot"]
+    found = findings(pilotfish, "--timeout", "0")["test pilot"]
     assert (found["state"], found["cure"]) == (state, cure)
     assert found["text"].startswith("hpc-1 could not be sent for ") and "it is down; it was withdrawn" in found["text"]
 
@@ -247,7 +247,7 @@ def test_a_signal_ends_the_wait_in_order(pilotfish: CommandLine, programs: Path,
     try:
         queued(master, "Resources")
         when_it_is_heard(master, lambda: os.kill(os.getpid(), number))
-        said = pilotfish("doctor", "hpc", "--patience", "1h")
+        said = pilotfish("doctor", "hpc", "--timeout", "1h")
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, outside)
@@ -275,7 +275,7 @@ def test_on_a_terminal_a_line_says_what_is_waited_for_and_is_taken_away(
         glass = Glass()
         monkeypatch.setattr("sys.stderr", glass)
         queued(master, "Resources\x1b[2J")
-        pilotfish("doctor", "hpc", "--patience", "300ms", *words)
+        pilotfish("doctor", "hpc", "--timeout", "300ms", *words)
         return glass.getvalue()
 
     seen = look()
@@ -286,5 +286,5 @@ def test_on_a_terminal_a_line_says_what_is_waited_for_and_is_taken_away(
 
 def test_elsewhere_there_is_no_such_line(pilotfish: CommandLine, programs: Path, master: FakeMaster) -> None:
     queued(master, "Resources")
-    said = pilotfish("doctor", "hpc", "--patience", "300ms")
+    said = pilotfish("doctor", "hpc", "--timeout", "300ms")
     assert said.err == "" and "\r" not in said.out and "\x1b" not in said.out

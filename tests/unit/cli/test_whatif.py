@@ -11,8 +11,8 @@ SITES = ["cluster", "far"]
 
 
 def test_every_form_is_understood() -> None:
-    assert read_variation("+50 workers cluster", SITES).more == (("cluster", 50),)
-    assert read_variation("-2 workers", SITES).more == (("local", -2),)
+    assert read_variation("+50 pilots cluster", SITES).more == (("cluster", 50),)
+    assert read_variation("-2 cores", SITES).more == (("local", -2),)
     assert read_variation("+site far", SITES).with_sites == ("far",)
     assert read_variation("-site far", SITES).without_sites == ("far",)
     assert read_variation("policy=xsufferage", SITES).policy == "xsufferage"
@@ -21,22 +21,22 @@ def test_every_form_is_understood() -> None:
 
 
 def test_several_things_at_once_are_separated_by_commas() -> None:
-    both = read_variation("+5 workers far, policy=near", SITES)
-    assert (both.more, both.policy, both.text) == ((("far", 5),), "near", "+5 workers far, policy=near")
+    both = read_variation("+5 pilots far, policy=near", SITES)
+    assert (both.more, both.policy, both.text) == ((("far", 5),), "near", "+5 pilots far, policy=near")
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("+5 workers clusterr", "Did you mean 'cluster'?"),
+        ("+5 pilots clusterr", "Did you mean 'cluster'?"),
         ("policy=sufferag", "Did you mean 'sufferage'?"),
-        ("+5 workrs far", "Did you mean 'workers'?"),
+        ("+5 pilts far", "Did you mean 'pilots'?"),
         ("polcy=near", "Did you mean 'policy'?"),
         ("speed far=0", "speed SITE=2"),
-        ("2 more workers", "+50 workers SITE"),
-        ("workers=5", "+50 workers SITE"),
-        ("what", "+50 workers SITE"),
-        ("", "+50 workers SITE"),
+        ("2 more workers", "+50 pilots SITE"),
+        ("workers=5", "+50 pilots SITE"),
+        ("what", "+50 pilots SITE"),
+        ("", "+50 pilots SITE"),
     ],
 )
 def test_what_cannot_be_asked_is_answered_with_the_nearest_that_can(text: str, hint: str) -> None:

@@ -15,7 +15,7 @@ from tests.support.fake_session import FakeMaster
 
 
 def test_every_option_of_the_command_is_a_field() -> None:
-    options = {parameter.name for parameter in run_command.params}
+    options = {parameter.name for parameter in run_command.params if parameter.expose_value}
     assert {field.name for field in fields(RunRequest)} == options | {"after_dashes", "typed"}
 
 

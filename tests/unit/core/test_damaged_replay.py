@@ -27,7 +27,7 @@ class History:
     """A small run with everything in it: dependencies, failures, a worker that dies, a second run, a cancel."""
 
     def __init__(self) -> None:
-        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(workers=2))
+        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(local_cores=2))
         self.turns: list[Turn] = []
         self.now = 1000.0
         self._keep(self.machine.start(self.now))
@@ -135,7 +135,7 @@ def test_a_whole_stretch_may_be_missing(first: int) -> None:
 
 @pytest.mark.parametrize("missing", range(0, len(HISTORY.turns), 4))
 def test_a_mended_state_goes_on(missing: int) -> None:
-    machine = Machine(replay_without({missing}), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(workers=2))
+    machine = Machine(replay_without({missing}), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(local_cores=2))
     machine.start(HISTORY.now + 1.0)
     machine.handle([], HISTORY.now + 100.0)
     check(machine.state)

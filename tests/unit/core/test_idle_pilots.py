@@ -20,7 +20,7 @@ class AfterAStop(Stage):
     inspect_only = False
 
     def __init__(self, application: str = "") -> None:
-        super().__init__(PoolSettings(workers=2))
+        super().__init__(PoolSettings(local_cores=2))
         self.work(count=2, application=application)
         assert self.machine.state.pilots
         self.ask("stop", now=False)

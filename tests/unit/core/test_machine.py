@@ -24,7 +24,7 @@ class Stage:
     """A machine with a client on link 1 and, where wanted, agents on further links."""
 
     def __init__(self, **settings: Any) -> None:
-        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(workers=2, **settings))
+        self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(local_cores=2, **settings))
         self.now = 1000.0
         self.machine.start(self.now)
 

@@ -138,7 +138,7 @@ def test_without_any_place_to_work_the_sites_are_named_that_could_be_used() -> N
     assert [reason["code"] for reason in task_reasons.explain_task(stage.machine, task)["reasons"]] == ["no-site", "no-workers"]
     assert only(stage, task)["commands"] == ["pilotfish site add NAME --backend slurm"]
     describe(stage, pond=slurm())
-    assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish workers add pond 1"]
+    assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish pilots add pond 1"]
     stage.ask("pilots_add", site="pond", pilots=1)
     assert code(stage, task) == "pending"
 
@@ -156,7 +156,7 @@ def test_a_pool_that_may_have_no_more_pilots_says_so_and_one_that_is_asked_for_b
     assert pilots(stage) == [pilot]
     reason = only(stage, task)
     assert reason["code"] == "site-limit" and "pilots = 1 in config.toml" in reason["text"]
-    assert reason["commands"] == ["pilotfish workers add pond 1"]
+    assert reason["commands"] == ["pilotfish pilots add pond 1"]
     stage.ask("pilots_add", site="pond", pilots=1)
     assert len(pilots(stage)) == 2 and code(stage, task) == "pending"
 

@@ -214,7 +214,7 @@ def test_a_worker_whose_task_was_cancelled_idles_from_then_on() -> None:
 
 
 def test_the_pool_is_put_together_for_a_wide_task_whatever_strangers_have() -> None:
-    stage = Stage(PoolSettings(workers=2))
+    stage = Stage(PoolSettings(local_cores=2))
     tags = {"disk": "big"}
     stage.join("stranger", cores=4.0)
     stage.work(TaskSpec("python", request=Request(2.0), tags=tags))

@@ -414,6 +414,20 @@ def test_the_rows_of_sites_tell_how_long_pilots_wait_and_why_they_fail() -> None
     assert stage.ask("sites")[0]["trouble"] == ""
 
 
+def test_rows_of_pilots_have_the_time_of_the_first_worker_and_the_reason_of_the_queue() -> None:
+    stage = stage_with(pond=POND)
+    active, queued = add(stage), add(stage)
+    stage.wait(10)
+    stage.join("w1", pilot=active, cores=2.0)
+    joined_at = stage.machine.state.workers["w1"].joined_at
+    stage.wait(10)
+    stage.join("w2", pilot=active, cores=2.0)
+    stage.tell(i.PilotSeen(active, True, "Resources"), i.PilotSeen(queued, False, "Resources"))
+    rows = {row["pilot"]: row for row in stage.ask("status")["pilots"]}
+    assert rows[active]["joined_at"] == joined_at > rows[active]["requested_at"] and rows[active]["queue_note"] == ""
+    assert rows[queued]["joined_at"] is None and rows[queued]["queue_note"] == "Resources"
+
+
 def test_why_a_site_stands_as_it_does() -> None:
     stage = stage_with(pond=POND)
 

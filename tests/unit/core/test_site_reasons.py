@@ -105,7 +105,7 @@ def test_a_site_that_this_pool_does_not_use_says_so_and_adding_a_pilot_there_hel
     describe(stage, pond=slurm(cores=2))
     (task,) = stage.work(sites=("pond",))
     assert not pilots(stage)
-    assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish workers add pond 1"]
+    assert code(stage, task) == "site-unused" and only(stage, task)["commands"] == ["pilotfish pilots add pond 1"]
     (pilot,) = stage.ask("pilots_add", site="pond", pilots=1)["pilots"]
     assert code(stage, task) == "pending"
     stage.join("w", pilot=pilot, cores=2.0)
@@ -185,7 +185,7 @@ def test_a_number_that_a_person_fixed_is_a_limit_too() -> None:
     (task,) = stage.work(TaskSpec("python", request=Request(4.0)))
     assert len(pilots(stage)) == 1
     reason = only(stage, task)
-    assert reason["code"] == "site-limit" and reason["commands"] == ["pilotfish workers add pond 1"]
+    assert reason["code"] == "site-limit" and reason["commands"] == ["pilotfish pilots add pond 1"]
     stage.ask("site_use", site="pond", pilots=-1)
     assert len(pilots(stage)) == 2 and code(stage, task) == "pending"
 

@@ -35,7 +35,7 @@ def test_a_pool_without_workers_says_so_and_how_to_get_some() -> None:
     stage = Stage()
     (task,) = stage.work()
     assert codes(stage, task) == ["no-site", "no-workers"]
-    assert any("workers --set" in remedy for remedy in remedies(stage, task))
+    assert any("workers --local-cores" in remedy for remedy in remedies(stage, task))
     stage.ask("workers_set", local=2)
     assert codes(stage, task) == ["starting"]
     stage.tell(i.PilotAccepted("local-1", "job"))
@@ -52,7 +52,7 @@ def test_workers_that_do_not_start_are_held_and_can_be_tried_again() -> None:
         stage.wait(20)
     assert codes(stage, task) == ["held"]
     assert "it cannot start" in why(stage, task)["reasons"][0]["text"]
-    assert any("workers --set" in remedy for remedy in remedies(stage, task))
+    assert any("workers --local-cores" in remedy for remedy in remedies(stage, task))
     stage.ask("workers_set", local=2)
     assert codes(stage, task) == ["starting"]
 
@@ -75,7 +75,7 @@ def test_a_request_that_fits_nobody_says_what_is_missing() -> None:
     (task,) = stage.work(TaskSpec("python", request=Request(8.0)))
     assert codes(stage, task) == ["too-big"]
     assert "8 cores asked for, the largest worker has 2 cores" in why(stage, task)["sentence"]
-    assert "pilotfish workers --set 8" in remedies(stage, task)
+    assert "pilotfish workers --local-cores 8" in remedies(stage, task)
     stage.join("large", cores=8.0)
     assert task.state == ASSIGNED
 

@@ -325,13 +325,13 @@ def _so_far(outcome: RunOutcome) -> str:
 
 @click.command()
 @run_argument()
-@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
 @pool_option
 @json_option
 def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
-    """Watch a run again after you left it.
+    """Follow a run until it finishes.
 
-    RUN is its number or name; by default the last run. Ctrl-C leaves it; the work goes on.
+    RUN is its number or name; by default the last run. Ctrl-C detaches; the run continues.
     """
     master = connect(pool)
     row = find_run(master, run)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from pilotfish.cli.commands.doctor_command import measure_sync
-from pilotfish.cli.shared_options import json_option
+from pilotfish.cli.shared_options import json_option, old_option
 from pilotfish.cli.terminal.screen import Column, Screen, duration, rate
 from pilotfish.config import home
 
@@ -31,11 +31,12 @@ class Measurement:
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores to use.  [default: all]")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores to use.  [default: all]")
+@old_option("--workers", "--cores")
 @json_option
-def bench(workers: int | None, as_json: bool) -> None:
-    """Measure this machine for ten seconds."""
-    cores = workers or len(os.sched_getaffinity(0))
+def bench(cores: int | None, as_json: bool) -> None:
+    """Benchmark this machine for ten seconds."""
+    cores = cores or len(os.sched_getaffinity(0))
     measures = [*measure_disk(), *measure_calls(cores), *measure_commands(cores)]
     screen = Screen.of()
     if as_json:

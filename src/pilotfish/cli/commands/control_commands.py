@@ -28,9 +28,9 @@ TASK = re.compile(r"[0-9]*[.][0-9]*")
 )
 @pool_option
 def cancel(subjects: tuple[str, ...], pool: str) -> None:
-    """Cancel a run, or some of its tasks.
+    """Cancel a run or some of its tasks.
 
-    Tasks are RUN.INDEX, such as 3.17. Tasks that run are stopped with all they started.
+    A task is RUN.INDEX, such as 3.17. Running tasks are stopped with all their processes.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -54,9 +54,9 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
 @click.argument("subjects", nargs=-1, required=True, metavar="RUN...", shell_complete=completions.complete_run())
 @pool_option
 def forget(subjects: tuple[str, ...], pool: str) -> None:
-    """Forget runs that have ended, with all results that the pool keeps.
+    """Delete finished runs and their stored results.
 
-    What was saved (run-N/, results --save) stays. Files that other runs need stay, too.
+    Files in run-N/, files saved with results --save and files that other runs need are kept.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -73,7 +73,7 @@ def _has_ended(row: dict[str, Any]) -> str:
 @run_argument(completions.unfinished)
 @pool_option
 def pause(run: str | None, pool: str) -> None:
-    """Start no more tasks of a run; those that run go on."""
+    """Start no more tasks of a run; running tasks continue."""
     master = connect_read_only(pool)
     row = find_run(master, run)
     if row["state"] == "done":
@@ -87,7 +87,7 @@ def pause(run: str | None, pool: str) -> None:
 @run_argument(completions.unfinished)
 @pool_option
 def resume(run: str | None, pool: str) -> None:
-    """Go on with a paused run."""
+    """Resume a paused run."""
     master = connect(pool)
     row = find_run(master, run)
     if row["state"] == "done":
@@ -99,7 +99,7 @@ def resume(run: str | None, pool: str) -> None:
 
 @click.command("set")
 @run_argument(completions.unfinished)
-@click.option("--priority", type=int, metavar="N", help="All its tasks have this one; those with a higher one go first.")
+@click.option("--priority", type=int, metavar="N", help="Priority of all its tasks; higher starts first.")
 @share_option
 @deadline_option
 @pool_option
@@ -107,7 +107,7 @@ def resume(run: str | None, pool: str) -> None:
 def set_options(run: str | None, priority: int | None, share: tuple[str, float] | None, deadline: float | None, **options: Any) -> None:
     """Change the priority, share or deadline of a run.
 
-    Tasks that run go on; what begins from now on follows the new order.
+    Running tasks continue; tasks that start later follow the new values.
     """
     given: dict[str, Any] = {} if priority is None else {"priority": priority}
     if share is not None:
@@ -139,9 +139,9 @@ def _nothing_failed(row: dict[str, Any]) -> BadInput:
 
 @click.command()
 @run_argument(completions.failed)
-@click.option("--failed", is_flag=True, default=True, help="Only the tasks that failed; the default, and so far the only choice.")
-@click.option("--detach", is_flag=True, help="Do not wait for the end.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress line.")
+@click.option("--failed", is_flag=True, default=True, help="Only failed tasks; this is the default.")
+@click.option("--detach", is_flag=True, help="Return after submission.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
 @pool_option
 @json_option
 def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:

@@ -41,15 +41,15 @@ FETCHED = ("peers", "storage", "master")
 
 @click.command()
 @run_argument()
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many files.  [default: {SHOWN}; with --json 10000]")
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"Show at most N rows.  [default: {SHOWN}; with --json 10000]")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Skip the first N rows.")
 @pool_option
 @json_option
 def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bool) -> None:
-    """Show which files are where, what is under way, and where it came from.
+    """Show files, where they are, and transfers.
 
-    RUN is its number or name; by default all runs. Files up to 64 KiB travel with their tasks and are not listed. Those that are
-    under way come first, then those that are needed most.
+    RUN is its number or name; by default all runs. Files up to 64 KiB are sent with their tasks and are not listed. Files in transfer
+    come first, then files that most tasks need.
     """
     screen = Screen.of()
     master = connect_read_only(pool)

@@ -31,10 +31,10 @@ LIMIT_S = 180.0
 
 
 @click.command()
-@click.option("--tasks", "count", type=click.IntRange(min=8), metavar="N", default=TASKS, show_default=True, help="How many tasks to run.")
+@click.option("--tasks", "count", type=click.IntRange(min=8), metavar="N", default=TASKS, show_default=True, help="Number of tasks.")
 @json_option
 def demo(count: int, as_json: bool) -> int:
-    """A tour of half a minute that breaks things on purpose."""
+    """Run a 30-second demo that kills processes on purpose."""
     screen = Screen.of()
     say = (lambda text: None) if as_json else screen.line
     started = time.monotonic()

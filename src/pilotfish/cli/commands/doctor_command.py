@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from pilotfish.cli.completions import complete_site
-from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.shared_options import json_option, pool_option, timeout_option
 from pilotfish.cli.terminal.check_results import (
     BAD,
     DOUBTFUL,
@@ -45,21 +45,21 @@ Check = Callable[[Path], CheckResult]
 
 @click.command()
 @click.argument("site", required=False, metavar="[SITE]", shell_complete=complete_site)
-@click.option("--quick", is_flag=True, help="Leave out the test pool.")
-@click.option("--no-pilot", is_flag=True, help="For a site: leave out the test pilot.")
-@click.option("--patience", metavar="DURATION", default="5m", show_default=True, help="For a site: how long to wait for the test pilot.")
+@click.option("--quick", is_flag=True, help="Skip the test pool.")
+@click.option("--no-pilot", is_flag=True, help="Skip the test pilot of a site.")
+@timeout_option
 @pool_option
 @json_option
-def doctor(site: str | None, quick: bool, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
-    """Check that everything here works, and say how to cure what does not.
+def doctor(site: str | None, quick: bool, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
+    """Check this installation or a site; suggest fixes.
 
-    With SITE, check that site instead: its description, the way to it, its commands, and a pilot that starts there.
-    The exit status is 0 when nothing is bad.
+    With SITE, check that site instead: its configuration, connection and commands, and one test pilot.
+    The exit status is 0 if no check failed.
     """
     if site is not None:
         from pilotfish.cli.site_commands.site_check import examine
 
-        return examine(site, no_pilot=no_pilot or quick, patience=patience, pool=pool, as_json=as_json)
+        return examine(site, no_pilot=no_pilot or quick, timeout=timeout, pool=pool, as_json=as_json)
     screen = Screen.of()
     place = home()
     findings: list[CheckResult] = []
@@ -240,7 +240,7 @@ def check_test_pool(place: Path) -> CheckResult:
 
     started = time.monotonic()
     try:
-        with private_master(workers=1) as private:
+        with private_master(cores=1) as private:
             run = private.submit([["true"]])
             outcome = follow(private.master, run, quiet=True)
             first = time.monotonic() - started

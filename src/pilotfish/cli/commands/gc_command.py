@@ -31,12 +31,12 @@ class Leftover:
 
 
 @click.command()
-@click.option("--remove", is_flag=True, help="Remove them; otherwise they are only listed.")
+@click.option("--remove", is_flag=True, help="Remove leftovers; otherwise only list them.")
 @json_option
 def gc(remove: bool, as_json: bool) -> int:
-    """Find and remove what dead masters left behind.
+    """List and remove leftovers of dead masters.
 
-    Pools with work that is kept are never touched: only processes and sockets without a master, and temporary pools.
+    Leftovers are processes and sockets without a master, and temporary pools. Runs of other pools are never removed.
     """
     screen = Screen.of()
     found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]

@@ -46,16 +46,16 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 
 @click.command()
 @click.argument("subject", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
-@click.option("--stdout", "only", flag_value="stdout", help="Only its standard output.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error output.")
-@click.option("--failed", is_flag=True, help="Of a run: only the tasks that failed.")
-@click.option("--raw", is_flag=True, help="Let control characters through to the terminal.")
+@click.option("--stdout", "only", flag_value="stdout", help="Only standard output.")
+@click.option("--stderr", "only", flag_value="stderr", help="Only standard error.")
+@click.option("--failed", is_flag=True, help="Only failed tasks of a run.")
+@click.option("--raw", is_flag=True, help="Do not escape control characters.")
 @pool_option
 def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
-    """Print what a task wrote.
+    """Print the output of a task.
 
-    A task is RUN.INDEX, such as 3.17, or RUN.ID with the name that a task list or DAG gives it. Of a whole run the outputs come one
-    after the other, each below its name; that of an application manager comes first.
+    A task is RUN.INDEX, such as 3.17, or RUN.ID with its name in a task list or DAG. For a run, the outputs of all its tasks are printed,
+    each below its task; the output of an application manager comes first.
     """
     master = connect_read_only(pool)
     if subject is not None and "." in subject:
@@ -121,13 +121,13 @@ def show_single(master: PoolSession, task: str) -> int:
 
 @click.command()
 @click.argument("task", metavar="TASK", shell_complete=complete_running_task)
-@click.option("--follow", "-f", is_flag=True, help="Go on until the task has ended.")
-@click.option("--lines", "-n", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="How many lines from the end.")
-@click.option("--stderr", "stream", flag_value="stderr", help="The standard error output instead of the standard output.")
-@click.option("--raw", is_flag=True, help="Let control characters through to the terminal.")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the task ends.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), metavar="N", default=10, show_default=True, help="Number of lines.")
+@click.option("--stderr", "stream", flag_value="stderr", help="Standard error instead of standard output.")
+@click.option("--raw", is_flag=True, help="Do not escape control characters.")
 @pool_option
 def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, pool: str) -> None:
-    """Print the end of what a task wrote, also while it runs."""
+    """Print the last lines of a task's output, also while it runs."""
     master = connect_read_only(pool)
     name, stream = named_task(master, task) or task_name(task), stream or "stdout"
     seen = _tail_once(master, name, stream, lines, raw)

@@ -70,14 +70,14 @@ CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failu
 @click.command()
 @run_argument()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a column for each parameter of the sweep.")
-@click.option("--save", "directory", metavar="DIR", help="Write outputs and files to DIR/INDEX/.")
+@click.option("--save", "directory", metavar="DIR", help="Write output files to DIR/INDEX/.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_RESULTS}; with --csv or --json all]"
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"Show at most N rows.  [default: {SHOWN_RESULTS}; with --csv or --json all]"
 )
 @pool_option
 @json_option
 def results(run: str | None, as_csv: bool, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
-    """Show what the tasks gave, and save their files.
+    """Show task results; save output files.
 
     RUN is its number or name; by default the last run.
     """

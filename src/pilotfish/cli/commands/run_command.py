@@ -25,7 +25,7 @@ from pilotfish.cli.commands.dag_rescue import keep_rescue
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.results_command import SavedFiles, save_results, show_report
 from pilotfish.cli.completions import complete_site
-from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, share_option
+from pilotfish.cli.shared_options import deadline_option, json_option, old_option, pool_option, share_option
 from pilotfish.cli.terminal.progress import HashingProgress, UploadProgressLine
 from pilotfish.cli.terminal.run_plan import show_plan, show_run_file_plan
 from pilotfish.cli.terminal.screen import Screen, clean, plural
@@ -62,75 +62,82 @@ class RunCommandLine(click.Command):
 
 @click.command(cls=RunCommandLine, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="How many cores of this machine to use.  [default: all]")
+@click.option("--local-cores", type=click.IntRange(min=1), metavar="N", help="Cores of this machine to use.  [default: all]")
+@old_option("--workers", "--local-cores")
 @click.option(
     "--site",
     "sites",
     multiple=True,
     metavar="NAME[:N]",
     shell_complete=complete_site,
-    help="Run it at this site only, with N pilots; local is this machine. Repeatable.  [default: wherever there is a worker]",
+    help="Run only at this site, with N pilots; local is this machine. Repeatable.  [default: any site with a worker]",
 )
-@click.option("--param", "parameters", multiple=True, metavar="NAME=VALUES", help="Sweep: 0.1:1.0:0.1, 1..100, a,b,c or @file. Repeatable.")
-@click.option("--params-from", "tables", multiple=True, metavar="FILE", help="Sweep over the rows of a CSV or JSON table.")
-@click.option("--each-line", metavar="FILE", help="One task per line of FILE ('-': standard input), put where {} is.")
-@click.option("--zip", "zipped", is_flag=True, help="Put the values of parameters side by side instead of combining them all.")
-@click.option("--tasks", "task_list", metavar="FILE", help="A task list: one task per line.")
-@click.option("--dag", metavar="FILE", help="A DAGMan file: nodes that wait for each other.")
-@click.option("--name", metavar="NAME", default="", help="A name for the run.")
-@click.option("--cores", metavar="N|A-B", help="Cores per task, or a range to choose from.  [default: 1]")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes per task, of one pilot, for MPI.  [default: 1]")
-@click.option("--memory", metavar="SIZE", help="Memory per task, such as 2G; a task that takes more is stopped.")
+@click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Sweep a parameter over 0.1:1.0:0.1, 1..100, a,b,c or @file. Repeatable.",
+)
+@click.option("--params-from", "tables", multiple=True, metavar="FILE", help="Sweep over the rows of a CSV or JSON table. Repeatable.")
+@click.option("--each-line", metavar="FILE", help="Run one task per line of FILE ('-' is standard input); {} is the line.")
+@click.option("--zip", "zipped", is_flag=True, help="Pair parameter values in order instead of combining all.")
+@click.option("--tasks", "task_list", metavar="FILE", help="Run the tasks of a task list file.")
+@click.option("--dag", metavar="FILE", help="Run a DAGMan file.")
+@click.option("--name", metavar="NAME", default="", help="Name of the run.")
+@click.option("--cores", metavar="N|A-B", help="Cores per task, or a range for moldable tasks.  [default: 1]")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes per task, for MPI; all from one pilot.  [default: 1]")
+@click.option("--memory", metavar="SIZE", help="Memory limit per task, such as 2G.")
 @click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
-@click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Anything else that a worker must have. Repeatable.")
+@click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Amount of a custom resource per task. Repeatable.")
 @click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")
 @click.option(
-    "--warn",
+    "--signal",
     "warn_signal",
     metavar="SIGNAL",
-    help="Sent to a task shortly before its worker's time is over, such as USR1.",
+    help="Signal to send before the worker's walltime ends, such as USR1.",
 )
-@click.option(
-    "--retries", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="How often a failed task is tried again."
-)
-@click.option("--priority", type=int, metavar="N", default=0, show_default=True, help="Tasks with a higher one go first.")
+@old_option("--warn", "--signal")
+@click.option("--retries", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Retries after a failure.")
+@click.option("--priority", type=int, metavar="N", default=0, show_default=True, help="Priority; higher starts first.")
 @share_option
 @deadline_option
 @click.option(
-    "--max-failures", type=click.IntRange(min=0), metavar="N", default=0, help="Stop the run after so many failed tasks.  [default: never]"
+    "--max-failures", type=click.IntRange(min=0), metavar="N", default=0, help="Cancel the run after N failed tasks.  [default: never]"
 )
 @click.option(
     "--speculate/--no-speculate",
     default=None,
-    help="When a task takes far longer than others, let an idle worker try it as well.  [default: as the pool's policy has it]",
+    help="Start a second copy of slow tasks on idle workers.  [default: set by the policy]",
 )
-@click.option("--require", "requirement", metavar="EXPRESSION", help="Only on workers for which this holds, such as 'memory >= 8G'.")
-@click.option("--rank", metavar="EXPRESSION", help="Rather on workers for which this is larger, such as 'cores'.")
+@click.option("--require", "requirement", metavar="EXPRESSION", help="Use only workers where this is true, such as 'memory >= 8G'.")
+@click.option("--rank", metavar="EXPRESSION", help="Prefer workers with a larger value of this expression, such as 'cores'.")
 @click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="PATH",
-    help="Bring a file or directory to each task's own directory; 3.0:FILE is what task 3.0 left. Repeatable.",
+    help="Copy a file or directory to each task; 3.0:FILE is an output of task 3.0. Repeatable.",
 )
-@click.option("--output", "outputs", multiple=True, metavar="FILE", help="Bring FILE (or a pattern) back, to run-N/INDEX/. Repeatable.")
+@click.option("--output", "outputs", multiple=True, metavar="FILE", help="Copy FILE (or a pattern) back to run-N/INDEX/. Repeatable.")
+@click.option("--keep", multiple=True, metavar="FILE", help="Like --output, but leave FILE on the worker for later tasks. Repeatable.")
 @click.option(
-    "--keep", multiple=True, metavar="FILE", help="As --output, but FILE stays with the worker, for tasks that need it. Repeatable."
+    "--sandbox/--here",
+    "sandbox",
+    default=None,
+    help="Run each task in a private directory, or in this one.  [default: --here, or --sandbox if files are copied]",
 )
-@click.option(
-    "--sandbox/--here", "sandbox", default=None, help="A fresh directory per task, or this one.  [default: this one, unless files travel]"
-)
-@click.option("--env", "environment", multiple=True, metavar="NAME[=VALUE]", help="Set a variable for the tasks. Repeatable.")
-@click.option("--stdin", metavar="FILE", help="What the tasks read from their standard input.")
-@click.option("--detach", is_flag=True, help="Do not wait for the end.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@click.option("--env", "environment", multiple=True, metavar="NAME[=VALUE]", help="Set an environment variable, or pass it on. Repeatable.")
+@click.option("--stdin", metavar="FILE", help="File that tasks read as standard input.")
+@click.option("--detach", is_flag=True, help="Return after submission.")
+@click.option("--dry-run", is_flag=True, help="Show what would run.")
 @click.option("--report", is_flag=True, help="Show results and where the time went.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress line and no summary.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress and summary.")
 @pool_option
 @json_option
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> int:
-    """Run a command, a sweep, a task list, a run file or a DAGMan file.
+    """Run a command, sweep, task list, run file or DAGMan file.
 
     \b
     pilotfish run -- ./sim --seed 1
@@ -140,9 +147,9 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run workflow.py
     pilotfish run flow.dag
 
-    {name} is the task's value of a parameter, {} its line, {#} its number. Ctrl-C leaves the run; the work goes on.
-    The exit status is 0 when all tasks were done, 1 when some failed, 2 when the request itself is wrong, 3 when the run is
-    kept but not started, because nothing fits it so far, and 4 when Pilotfish cannot do what was asked.
+    {name} is a parameter value, {} the line, {#} the task number. Ctrl-C detaches; the run continues.
+    Exit status: 0 all tasks succeeded, 1 some failed, 2 wrong usage, 3 nothing can run the tasks yet (the run is kept),
+    4 Pilotfish itself failed.
     """
     check_name(options["name"])
     reading = HashingProgress(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic)
@@ -291,7 +298,7 @@ BELONGS_INSIDE = {
     "gpus": "--gpus",
     "resources": "--resource",
     "time_limit": "--time",
-    "warn_signal": "--warn",
+    "warn_signal": "--signal",
     "retries": "--retries",
     "priority": "--priority",
     "inputs": "--input",

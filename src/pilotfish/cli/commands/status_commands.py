@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.completions import complete_add
-from pilotfish.cli.shared_options import json_option, pool_option, run_argument
-from pilotfish.cli.site_commands.site_requests import add_workers
+from pilotfish.cli.shared_options import OldWords, json_option, note_new_name, old_option, pool_option, run_argument
+from pilotfish.cli.site_commands.site_requests import add_pilots
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import state_of_run
@@ -68,11 +67,11 @@ AHEAD = ("waiting", "ready")
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN_RUNS}.")
+@click.option("--all", "everything", is_flag=True, help=f"Show all runs, not only the last {SHOWN_RUNS}.")
 @pool_option
 @json_option
 def status(everything: bool, pool: str, as_json: bool) -> None:
-    """Show runs, workers and warnings on one screen."""
+    """Show runs, workers and warnings."""
     screen = Screen.of()
     stop = last_stop(pool)
     try:
@@ -194,12 +193,12 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 
 @click.command()
 @run_argument()
-@click.option("--state", type=click.Choice(TASK_STATES), help="Only tasks in this state.")
+@click.option("--state", type=click.Choice(TASK_STATES), help="Show only tasks in this state.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help=f"At most so many.  [default: {SHOWN_TASKS}; with --json or --ids all]"
+    "--limit", type=click.IntRange(min=1), metavar="N", help=f"Show at most N rows.  [default: {SHOWN_TASKS}; with --json or --ids all]"
 )
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Leave out so many first.")
-@click.option("--ids", is_flag=True, help="Print only the tasks' names, one per line, for other commands.")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", default=0, help="Skip the first N rows.")
+@click.option("--ids", is_flag=True, help="Print task ids only, one per line.")
 @pool_option
 @json_option
 def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
@@ -256,22 +255,21 @@ def with_parameters(
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[add SITE [N]]", shell_complete=complete_add)
-@click.option("--all", "everything", is_flag=True, help="Those that left or were lost, too.")
-@click.option("--set", "cores", type=click.IntRange(min=0), metavar="N", help="Use so many cores of this machine from now on.")
+@click.argument("words", nargs=-1, cls=OldWords)
+@click.option("--all", "everything", is_flag=True, help="Include workers that left or were lost.")
+@click.option("--local-cores", type=click.IntRange(min=0), metavar="N", help="Set the number of cores of this machine to use.")
+@old_option("--set", "--local-cores")
 @pool_option
 @json_option
-def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: str, as_json: bool) -> None:
-    """List the workers and what they do.
-
-    With add, ask a site for N pilots more, whatever there is to do.
-    """
+def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, pool: str, as_json: bool) -> None:
+    """List workers and what they run."""
     if words:
-        add_workers(words, pool, as_json)
+        note_new_name("workers add", "pilots add")
+        add_pilots(words, pool, as_json)
         return
     screen = Screen.of()
-    if cores is not None:
-        _set_cores(screen, pool, cores, as_json)
+    if local_cores is not None:
+        _set_cores(screen, pool, local_cores, as_json)
         return
     stop = last_stop(pool)
     all_went = status_at_stop(pool, stop) is not None and not everything
@@ -283,11 +281,11 @@ def workers(words: tuple[str, ...], everything: bool, cores: int | None, pool: s
     elif stop is not None:
         screen.line(sentence(pool, stop))
     else:
-        screen.line("There are no workers. They come with the work: pilotfish run --workers 4 -- COMMAND")
+        screen.line("There are no workers. They come with the work: pilotfish run --local-cores 4 -- COMMAND")
 
 
 def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
-    master = connect(pool, start=True, workers=cores)
+    master = connect(pool, start=True, local_cores=cores)
     if as_json:
         screen.json(master.ask("workers", all=False))
     else:

@@ -18,11 +18,11 @@ SHOWN_CELLS = 100
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Cancel what is unfinished; otherwise it is kept until somebody goes on with it.")
+@click.option("--now", is_flag=True, help="Cancel unfinished tasks instead of keeping them.")
 @pool_option
 @json_option
 def stop(now: bool, pool: str, as_json: bool) -> int:
-    """Stop the master and its workers, and prove that nothing is left."""
+    """Stop the master and its workers; verify that nothing is left."""
     screen = Screen.of()
     found = PoolHandle(pool_home(pool).directory)
     answer: dict[str, int] = {}

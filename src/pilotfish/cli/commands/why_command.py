@@ -21,9 +21,9 @@ from pilotfish.errors import BadInput
 @pool_option
 @json_option
 def why(subject: str | None, pool: str, as_json: bool) -> None:
-    """Say why a task, run, worker, pilot or site is in the state it is in.
+    """Explain why a task, run, worker, pilot or site is in its state.
 
-    A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with the name that a task list or DAG gives it. Without a subject: the last run.
+    A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with its name in a task list or DAG. By default, the last run is explained.
     """
     screen = Screen.of()
     master = connect_read_only(pool)

@@ -23,10 +23,10 @@ COLUMNS = (
 @pool_option
 @json_option
 def forecasts(pool: str, as_json: bool) -> None:
-    """Show what is expected of tasks, links and queues, and how wrong that was of late.
+    """Show learned task times, link speeds and queue waits.
 
-    Of a class of tasks: the time of one of cost 1 on a host as quick as most. Of a site: how many times as long its hosts take.
-    ERROR is what half of the last forecasts kept within; BY is the predictor that did best of late.
+    For a task class: the time of a task of cost 1 on a host of median speed. For a site: how many times as long its hosts take.
+    The error is the median of recent forecasts, with the predictor that was best recently.
     """
     screen = Screen.of()
     answer = connect_read_only(pool).ask("forecasts")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
 
 RECORD = "predictions.jsonl"
-RECORD_CURE = "See how good predictions were: pilotfish predict --record"
+RECORD_CURE = "See how good predictions were: pilotfish predict --accuracy"
 
 
 def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:

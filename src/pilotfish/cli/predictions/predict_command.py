@@ -9,7 +9,7 @@ import click
 
 from pilotfish.cli import completions
 from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of
-from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.shared_options import json_option, old_option, pool_option, run_argument, samples_option
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
 from pilotfish.client.offline_pool import OfflinePool
 
@@ -34,14 +34,16 @@ LEAST_S = 0.001
 
 @click.command()
 @run_argument(completions.unfinished)
-@click.option("--record", is_flag=True, help="Show how good earlier predictions were instead.")
-@click.option("--replicas", type=click.IntRange(1, 10_000), metavar="N", help="Imagine so many futures.  [default: by what is left to do]")
+@click.option("--accuracy", is_flag=True, help="Show the accuracy of earlier predictions.")
+@old_option("--record", "--accuracy", is_flag=True)
+@samples_option
 @pool_option
 @json_option
-def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_json: bool) -> None:
-    """Say when a run will be over, and what the time goes into.
+def predict(run: str | None, accuracy: bool, samples: int | None, pool: str, as_json: bool) -> None:
+    """Estimate when a run finishes and where the time goes.
 
-    The pool goes on in the simulator, many times, with what it has learnt about tasks, links and queues. It does not wait for that.
+    The pool is simulated many times from its current state, with learned task times, link speeds and queue waits. The real pool
+    continues meanwhile.
     """
     from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
@@ -49,14 +51,14 @@ def predict(run: str | None, record: bool, replicas: int | None, pool: str, as_j
     seen, moment = OfflinePool.snapshot(pool)
     calibration = PredictionRecord(seen.directory / RECORD)
     calibration.settle(seen.state, seen.ended)
-    if record:
+    if accuracy:
         calibration.save()
         _show_record(screen, calibration, as_json)
         return
     from pilotfish.sim.projections.finish_estimate import estimate_finish
 
     found = find_unfinished(seen.state, run)
-    foresight = estimate_finish(moment, found.id, samples=replicas or 0, on_progress=progress_of(screen, as_json))[0]
+    foresight = estimate_finish(moment, found.id, samples=samples or 0, on_progress=progress_of(screen, as_json))[0]
     factor = calibration.factor()
     low, high = foresight.interval(factor)
     median = foresight.median_s

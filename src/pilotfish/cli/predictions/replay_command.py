@@ -9,7 +9,7 @@ import click
 from pilotfish.cli import completions
 from pilotfish.cli.predictions.lookahead import find
 from pilotfish.cli.predictions.simulate_command import complete_policies
-from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.shared_options import json_option, old_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural
 from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.errors import BadInput
@@ -36,20 +36,22 @@ class ReplayRow(NamedTuple):
     metavar="NAMES",
     default="",
     shell_complete=complete_policies,
-    help="Policies to compare, separated by commas, or all.  [default: that of the pool]",
+    help="Policies to compare, comma-separated, or all.  [default: policy of the pool]",
 )
 @click.option(
-    "--workers",
+    "--total-cores",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help="With so many cores in all, of workers like those that were there, from the beginning.",
+    help="Also simulate N cores in total from the start, on workers like those of the run.",
 )
+@old_option("--workers", "--total-cores")
 @pool_option
 @json_option
-def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool) -> None:
-    """Play a run that is over once more, under another policy.
+def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: bool) -> None:
+    """Simulate a finished run again under another policy.
 
-    Its tasks take what they took and arrive when they did, and workers come and go as they did; who gets which task is decided anew.
+    Tasks arrive when they did and take as long as they did; workers join and leave as they did. Only the assignment of tasks is
+    decided again.
     """
     from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, max_cores, similar_stays, worker_stays
     from pilotfish.sim.scenarios.scenario_file import read_policies
@@ -74,7 +76,7 @@ def replay(run: str, policy: str, workers: int | None, pool: str, as_json: bool)
     own = seen.settings.policy
     rows = [ReplayRow("as it was", max_cores(present), found.ended_at - found.opened_at)]
     for name in dict.fromkeys([own, *policies]):
-        for crowd in [present, similar_stays(present, workers)] if workers is not None else [present]:
+        for crowd in [present, similar_stays(present, total_cores)] if total_cores is not None else [present]:
             title = f"replayed, {name}" + (" (its own)" if name == own and crowd is present else "")
             rows.append(ReplayRow(title, max_cores(crowd), RunReplay(seen.state, found, histories[-1], name, crowd).makespan_s()))
     _show(screen, rows, found, _remarks(found, histories[-1], beside(seen.state, found)), as_json)

@@ -54,21 +54,21 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
 
 @click.command()
 @click.argument("file", required=False, metavar="[FILE.toml]", type=click.Path())
-@click.option("--site", "sites", multiple=True, metavar="TEXT", help='A site: "far 16x4 speed=0.5 bandwidth=2M wait=10m". Again for more.')
-@click.option("--tasks", type=int, metavar="N", help="How many tasks.")
+@click.option("--site", "sites", multiple=True, metavar="TEXT", help='A site: "far 16x4 speed=0.5 bandwidth=2M wait=10m". Repeatable.')
+@click.option("--tasks", type=int, metavar="N", help="Number of tasks.")
 @click.option(
     "--seconds",
     metavar="TIME",
-    help='How long each takes: 60, "uniform(10, 90)", "normal(60, 10)", "lognormal(60, 0.5)" or "exponential(60)".',
+    help='Time of a task: 60, "uniform(10, 90)", "normal(60, 10)", "lognormal(60, 0.5)" or "exponential(60)".',
 )
-@click.option("--cores", type=int, metavar="N", help="How many cores each needs.")
+@click.option("--cores", type=int, metavar="N", help="Cores per task.")
 @click.option(
     "--files",
     multiple=True,
     metavar="[N x]SIZE[:SHARED]",
-    help="Inputs: 6x20M for six groups of tasks, 1G:all, 5M:none for one of each task's own.",
+    help="Input files: 6x20M is one file for each of six groups of tasks, 1G:all one for all, 5M:none one per task. Repeatable.",
 )
-@click.option("--hints", metavar="ERROR", help='Tasks say their relative cost: yes, no, or wrong by "30 %".')
+@click.option("--hints", metavar="ERROR", help='Whether the relative cost of tasks is known: yes, no, or with an error of "30 %".')
 @click.option(
     "--work",
     metavar="WORK",
@@ -79,17 +79,15 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
     "--policy",
     metavar="NAMES",
     shell_complete=complete_policies,
-    help="Policies to compare, separated by commas, or all.  [default: workqueue,auto]",
+    help="Policies to compare, comma-separated, or all.  [default: workqueue,auto]",
 )
-@click.option("--seeds", type=int, metavar="N", help="How often, each time with other dice.  [default: 5]")
-@click.option("--plot", metavar="FILE.svg", type=click.Path(), help="Write a picture of the makespans.")
-@click.option(
-    "--gantt", metavar="FILE.svg", type=click.Path(), help="Write a picture of what ran where and when: the first seed of each policy."
-)
-@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="So many at a time.  [default: one for each core]")
+@click.option("--seeds", type=int, metavar="N", help="Number of random seeds.  [default: 5]")
+@click.option("--plot", metavar="FILE.svg", type=click.Path(), help="Draw the makespans as a bar chart.")
+@click.option("--gantt", metavar="FILE.svg", type=click.Path(), help="Draw a Gantt chart of the first seed of each policy.")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Number of processes.  [default: one per core]")
 @json_option
 def simulate(file: str | None, plot: str | None, gantt: str | None, processes: int | None, as_json: bool, **wanted: Any) -> None:
-    """Compare policies in simulation: work at sites, in a table and in pictures.
+    """Compare policies by simulation.
 
     \b
     pilotfish simulate --tasks 1000 --seconds "lognormal(60, 0.5)" --site "near 32" --site "far 16 bandwidth=2M"

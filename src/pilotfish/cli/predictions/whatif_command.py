@@ -11,7 +11,7 @@ import click
 from pilotfish import plugins
 from pilotfish.cli import completions
 from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfinished, notes, number, progress_of
-from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.shared_options import json_option, note_new_name, pool_option, samples_option
 from pilotfish.cli.terminal.screen import Column, Screen, plural
 from pilotfish.client.offline_pool import OfflinePool
 from pilotfish.errors import BadInput, did_you_mean
@@ -26,31 +26,32 @@ MARK = "\0"
 
 
 class SignedArguments(click.Command):
-    """Accepts ``-site X`` and ``-5 workers`` as arguments, not options."""
+    """Accepts ``-site X`` and ``-5 pilots SITE`` as arguments, not options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [MARK + word if FEWER.match(word) else word for word in args])
 
 
 @click.command(cls=SignedArguments)
-@click.argument("options", nargs=-1, required=True, metavar="WHAT...", shell_complete=completions.complete_what_if)
+@click.argument("options", nargs=-1, required=True, metavar="CHANGE...", shell_complete=completions.complete_what_if)
 @click.option(
-    "--run", metavar="RUN", shell_complete=completions.complete_run(completions.unfinished), help="Which run.  [default: the newest]"
+    "--run", metavar="RUN", shell_complete=completions.complete_run(completions.unfinished), help="Run to estimate.  [default: the newest]"
 )
-@click.option("--replicas", type=click.IntRange(1, 10_000), metavar="N", help="Imagine so many futures of each.")
+@samples_option
 @pool_option
 @json_option
-def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool: str, as_json: bool) -> None:
-    """Say how much sooner a run would be over with other workers, sites or policies.
+def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool: str, as_json: bool) -> None:
+    """Estimate the finish time with more workers, other sites or another policy.
 
     \b
-    Each WHAT is one text:
-      "+50 workers SITE"  so many pilots more (without SITE: cores of this machine); "-5 workers SITE": fewer
-      "+site X"           the pool uses the site X as well; "-site X": no longer
-      "policy=near"       tasks are given out by another policy
-      "cores=8"           the pool has so many cores of this machine
-      "speed SITE=2"      workers there are twice as fast
-    With commas, several at once: "+site X, policy=xsufferage".
+    Each CHANGE is one argument:
+      "+50 pilots SITE"  50 more pilots at SITE; "-5 pilots SITE": 5 fewer
+      "+8 cores"         8 more cores of this machine; "-2 cores": 2 fewer
+      "cores=8"          8 cores of this machine in total
+      "+site X"          also use site X; "-site X": do not use it
+      "policy=near"      another policy
+      "speed SITE=2"     workers at SITE are twice as fast
+    Commas combine changes: "+site X, policy=xsufferage".
     """
     from pilotfish.sim.projections.finish_estimate import estimate_finish
     from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
@@ -61,8 +62,8 @@ def whatif(options: tuple[str, ...], run: str | None, replicas: int | None, pool
     state = seen.state
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
-    found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --workers N")
-    base, *others = estimate_finish(moment, found.id, variations, replicas or 0, progress_of(screen, as_json))
+    found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --total-cores N")
+    base, *others = estimate_finish(moment, found.id, variations, samples or 0, progress_of(screen, as_json))
     calibration = PredictionRecord(seen.directory / RECORD)
     calibration.settle(seen.state, seen.ended)
     factor = calibration.factor()
@@ -111,17 +112,19 @@ def _cells(one: FinishEstimate, base: FinishEstimate, now: float, factor: float)
     return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)
 
 
-# Parses variations such as ``+50 workers cluster``, ``-site far`` and ``policy=near``; commas separate several.
+# Parses variations such as ``+50 pilots cluster``, ``-site far`` and ``policy=near``; commas separate several.
 
 FORMS = {
-    "workers": re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?"),
+    "pilots": re.compile(r"([+-][0-9]+) +(?:cores?|pilots? +(?:at +)?(\S+))"),
     "site": re.compile(r"([+-]) *site +(\S+)"),
     "policy": re.compile(r"policy *= *(\S+)"),
     "cores": re.compile(r"cores *= *([0-9]+(?:[.][0-9]+)?)"),
     "speed": re.compile(r"speed +(\S+?) *= *([0-9]*[.]?[0-9]+)"),
 }
-HINT = 'Write "+50 workers SITE", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
-MOST_WORKERS = 100_000
+OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
+"""Former form of pilots and, without a site, of more cores."""
+HINT = 'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
+MOST_ADDED = 100_000
 
 
 def read_variation(text: str, sites: Iterable[str]) -> Variation:
@@ -132,7 +135,7 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
         kind, groups = _read(word.strip())
         found.setdefault(kind, []).append(groups)
     for name in [
-        *(site or LOCAL for _, site in found.get("workers", ())),
+        *(site or LOCAL for _, site in found.get("pilots", ())),
         *(site for _, site in found.get("site", ())),
         *(site for site, _ in found.get("speed", ())),
     ]:
@@ -151,7 +154,7 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
     return Variation(
         text,
         policy=found.get("policy", [("",)])[-1][0],
-        more=tuple((site or LOCAL, _few(text, int(count))) for count, site in found.get("workers", ())),
+        more=tuple((site or LOCAL, _few(text, int(count))) for count, site in found.get("pilots", ())),
         with_sites=tuple(site for sign, site in found.get("site", ()) if sign == "+"),
         without_sites=tuple(site for sign, site in found.get("site", ()) if sign == "-"),
         speeds={site: _positive(text, float(factor)) for site, factor in found.get("speed", ())},
@@ -160,18 +163,22 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
 
 
 def _read(word: str) -> tuple[str, tuple[str, ...]]:
+    if old := OLD_FORM.fullmatch(word):
+        new = f"{old[1]} pilots {old[2]}" if old[2] and old[2] != LOCAL else f"{old[1]} cores"
+        note_new_name(f'"{word}"', f'"{new}"')
+        word = new
     for kind, form in FORMS.items():
         matched = form.fullmatch(word)
         if matched is not None:
             return kind, tuple(group or "" for group in matched.groups())
     words = re.findall("[a-z]+", word)
-    misspelt = did_you_mean(words[0], FORMS) if words and not any(one in ("worker", *FORMS) for one in words) else None
+    misspelt = did_you_mean(words[0], FORMS) if words and not any(one in ("pilot", "worker", "workers", *FORMS) for one in words) else None
     raise BadInput(f"{word!r} cannot be asked", misspelt or HINT)
 
 
 def _few(text: str, count: int) -> int:
-    if abs(count) > MOST_WORKERS:
-        raise BadInput(f"{text!r}: so many workers cannot be imagined", f"At most {MOST_WORKERS:,}")
+    if abs(count) > MOST_ADDED:
+        raise BadInput(f"{text!r}: that is too many", f"At most {MOST_ADDED:,}")
     return count
 
 

@@ -71,10 +71,10 @@ exit 1
 """Finds Python as ``start.sh`` does and prints each one that it tried."""
 
 
-def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: bool) -> int:
+def examine(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
     """Print the results line by line. Return 0 if nothing is bad."""
     screen = Screen.of()
-    patience_s = parse_seconds(patience, "--patience")
+    timeout_s = parse_seconds(timeout, "--timeout")
     findings: list[CheckResult] = []
 
     def note(finding: CheckResult) -> None:
@@ -88,7 +88,7 @@ def examine(name: str, *, no_pilot: bool, patience: str, pool: str, as_json: boo
         asyncio.run(_look(name, site, pool, note))
         if not no_pilot and not _bad(findings):
             with waiting:
-                note(check_pilot(name, site, pool, patience_s, waiting))
+                note(check_pilot(name, site, pool, timeout_s, waiting))
     bad = _bad(findings)
     if as_json:
         screen.json({"site": name, "bad": bad, "findings": [asdict(finding) for finding in findings]})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pilotfish import plugins
 from pilotfish.cli.completions import complete_site, complete_site_key
-from pilotfish.cli.shared_options import json_option, pool_option
+from pilotfish.cli.shared_options import json_option, old_option, pool_option, timeout_option
 from pilotfish.cli.site_commands import site_keys
 from pilotfish.cli.site_commands.site_requests import tell_masters
 from pilotfish.cli.terminal.error_messages import UsageError
@@ -50,7 +51,7 @@ class SiteGroup(click.Group):
 
 @click.group(cls=SiteGroup)
 def site() -> None:
-    """Describe the places where pilots can run, and look after them.
+    """Add, change and test sites.
 
     \b
     pilotfish site add hpc --backend slurm --via login.example.org --queue batch --cores 16 --walltime 2h
@@ -59,39 +60,49 @@ def site() -> None:
     """
 
 
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def name_argument(function: Any) -> Any:
     return click.argument("name", metavar="NAME", shell_complete=complete_site)(function)
 
 
 @site.command()
 @click.argument("name", metavar="NAME")
-@click.option("--backend", required=True, metavar="KIND", help=f"How it is spoken to: {', '.join(plugins.names('backends'))}.")
-@click.option("--via", metavar="LOGIN", help="The login node on which its commands are run, as for ssh.  [default: this machine]")
-@click.option("--host", "hosts", multiple=True, metavar="HOST", help="For ssh: a machine, as for ssh. Repeatable.")
-@click.option("--queue", metavar="QUEUE", help="The queue or partition.")
-@click.option("--account", metavar="ACCOUNT", help="The account or project that is charged.")
-@click.option("--cores", metavar="N", help="Cores of one pilot on each node.  [default: as many as the tasks need]")
-@click.option("--nodes", metavar="N", help="Nodes of one pilot.  [default: 1]")
-@click.option("--memory", metavar="SIZE", help="Memory of one pilot on each node, such as 8G.")
-@click.option("--gpus", metavar="N", help="GPUs of one pilot on each node.")
-@click.option("--walltime", metavar="DURATION", help="How long one pilot may run, such as 2h.  [default: 1h]")
-@click.option("--max-pilots", metavar="N", help="So many pilots at a time, waiting or running.  [default: 10]")
-@click.option("--max-queued", metavar="N", help="So many of them may wait.  [default: 5]")
-@click.option("--max-cores", metavar="N", help="So many cores at a time.")
-@click.option("--directive", "directives", multiple=True, metavar="TEXT", help="What else its batch system is to be told. Repeatable.")
-@click.option("--setup", multiple=True, metavar="LINE", help="A line for the shell before the agent starts. Repeatable.")
-@click.option("--python", metavar="PATH", help="The Python of its nodes.  [default: the first that is found]")
-@click.option("--folder", metavar="PATH", help="Where the pilots' files are put there.  [default: ~/.pilotfish]")
-@click.option("--scratch", metavar="PATH", help="Where tasks work on its nodes.  [default: the place for temporary files]")
-@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A label for its workers. Repeatable.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="What only this kind of backend knows. Repeatable.")
-@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable for its own commands. Repeatable.")
-@click.option("--reach", metavar="HOW", help="How its agents reach the master: direct, tunnel or auto.  [default: auto]")
-@click.option("--address", metavar="HOST", help="For direct: the name under which its nodes know this machine.")
-@click.option("--idle", metavar="DURATION", help="A pilot goes home after so long without work; 0: it stays.  [default: 5m]")
-@click.option("--period", metavar="DURATION", help="How often its queue is looked at.  [default: 30s]")
+@click.option("--backend", required=True, metavar="KIND", help=f"Backend: {_either(plugins.names('backends'))}.")
+@click.option("--via", metavar="LOGIN", help="Login node for ssh.  [default: this machine]")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Host for the ssh backend. Repeatable.")
+@click.option("--queue", metavar="QUEUE", help="Queue or partition.")
+@click.option("--account", metavar="ACCOUNT", help="Account or project to charge.")
+@click.option("--cores", metavar="N", help="Cores per node of a pilot.  [default: as many as the tasks need]")
+@click.option("--nodes", metavar="N", help="Nodes per pilot.  [default: 1]")
+@click.option("--memory", metavar="SIZE", help="Memory per node of a pilot, such as 8G.")
+@click.option("--gpus", metavar="N", help="GPUs per node of a pilot.")
+@click.option("--walltime", metavar="DURATION", help="Walltime of a pilot, such as 2h.  [default: 1h]")
+@click.option("--max-pilots", metavar="N", help="Maximum pilots, queued and running.  [default: 10]")
+@click.option("--max-queued", metavar="N", help="Maximum queued pilots.  [default: 5]")
+@click.option("--max-cores", metavar="N", help="Maximum cores of all pilots.  [default: no limit]")
+@click.option("--directive", "directives", multiple=True, metavar="TEXT", help="Extra batch directive, as after #SBATCH. Repeatable.")
+@click.option(
+    "--setup",
+    multiple=True,
+    metavar="LINE",
+    help="Shell line to run before the agent starts, such as 'module load python'. Repeatable.",
+)
+@click.option("--python", metavar="PATH", help="Python on the nodes, 3.8 or later.  [default: first one found]")
+@click.option("--folder", metavar="PATH", help="Directory for pilot files at the site.  [default: ~/.pilotfish]")
+@click.option("--scratch", metavar="PATH", help="Directory for tasks on the nodes.  [default: the temporary directory]")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Tag for its workers. Repeatable.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Backend-specific option. Repeatable.")
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable for the site's commands. Repeatable.")
+@click.option("--reach", metavar="HOW", help="Connection of agents to the master: direct, tunnel or auto.  [default: auto]")
+@click.option("--address", metavar="HOST", help="Address of this machine as seen from the nodes, for direct.")
+@click.option("--idle", metavar="DURATION", help="Release a pilot after this time without tasks; 0 never.  [default: 5m]")
+@click.option("--poll-interval", "period", metavar="DURATION", help="Interval between queue polls.  [default: 30s]")
+@old_option("--period", "--poll-interval")
 def add(name: str, **given: Any) -> None:
-    """Describe a new site."""
+    """Add a site."""
     table = _table(name, given)
     checked = make_site(name, table, "site add")
     path = sites_path()
@@ -126,14 +137,14 @@ def _in_words(described: Site) -> str:
 @name_argument
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=complete_site_key)
 def set_keys(name: str, changes: tuple[str, ...]) -> None:
-    """Change what is written about a site.
+    """Change keys of a site.
 
     \b
     pilotfish site set hpc walltime=4h max_pilots=20
     pilotfish site set hpc environment.SLURM_CONF=/etc/slurm/slurm.conf
     pilotfish site set hpc queue=
 
-    An empty value brings the default back. The keys are those of sites.toml.
+    An empty value restores the default. The keys are those of sites.toml.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
     _tell(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is so already.")
@@ -158,7 +169,7 @@ def _edit(name: str, change: Any) -> list[str]:
 @site.command()
 @name_argument
 def remove(name: str) -> None:
-    """Forget a site; its pilots that are there finish what they have."""
+    """Remove a site; its running pilots finish their tasks."""
     path = sites_path()
     with editing(path):
         tables = read_tables(path)
@@ -171,7 +182,7 @@ def remove(name: str) -> None:
 @site.command()
 @name_argument
 def pause(name: str) -> None:
-    """Send no more pilots to a site; those that are there go on."""
+    """Submit no more pilots to a site; running pilots continue."""
     _edit(name, lambda table: {**table, "paused": True})
     _tell(f"Site {clean(name)} is paused. Go on: pilotfish site resume {clean(name)}")
 
@@ -179,7 +190,7 @@ def pause(name: str) -> None:
 @site.command()
 @name_argument
 def resume(name: str) -> None:
-    """Send pilots to a paused site again, or to one that is held back."""
+    """Submit pilots to a paused or held site again."""
     _edit(name, lambda table: {**table, "paused": False} if "paused" in table else table)
     masters = tell_masters(released=name)
     tried = " and is tried again" if masters else ""
@@ -197,9 +208,9 @@ def _tell(sentence: str) -> None:
 @site.command("list")
 @json_option
 def list_sites(as_json: bool) -> None:
-    """List what is written about sites.
+    """List configured sites.
 
-    How they do is another question: pilotfish sites
+    For their pilots and failures: pilotfish sites
     """
     screen = Screen.of()
     found = read_sites(sites_path())
@@ -230,11 +241,11 @@ def _cells(name: str, one: Site) -> list[object]:
 
 @site.command()
 @name_argument
-@click.option("--dry-run", is_flag=True, help="What would be run there for one pilot, to the letter, with the values of variables.")
+@click.option("--dry-run", is_flag=True, help="Show the commands for one pilot exactly, with the values of variables.")
 @pool_option
 @json_option
 def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
-    """Show all that is written about a site, but for the values of its variables, which may be secrets."""
+    """Show the configuration of a site; values of variables are hidden."""
     screen = Screen.of()
     described = find_site(name)
     if dry_run:
@@ -251,9 +262,9 @@ def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
 @name_argument
 @pool_option
 def login(name: str, pool: str) -> None:
-    """Log in to a site once, so that the master can use the connection.
+    """Log in to a site once; the master reuses the connection for twelve hours.
 
-    For sites that ask for a password or a code. The connection stays for twelve hours.
+    For sites that ask for a password or a code.
     """
     from pilotfish.cli.site_commands.site_dry_run import log_in
 
@@ -265,7 +276,7 @@ def login(name: str, pool: str) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @pool_option
 def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
-    """Run a command of a site's batch system as the master would: on its login node, and with its variables.
+    """Run a command on a site's login node, as the master would.
 
     \b
     pilotfish site exec hpc -- squeue --me
@@ -280,12 +291,12 @@ def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
 
 @site.command()
 @name_argument
-@click.option("--no-pilot", is_flag=True, help="Leave out the test pilot.")
-@click.option("--patience", metavar="DURATION", default="5m", show_default=True, help="How long to wait for the test pilot.")
+@click.option("--no-pilot", is_flag=True, help="Skip the test pilot.")
+@timeout_option
 @pool_option
 @json_option
 def test(name: str, **options: Any) -> int:
-    """Check that a site works, as pilotfish doctor NAME does."""
+    """Check a site step by step; submit one test pilot."""
     from pilotfish.cli.site_commands.site_check import examine
 
     return examine(name, **options)
@@ -293,12 +304,12 @@ def test(name: str, **options: Any) -> int:
 
 @site.command("log")
 @name_argument
-@click.option("--lines", "-n", type=click.IntRange(1), default=20, show_default=True, help="So many of the last lines.")
+@click.option("--lines", "-n", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Number of lines.")
 @pool_option
 def log_(name: str, lines: int, pool: str) -> None:
-    """Show the commands that were run for a site, as you would type them.
+    """Show the commands that were run for a site.
 
-    With each: when, how long it took, how it ended, and what it complained about.
+    Each with its time, duration, exit status and error output.
     """
     from pilotfish.store.pool_directory import pool_home
 

@@ -37,6 +37,7 @@ def changed(name: str, table: Table, words: Iterable[str]) -> Table:
             del after[key]
             continue
         key = key.replace("-", "_")
+        key = "period" if key == "poll_interval" else key  # named like the option of site add
         if key not in SITE_KEYS:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)

@@ -48,19 +48,19 @@ def tell_masters(released: str = "") -> int:
     return count
 
 
-# --- workers add ----------------------------------------------------------------------------------------------------------------------
+# --- pilots add -----------------------------------------------------------------------------------------------------------------------
 
 
-def add_workers(words: Sequence[str], pool: str, as_json: bool) -> None:
-    """Request N pilots at once with ``workers add SITE [N]``, even without tasks."""
+def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
+    """Request N pilots at once with ``pilots add SITE [N]``, even without tasks."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
-        raise BadInput(f"workers {' '.join(words)}: that is not understood", "Write it like this: pilotfish workers add SITE 2")
+        raise BadInput(f"pilots {' '.join(words)}: that is not understood", "Write it like this: pilotfish pilots add SITE 2")
     name, number = rest[0], rest[1] if len(rest) == 2 else "1"
     if not (number.isascii() and number.isdigit() and int(number) > 0):
-        raise BadInput(f"workers add {name} {number}: {number!r} is not a number of pilots", f"Write: pilotfish workers add {name} 2")
+        raise BadInput(f"pilots add {name} {number}: {number!r} is not a number of pilots", f"Write: pilotfish pilots add {name} 2")
     if name == LOCAL:
-        raise BadInput("workers add local: workers of this machine are not added one by one", f"Write: pilotfish workers --set {number}")
+        raise BadInput("pilots add local: this machine has no pilots", f"Write: pilotfish workers --local-cores {number}")
     find_site(name)
     master = connect(pool, start=True)
     master.ask("sites_reread")

@@ -31,9 +31,9 @@ SITE_COLUMNS = (
 @pool_option
 @json_option
 def sites(pool: str, as_json: bool) -> None:
-    """Show the sites, their pilots, and how they have done.
+    """Show sites, their pilots and recent failures.
 
-    QUEUE WAIT is the median time until a pilot's first worker was there; 9 OF 10 were there within the time below that.
+    Waits are times from the request of a pilot until its first worker joined: the median and the 90th percentile.
     """
     screen = Screen.of()
     master = served(pool)

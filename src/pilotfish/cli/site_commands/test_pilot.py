@@ -186,7 +186,7 @@ class TestPilot:
             ways = [] if HELD.search(self._waits_for) else self._ways_out(self.commands, job)
             ways = ways or [f"See with what it is submitted: pilotfish site show {self.name} --dry-run"]
             return CheckResult(CHECK, BAD, text, f"{'; '.join(ways)}; then once more: pilotfish doctor {self.name}")
-        ways = [f"It may take longer: pilotfish doctor {self.name} --patience 1h", *self._ways_out(self.commands, job)]
+        ways = [f"It may take longer: pilotfish doctor {self.name} --timeout 1h", *self._ways_out(self.commands, job)]
         return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
 
     def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> CheckResult:
@@ -200,7 +200,7 @@ class TestPilot:
 
     def _ways_out(self, commands: Any, job: str) -> list[str]:
         """Return the commands to type, without those that only check again or concern a withdrawn batch job."""
-        idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish workers add {self.name} 1")
+        idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish pilots add {self.name} 1")
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
 

@@ -194,7 +194,7 @@ def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 def _workers_set(machine: Machine, arguments: dict[str, Any]) -> dict[str, float]:
     wanted = arguments.get("local")
     if not isinstance(wanted, int | float) or not 0 <= wanted <= 1e6:
-        raise BadInput(f"a pool cannot have {wanted!r} cores here", "pilotfish workers --set 2")
+        raise BadInput(f"a pool cannot have {wanted!r} cores here", "pilotfish workers --local-cores 2")
     cores = float(wanted)
     site = machine.state.sites.get("local")
     if site is not None and site.held:

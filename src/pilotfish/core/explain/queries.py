@@ -195,7 +195,8 @@ def _share_row(account: ShareAccount) -> dict[str, Any]:
 
 
 def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
-    pilot = machine.state.pilots[name]
+    pilot, sighting = machine.state.pilots[name], machine.sightings.get(name)
+    workers = machine.state.workers
     return {
         "pilot": pilot.id,
         "site": pilot.site,
@@ -205,6 +206,8 @@ def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
         "workers": pilot.workers,
         "reason": pilot.reason,
         "requested_at": pilot.requested_at,
+        "joined_at": min((workers[worker].joined_at for worker in pilot.workers), default=None),
+        "queue_note": "" if sighting is None or sighting.runs else sighting.reason,
     }
 
 

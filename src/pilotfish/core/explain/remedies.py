@@ -83,7 +83,7 @@ def for_silence(name: str, site: Site) -> list[str]:
 
 
 def try_now(name: str) -> str:
-    return f"pilotfish workers add {name} 1"
+    return f"pilotfish pilots add {name} 1"
 
 
 def _set(name: str, change: str) -> str:

@@ -71,7 +71,7 @@ def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteReco
 def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
     """The state of a site, for any task."""
     if name == LOCAL and record.held:
-        fixes = ("pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+        fixes = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
         return make_reason("held", f"local workers are held: {record.held}", *fixes)
     found = None
     if record.site is not None:

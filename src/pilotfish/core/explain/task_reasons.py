@@ -187,9 +187,9 @@ def no_workers(machine: Machine) -> Reason:
     state = machine.state
     site = state.sites.get("local")
     if site is not None and site.held:
-        return make_reason("held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --set 2  (tries again)")
+        return make_reason("held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
     if state.local_cores <= 0:
-        return make_reason("no-workers", "the pool has no workers", "pilotfish workers --set 2")
+        return make_reason("no-workers", "the pool has no workers", "pilotfish workers --local-cores 2")
     starting = list(state.pilots.values())
     if starting:
         names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
@@ -208,7 +208,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
         lacks.append("no single worker has enough of everything at once")
     wanted = dict(needs).get(CORES, 0)
     commands = (
-        [f"pilotfish workers --set {-(-wanted // UNIT)}"]
+        [f"pilotfish workers --local-cores {-(-wanted // UNIT)}"]
         if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
         else []
     )

@@ -166,7 +166,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     count = _number(arguments.get("pilots", 1))
     site = record.site
     if site is None or count is None or not 1 <= count <= MAX_PILOTS:
-        raise BadInput(f"site {name}: {count} pilots", f"pilotfish workers add {name} 1")
+        raise BadInput(f"site {name}: {count} pilots", f"pilotfish pilots add {name} 1")
     if site.paused:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
     there = len(machine.state.pilots_at(name))

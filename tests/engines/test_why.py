@@ -35,7 +35,7 @@ def test_no_site_is_described(root: Obedient) -> None:
     root.do("run", "--", "true")
     root.do("workers", "--local-cores", "0")
     run = root.begin("--", "true")
-    root.obey(root.hear_why(run, "no-site", "no site is described"), {"NAME": "pond"})
+    root.obey(root.hear_why(run, "no-site", "no site is configured"), {"NAME": "pond"})
     root.obey(root.hear_why(run, "site-unused", "pond"))
     root.finish(run)
     root.do("site", "set", "pond", "period=1s")

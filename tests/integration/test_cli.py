@@ -48,10 +48,10 @@ def test_exit_status_and_output_of_failures(typist: Typist) -> None:
     assert "1 done, 1 failed" in some.out
     again = typist.type("rerun", "2", "--failed")
     assert again.status == 1
-    assert again.out.startswith("Run 3: 1 task of run 2 once more.\n")
+    assert again.out.startswith("Run 3: 1 task of run 2 again.\n")
     for told in (some.out, again.out, typist.type("attach", "2").out):
         assert "sh -c 'exit 1'" in told
-        assert "Once more:     pilotfish rerun" in told
+        assert "Rerun:         pilotfish rerun" in told
     assert typist.type("why", "2").out.startswith("run 2 is failed: 1 of 2 tasks failed [exit], such as 2.1: ")
 
 
@@ -100,7 +100,7 @@ def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
     said = typist.type("run", "--local-cores", "1", "--cores", "3", "--", "echo", "at last")
     assert said.status == 3
     assert "3 cores asked for, the largest worker has 1 core" in said.err
-    assert "do      pilotfish workers --local-cores 3" in said.err
+    assert "fix:    pilotfish workers --local-cores 3" in said.err
     assert "Run 1 is kept" in said.out
     assert json.loads(typist.type("why", "--json").out)["reasons"][-1]["code"] == "too-big"
     assert json.loads(typist.type("status", "--json").out)["runs"][0]["counts"]["ready"] == 1
@@ -139,7 +139,7 @@ def test_looking_at_a_stopped_pool_does_not_set_its_work_going(typist: Typist) -
     typist.type("run", "--detach", "--cores", "1000", "--", "touch", str(ran))
     typist.type("stop")
     told = typist.type("status").out
-    assert "with 1 task unfinished in run 2. Go on: pilotfish attach 2\n" in told
+    assert "with 1 task unfinished in run 2. Resume: pilotfish attach 2\n" in told
     assert json.loads(typist.type("status", "--json").out)["pid"] is None, "nobody had to be started for that"
     assert typist.type("logs", "1.0").out == "before\n"
     assert json.loads(typist.type("why", "2", "--json").out)["reasons"][-1]["code"] == "stopped"
@@ -199,7 +199,7 @@ def test_doctor_starts_a_pool_that_leaves_nothing(typist: Typist) -> None:
     data = json.loads(typist.type("doctor", "--json").out)
     assert data["findings"][-1]["check"] == "test pool"
     assert data["findings"][-1]["state"] == "good", data["findings"][-1]
-    assert typist.type("gc").out == "Nothing is left behind.\n"
+    assert typist.type("gc").out == "No leftovers found.\n"
 
 
 def test_a_task_of_a_list_that_does_not_make_what_others_wait_for_has_failed(typist: Typist) -> None:
@@ -229,7 +229,7 @@ def test_gc_removes_what_a_killed_master_left(typist: Typist) -> None:
     assert "left  process" in found
     assert f"left  socket  {directory}/master.sock" in found
     assert typist.type("gc", "--remove").status == 0
-    assert typist.type("gc").out == "Nothing is left behind.\n"
+    assert typist.type("gc").out == "No leftovers found.\n"
 
 
 def test_tasks_that_the_master_refuses_are_an_error_and_not_an_empty_run(typist: Typist) -> None:
@@ -251,7 +251,7 @@ def test_an_application_whose_manager_fails_tells_why(typist: Typist) -> None:
     (typist.directory / "bad.py").write_text("\n".join(lines))
     said = typist.type("run", "bad.py")
     assert said.status == 1
-    assert "Its application manager wrote last: RuntimeError: no such luck\n" in said.out
+    assert "Last output of its application manager: RuntimeError: no such luck\n" in said.out
     assert "in initialize" in typist.type("logs", "1").out
 
 

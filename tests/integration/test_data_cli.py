@@ -33,7 +33,7 @@ def test_a_directory_goes_along_some_outputs_stay_and_data_says_where_all_is(typ
     words = ["--input", "mesh", "--output", "fine-*.bin", "--keep", "stays.bin", "--require", "cores >= 1", "--rank", "held / wanted"]
     said = typist.type("run", "--local-cores", "1", *words, "--param", "n=1..2", "--", "sh", "-c", script)
     assert said.status == 0, said
-    assert "2 files in run-1/; 2 files stayed with the workers: pilotfish data 1\n" in said.out
+    assert "2 files in run-1/; 2 files stayed on the workers: pilotfish data 1\n" in said.out
     assert (typist.directory / "run-1/1/fine-2.bin").stat().st_size == LARGE + 5
     assert sorted(path.name for path in (typist.directory / "run-1/0").iterdir()) == ["fine-1.bin"]
 
@@ -78,7 +78,7 @@ def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(ty
     gate.touch()
     attached = typist.type("attach", "2")
     assert attached.status == 1
-    assert "a new run, with the files as they are now" in attached.out and "rerun 2" not in attached.out
+    assert "a new run, with the current files" in attached.out and "rerun 2" not in attached.out
     why = json.loads(typist.type("why", "2.0", "--json").out)
     assert "was changed after it was submitted" in why["sentence"]
     assert why["reasons"][0]["commands"] == ["run it again, with its files as they are now: pilotfish run ... cat large.dat"]
@@ -104,7 +104,7 @@ def test_what_a_forgotten_run_left_takes_no_room_any_more(typist: Typist) -> Non
     (row,) = json.loads(typist.type("data", "--json").out)["contents"]
     place = next(typist.directory.glob(f"**/contents/??/{row['digest']}"))
     assert typist.type("results", "1", "--save", "kept").status == 0
-    assert typist.type("forget", "1").out == "Run 1 is forgotten.\n"
+    assert typist.type("forget", "1").out == "Run 1 was deleted.\n"
     assert not place.exists() and (typist.directory / "kept/0/big").stat().st_size == LARGE
     assert json.loads(typist.type("data", "--json").out)["contents"] == []
     assert typist.type("forget", "1").status == 2
@@ -125,7 +125,7 @@ def test_a_result_that_was_damaged_on_the_disk_is_not_handed_out(typist: Typist)
 def test_a_run_with_a_requirement_that_no_worker_meets_is_reported_and_kept(typist: Typist) -> None:
     said = typist.type("run", "--local-cores", "1", "--require", "memory >= 4000G and coers > 0", "--", "echo", "at last")
     assert said.status == 3
-    assert "warning: --require: no worker that is here has a property 'coers'. Did you mean 'cores'?" in said.err
+    assert "warning: --require: no connected worker has a property 'coers'. Did you mean 'cores'?" in said.err
     assert "local-1, fails memory >= 4000G and coers > 0 (memory " in said.err
     assert "Run 1 is kept" in said.out
     assert typist.type("cancel", "1").status == 0

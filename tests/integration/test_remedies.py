@@ -35,7 +35,7 @@ def test_a_paused_site(person: Obedient) -> None:
     person.do("site", "pause", "desk")
     run = person.begin("--site", "desk", "--", "true")
     reason = person.hear_why(run, "site-paused")
-    assert person.do("why").splitlines()[1:] == ["  do      pilotfish site resume desk"]
+    assert person.do("why").splitlines()[1:] == ["  fix:    pilotfish site resume desk"]
     person.obey(reason)
     person.finish(run)
 

@@ -66,8 +66,8 @@ def test_after_so_much_patience_the_test_pilot_is_taken_out_of_the_queue(person:
     person.describe("Priority")
     said = person.type("doctor", "hpc", "--timeout", "3s")
     assert said.status == 0 and said.err == "" and "\r" not in said.out
-    assert "! test pilot: hpc-1 (job 1): Priority; no worker of it came for " in said.out
-    assert said.out.endswith("Nothing is bad so far, but whether pilots work at hpc is not known.\n")
+    assert "! test pilot: hpc-1 (job 1): Priority; it had no worker after " in said.out
+    assert said.out.endswith("No check failed, but it is unknown whether pilots work at hpc.\n")
     eventually(person.is_taken_out, "it is cancelled")
 
 
@@ -76,7 +76,7 @@ def test_a_reason_that_does_not_pass_ends_the_wait_and_is_bad(person: Waiter) ->
     said = person.type("site", "test", "hpc", "--timeout", "10m")
     assert said.status == 1
     assert "✗ test pilot: hpc-1 (job 1): PartitionTimeLimit; " in said.out
-    assert "    do: pilotfish site set hpc walltime=DURATION; then once more: pilotfish doctor hpc\n" in said.out
+    assert "    fix: pilotfish site set hpc walltime=DURATION; then try again: pilotfish doctor hpc\n" in said.out
     eventually(person.is_taken_out, "it is cancelled")
 
 
@@ -88,7 +88,7 @@ def test_ctrl_c_takes_the_test_pilot_out_of_the_queue_and_the_moving_line_away(p
     status, seen = terminal.finish()
     assert status == 130
     rest = seen.rpartition("\r\x1b[K")[2]
-    assert rest.startswith("! test pilot: hpc-1 (job 1): Resources; ") and "is not known." in rest
+    assert rest.startswith("! test pilot: hpc-1 (job 1): Resources; ") and "it is unknown whether" in rest
     eventually(person.is_taken_out, "it is cancelled")
 
 

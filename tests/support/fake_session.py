@@ -187,7 +187,7 @@ class FakeMaster(PoolSession):
 
     def connector(self, pool: str, start: bool, workers: int | None) -> FakeMaster:
         if not self.exists and not start:
-            raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
+            raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
         self.workers_asked = workers
         self.directory = pool_home(pool).directory
         return self

@@ -33,7 +33,9 @@ class TaskNeeds(NamedTuple):
 
 def read_cost(cost: float) -> float:
     if isinstance(cost, bool) or not isinstance(cost, int | float) or not MIN_COST <= cost <= MAX_COST:
-        raise BadInput(f"cost: {cost!r} is not a number from {MIN_COST:g} to {MAX_COST:g}", "write its run time relative to the other tasks")
+        raise BadInput(
+            f"cost: {cost!r} is not a number from {MIN_COST:g} to {MAX_COST:g}", "write its run time relative to the other tasks"
+        )
     return float(cost)
 
 

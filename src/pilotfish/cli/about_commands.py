@@ -10,12 +10,12 @@ import click
 
 from pilotfish.cli.completions import complete_code, complete_command
 from pilotfish.cli.shared_options import json_option
-from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS, WHAT_HELPS
+from pilotfish.cli.terminal.error_messages import CAUSE_COMMANDS, CAUSES, EXPLANATIONS
 from pilotfish.cli.terminal.screen import Screen
 from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
-SUBJECT = re.compile(r"[0-9]+|.+[.][0-9]+")
+RUN_OR_TASK = re.compile(r"[0-9]+|.+[.][0-9]+")
 """Matches a run or a task, which is no error code."""
 
 
@@ -79,18 +79,20 @@ def explain_code(code: str | None, as_json: bool) -> None:
 
     Causes are printed in brackets, such as [missing-output]. Without a code, list all codes and causes.
     """
-    known = {one: (told.meaning, told.commands) for one, told in sorted(EXPLANATIONS.items())}
-    known |= {cause: (meaning, WHAT_HELPS) for cause, meaning in CAUSES.items()}
+    known = {name: (entry.meaning, entry.commands) for name, entry in sorted(EXPLANATIONS.items())}
+    known |= {cause: (meaning, CAUSE_COMMANDS) for cause, meaning in CAUSES.items()}
     if code is not None:
-        known = {one: told for one, told in known.items() if one.lower() == code.strip("[]").lower()}
+        known = {name: entry for name, entry in known.items() if name.lower() == code.strip("[]").lower()}
     if not known:
-        asked = f"Why a run or task is as it is: pilotfish why {code}; all codes: pilotfish explain"
-        raise BadInput(f"there is no error code {code!r}", asked if code and SUBJECT.fullmatch(code) else "See them all: pilotfish explain")
+        hint = "See them all: pilotfish explain"
+        if code and RUN_OR_TASK.fullmatch(code):
+            hint = f"See why a run or task is in its state: pilotfish why {code}; all codes: pilotfish explain"
+        raise BadInput(f"there is no error code {code!r}", hint)
     screen = Screen.of()
     if as_json:
-        screen.json({one: {"meaning": meaning, "commands": commands} for one, (meaning, commands) in known.items()})
+        screen.json({name: {"meaning": meaning, "commands": commands} for name, (meaning, commands) in known.items()})
         return
-    for one, (meaning, commands) in known.items():
-        screen.line(f"{screen.paint(one, 'bold')}  {meaning}")
-        for command in () if code is None and one in CAUSES else commands:
+    for name, (meaning, commands) in known.items():
+        screen.line(f"{screen.paint(name, 'bold')}  {meaning}")
+        for command in () if code is None and name in CAUSES else commands:
             screen.line(f"       {command}")

@@ -19,12 +19,12 @@ from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL
 from pilotfish.client.session import PoolSession, connect_if_served
 from pilotfish.errors import PilotfishError
 
-ANSWER_S = 2.0
+TIMEOUT_S = 2.0
 """Seconds until completion gives up; a hanging shell is worse than no suggestion."""
-MOST_RUNS = 50
+MAX_RUNS = 50
 ONE_WORD = re.compile(r"[\w@%+=:,./-]+")
 """Matches names that need no quotes in any shell."""
-MOST_TASKS = 100
+MAX_TASKS = 100
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -43,21 +43,21 @@ def failed(row: Row) -> bool:
 
 
 def complete_run(
-    wanted: Callable[[Row], bool] = any_run,
+    is_offered: Callable[[Row], bool] = any_run,
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Complete numbers and names of the runs that the command accepts."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [item for rows in _asked(context, _runs) for item in _run_items(rows, wanted, incomplete)]
+        return [item for rows in _query_pool(context, _runs) for item in _run_items(rows, is_offered, incomplete)]
 
     return complete
 
 
-def complete_task(wanted: Callable[[Row], bool] = any_run) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+def complete_task(is_offered: Callable[[Row], bool] = any_run) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Complete tasks after a run and a dot; before the dot, complete runs."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [item for rows in _asked(context, _runs) for item in _task_or_run_items(rows, wanted, incomplete)]
+        return [item for rows in _query_pool(context, _runs) for item in _task_or_run_items(rows, is_offered, incomplete)]
 
     return complete
 
@@ -66,13 +66,13 @@ def complete_running_task(context: click.Context, parameter: click.Parameter, in
     """Complete tasks; before the dot, complete the running ones, which users most often want to see."""
     if "." in incomplete:
         return complete_task()(context, parameter, incomplete)
-    running = [str(row["id"]) for rows in _asked(context, _running) for row in rows]
-    return [CompletionItem(name) for name in running if name.startswith(incomplete)][:MOST_TASKS]
+    running = [str(row["id"]) for rows in _query_pool(context, _running) for row in rows]
+    return [CompletionItem(name) for name in running if name.startswith(incomplete)][:MAX_TASKS]
 
 
 def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete runs, tasks, workers and sites."""
-    workers = [str(row["worker"]) for rows in _asked(context, _workers) for row in rows]
+    workers = [str(row["worker"]) for rows in _query_pool(context, _workers) for row in rows]
     found = [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
     return [*found, *complete_site(context, parameter, incomplete)]
 
@@ -100,7 +100,7 @@ def complete_what_if(context: click.Context, parameter: click.Parameter, incompl
 
 def complete_share(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete shares of the pool's runs."""
-    names = {row["share"]: None for rows in _asked(context, _runs) for row in rows if row.get("share")}
+    names = {row["share"]: None for rows in _query_pool(context, _runs) for row in rows if row.get("share")}
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and ONE_WORD.fullmatch(name)]
 
 
@@ -127,7 +127,7 @@ def complete_pool(context: click.Context, parameter: click.Parameter, incomplete
 def complete_code(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 
-    known = {**{code: told.meaning for code, told in EXPLANATIONS.items()}, **CAUSES}
+    known = {**{code: explanation.meaning for code, explanation in EXPLANATIONS.items()}, **CAUSES}
     return [CompletionItem(code, help=meaning) for code, meaning in known.items() if code.lower().startswith(incomplete.lower())]
 
 
@@ -136,22 +136,22 @@ def complete_command(context: click.Context, parameter: click.Parameter, incompl
     return [CompletionItem(name, help=texts.get(name, "")) for name in plugins.names("commands") if name.startswith(incomplete)]
 
 
-def _task_or_run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
+def _task_or_run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
     number, dot, index = incomplete.partition(".")
     if dot and number.isdigit():
         return [item for row in rows if str(row["run"]) == number for item in _task_items(row, index)]
-    return _run_items(rows, wanted, incomplete)
+    return _run_items(rows, is_offered, incomplete)
 
 
-def _run_items(rows: Rows, wanted: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
+def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
     """List the newest runs first, because they are meant most often."""
     found: dict[str, CompletionItem] = {}
     for row in sorted(rows, key=lambda row: -int(row["run"])):
         name = str(row["name"])
         for word in (str(row["run"]), *([name] if ONE_WORD.fullmatch(name) else [])):
-            if wanted(row) and word.startswith(incomplete) and word not in found:
+            if is_offered(row) and word.startswith(incomplete) and word not in found:
                 found[word] = CompletionItem(word, help=f"{row['tasks']:,} tasks: {row['command']}")
-    return list(found.values())[:MOST_RUNS]
+    return list(found.values())[:MAX_RUNS]
 
 
 def _task_items(row: Row, index: str) -> list[CompletionItem]:
@@ -164,15 +164,15 @@ def _numbers_like(start: str, count: int) -> list[int]:
     if start and not (start.isascii() and start.isdigit()):
         return []
     if not start:
-        return list(range(min(count, MOST_TASKS)))
+        return list(range(min(count, MAX_TASKS)))
     first, width = int(start), 1
     found: list[int] = []
-    while first * width < count and len(found) < MOST_TASKS:
-        found += [number for number in range(first * width, min((first + 1) * width, first * width + MOST_TASKS)) if number < count]
+    while first * width < count and len(found) < MAX_TASKS:
+        found += [number for number in range(first * width, min((first + 1) * width, first * width + MAX_TASKS)) if number < count]
         if start == "0":
             break
         width *= 10
-    return [number for number in found if str(number).startswith(start)][:MOST_TASKS]
+    return [number for number in found if str(number).startswith(start)][:MAX_TASKS]
 
 
 def _runs(master: PoolSession) -> Rows:
@@ -182,7 +182,7 @@ def _runs(master: PoolSession) -> Rows:
 
 def _running(master: PoolSession) -> Rows:
     unfinished_runs = [row["run"] for row in _runs(master) if unfinished(row)]
-    return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MOST_TASKS)]
+    return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MAX_TASKS)]
 
 
 def _workers(master: PoolSession) -> Rows:
@@ -190,13 +190,13 @@ def _workers(master: PoolSession) -> Rows:
     return rows
 
 
-def _asked(context: click.Context, question: Callable[[PoolSession], Rows]) -> Iterable[Rows]:
+def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Iterable[Rows]:
     """Yield the answer of the pool; nothing without a master or after a timeout."""
     try:
-        with _at_most(ANSWER_S):
+        with _at_most(TIMEOUT_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)
             if master is not None:
-                return [question(master)]
+                return [query(master)]
     except (PilotfishError, OSError, TimeoutError):
         pass
     return []

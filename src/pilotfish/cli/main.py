@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import click
 
 from pilotfish import plugins
-from pilotfish.cli.terminal.error_messages import CANNOT, UsageError, complain, exit_status
-from pilotfish.cli.terminal.pool_hints import mean, note_command_of_pool
+from pilotfish.cli.terminal.error_messages import CANNOT, UsageError, exit_status, show_error
+from pilotfish.cli.terminal.pool_hints import register_pool_command, set_hint_pool
 from pilotfish.errors import PilotfishError, did_you_mean
 
 MORE = "More"
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
                 f"the command {cmd_name!r} ({plugin}) is no click command", f"remove it: pip uninstall {plugin.distribution}"
             )
         if any("--pool" in parameter.opts for parameter in command.params):
-            note_command_of_pool(cmd_name)
+            register_pool_command(cmd_name)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -71,8 +71,8 @@ class LazyGroup(click.Group):
         return str(getattr(command, "section", MORE)), command.get_short_help_str(limit=SHORT_HELP)
 
 
-def _show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _show_version(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    if given:
         from pilotfish.cli.about_commands import show_version
 
         show_version()
@@ -93,18 +93,18 @@ def pilotfish() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETING in os.environ:
-        pilotfish.main(words, prog_name="pilotfish", complete_var=COMPLETING)
-    sys.exit(invoke(words))
+        pilotfish.main(arguments, prog_name="pilotfish", complete_var=COMPLETING)
+    sys.exit(invoke(arguments))
 
 
-def invoke(words: list[str]) -> int:
-    mean(None)
-    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+def invoke(arguments: list[str]) -> int:
+    set_hint_pool(None)
+    as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     try:
         # click's own main would print errors in its own way and treat a closed pipe as a failure.
-        with pilotfish.make_context("pilotfish", list(words), obj=list(words)) as context:
+        with pilotfish.make_context("pilotfish", list(arguments), obj=list(arguments)) as context:
             outcome = pilotfish.invoke(context)
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
@@ -115,10 +115,10 @@ def invoke(words: list[str]) -> int:
         return 0
     except click.ClickException as error:
         problem = as_problem(error)
-        complain(problem, as_json)
+        show_error(problem, as_json)
         return exit_status(problem)
     except PilotfishError as error:
-        complain(error, as_json)
+        show_error(error, as_json)
         return exit_status(error)
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -130,7 +130,7 @@ def invoke(words: list[str]) -> int:
         problem = PilotfishError(
             f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}", "See what is wrong: pilotfish doctor"
         )
-        complain(problem, as_json)
+        show_error(problem, as_json)
         return CANNOT
 
 
@@ -152,4 +152,4 @@ def as_problem(error: click.ClickException) -> PilotfishError:
         message = message.replace(theirs, ours)
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
-    return UsageError(message, hint or f"See what it takes: {path} --help")
+    return UsageError(message, hint or f"See its options: {path} --help")

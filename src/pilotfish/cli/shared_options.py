@@ -10,14 +10,14 @@ from typing import Any, TypeVar, cast
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL, POOL_VARIABLE, mean
+from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL, POOL_VARIABLE, set_hint_pool
 from pilotfish.client.run_options import read_deadline, read_share
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def _mean(context: click.Context, parameter: click.Parameter, pool: str) -> str:
-    mean(pool)
+def _set_hint_pool(context: click.Context, parameter: click.Parameter, pool: str) -> str:
+    set_hint_pool(pool)
     return pool
 
 
@@ -27,7 +27,7 @@ def pool_option(function: Decorated) -> Decorated:
         metavar="NAME",
         default=DEFAULT_POOL,
         envvar=POOL_VARIABLE,
-        callback=_mean,
+        callback=_set_hint_pool,
         shell_complete=completions.complete_pool,
         help=f"Pool to use.  [env: {POOL_VARIABLE}; default: {DEFAULT_POOL}]",
     )(function)

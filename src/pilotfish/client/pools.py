@@ -46,7 +46,7 @@ class PoolHandle:
     def revive(self) -> None:
         """Starts a master if none runs. Raises PoolStopped if a user stopped the pool."""
         if stop_mark_path(self.directory).exists():
-            raise PoolStopped("the pool was stopped; what is unfinished is kept", "go on with it: pilotfish attach")
+            raise PoolStopped("the pool was stopped; what is unfinished is kept", "resume it: pilotfish attach")
         self.start()
 
     def start(self) -> None:

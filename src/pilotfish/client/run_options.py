@@ -75,7 +75,7 @@ def read_share(text: str, field: str) -> tuple[str, float]:
     name, colon, weight_text = text.rpartition(":") if ":" in text else (text, "", "")
     fix = f"write {field} NAME or {field} NAME:WEIGHT, such as {field} thesis:2"
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
-        raise BadInput(f"{field}: {name[:MAX_NAME]!r} cannot be the name of a share", fix)
+        raise BadInput(f"{field}: {name[:MAX_NAME]!r} is not a valid name of a share", fix)
     if not colon:
         return name, 0.0
     try:
@@ -239,7 +239,7 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
     for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, RANK_ONLY)):
         known = dict.fromkeys((*COMMON_PROPERTIES, *more, *(name for properties in here for name in properties)))
         for name in parse(text).names if text else ():
-            quoted = f'A text stands in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
+            quoted = f'Write a text in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
             if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
                 yield warning
 
@@ -250,4 +250,4 @@ def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:
         return ""
-    return f"warning: {option}: no worker that is here has a property {name!r}. {meant}".rstrip()
+    return f"warning: {option}: no connected worker has a property {name!r}. {meant}".rstrip()

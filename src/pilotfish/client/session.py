@@ -26,7 +26,7 @@ PAGE = 10_000
 
 
 class NoPool(PilotfishError):
-    """Nothing was ever run in this pool."""
+    """This pool has no runs."""
 
     code = "P3101"
 
@@ -219,7 +219,7 @@ def connect_to_stop(pool: PoolHandle) -> PoolSession:
 
 def _require_pool(pool: str) -> None:
     if not pool_home(pool).directory.is_dir():
-        raise NoPool(f"nothing has been run in the pool {pool!r} yet", "Start: pilotfish run -- COMMAND")
+        raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def _check_source(request: RunRequest) -> None:
     if request.task_list is not None and (request.command or sweeping):
         extra = "a command" if request.command else "a sweep"
         raise BadInput(
-            f"--tasks {request.task_list} and {extra} do not go together", "Give one of them: the list already says what to run."
+            f"--tasks {request.task_list} and {extra} do not go together", "Give one of them: the list already has the commands."
         )
     if request.task_list is None and not request.command:
         fix = "Write the command after --, such as: pilotfish run --param seed=1..10 -- ./simulate {seed}"
@@ -319,7 +319,7 @@ def _check_path(path: Path, program: str) -> None:
         raise BadInput(f"the program {program!r} may not be executed", f"Allow it: chmod +x {program}{instead}")
     if _is_plain_text(path):
         raise BadInput(
-            f"the program {program!r} does not say what reads it: it is a text whose first line does not begin with #!",
+            f"the program {program!r} has no interpreter line: it is a text whose first line does not begin with #!",
             f"Put #!/bin/sh (or what it is written for) there, or name it: sh {program}",
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from pilotfish.cli.completions import MOST_TASKS, _numbers_like
+from pilotfish.cli.completions import MAX_TASKS, _numbers_like
 from pilotfish.cli.main import pilotfish as group
 from pilotfish.client.session import use_connector
 from tests.support.fake_session import FakeMaster
@@ -65,8 +65,8 @@ def test_without_a_master_nothing_is_offered_and_none_is_started(tmp_path: Path,
 
 
 def test_of_a_million_tasks_only_some_are_offered() -> None:
-    assert _numbers_like("", 1_000_000) == list(range(MOST_TASKS))
+    assert _numbers_like("", 1_000_000) == list(range(MAX_TASKS))
     assert _numbers_like("7", 1_000)[:12] == [7, *range(70, 80), 700]
-    assert len(_numbers_like("7", 1_000_000)) == MOST_TASKS
+    assert len(_numbers_like("7", 1_000_000)) == MAX_TASKS
     assert _numbers_like("0", 1_000_000) == [0]
     assert _numbers_like("12", 12) == []

@@ -57,7 +57,7 @@ def test_a_task_is_named_as_its_list_or_dag_names_it(pilotfish: CommandLine, mas
     assert pilotfish("why", "1.use").out.startswith("task 1.2 (use: echo B) is ")
     assert pilotfish("logs", "listed.mesh.1").out == "A\n"
     assert pilotfish("tail", "last.mesh.1").out == "A\n"
-    assert "run 1 has no task 'ues'\n  do: Did you mean 'use'?" in pilotfish("logs", "1.ues").err
+    assert "run 1 has no task 'ues'\n  fix: Did you mean 'use'?" in pilotfish("logs", "1.ues").err
     pilotfish("run", flow)
     pilotfish("cancel", "2.B", "1.0")
     assert ("cancel", {"tasks": ["2.1", "1.0"]}) in master.asked

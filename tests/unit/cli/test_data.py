@@ -11,7 +11,7 @@ import pytest
 
 from pilotfish.cli.commands.attach_command import RunFollower
 from pilotfish.cli.terminal.progress import HashingProgress, RunProgress
-from pilotfish.cli.terminal.screen import Screen, under_way
+from pilotfish.cli.terminal.screen import Screen, describe_transfers
 from pilotfish.model.task import RunOptions
 from pilotfish.portable.payload_format import pack
 from tests.support.fake_session import FakeMaster
@@ -40,7 +40,7 @@ def answer(*contents: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_without_large_files_it_says_so(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.data = answer()
-    assert pilotfish("data").out == "No task needs or has made a file of more than 64 KiB; smaller ones travel with their tasks.\n"
+    assert pilotfish("data").out == "No task needs or made a file larger than 64 KiB; smaller files are sent with their tasks.\n"
     pilotfish("run", "--name", "x", "--", "echo")
     assert pilotfish("data", "x").out.startswith("No task of run 1 needs")
 
@@ -64,10 +64,10 @@ def test_where_time_and_bytes_go_is_said_first_and_then_each_file(pilotfish: Com
     assert said.status == 0
     assert said.out.splitlines()[:5] == [
         "2 files, 2 GiB: 1 of yours (1 GiB), 1 made by tasks (1 GiB).",
-        "3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s.",
+        "3 files in transfer, 2 GiB of 5 GiB, 100 MiB/s, about 31 s.",
         "12 tasks wait at workers for their inputs.",
-        "warning: 1 file stayed with workers that are not here now; the next worker on the same node has what its cache still holds",
-        "Of 10 files that tasks needed, 90 % were at the worker already; the others: 1 GiB from other workers.",
+        "warning: 1 file stayed on workers that are not connected; the next worker on the same node has what its cache still holds",
+        "Of 10 files that tasks needed, 90 % were cache hits; the others: 1 GiB from other workers.",
     ]
     table = [" ".join(line.split()) for line in said.out.splitlines()]
     assert "lyon 3 1 1 GiB 10 90 % 1 GiB - -" in table
@@ -122,7 +122,7 @@ def test_more_than_a_screen_is_told_and_pages_follow(pilotfish: CommandLine, mas
 
 def test_outputs_that_nobody_knows_yet_are_only_under_way(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.data = answer(moving=MOVING)
-    assert pilotfish("data").out == "3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s.\n"
+    assert pilotfish("data").out == "3 files in transfer, 2 GiB of 5 GiB, 100 MiB/s, about 31 s.\n"
 
 
 def test_programs_get_all_of_it(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -142,18 +142,18 @@ def test_a_file_name_cannot_drive_the_terminal(pilotfish: CommandLine, master: F
 
 
 def test_what_is_under_way_is_one_phrase() -> None:
-    assert under_way(None) == ""
+    assert describe_transfers(None) == ""
     assert (
-        under_way({"contents": 1, "done_bytes": 0, "bytes": GIB, "rate_bytes_per_s": 0.0, "eta_s": None})
-        == "1 file under way, 0 B of 1 GiB"
+        describe_transfers({"contents": 1, "done_bytes": 0, "bytes": GIB, "rate_bytes_per_s": 0.0, "eta_s": None})
+        == "1 file in transfer, 0 B of 1 GiB"
     )
-    assert under_way(MOVING) == "3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s"
+    assert describe_transfers(MOVING) == "3 files in transfer, 2 GiB of 5 GiB, 100 MiB/s, about 31 s"
 
 
 def test_the_status_tells_it_only_when_something_is(pilotfish: CommandLine, master: FakeMaster) -> None:
-    assert "under way" not in pilotfish("status").out
+    assert "in transfer" not in pilotfish("status").out
     master.moving = MOVING
-    assert "3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s: pilotfish data\n" in pilotfish("status").out
+    assert "3 files in transfer, 2 GiB of 5 GiB, 100 MiB/s, about 31 s: pilotfish data\n" in pilotfish("status").out
 
 
 def test_tail_says_that_a_task_waits_for_its_inputs(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -229,7 +229,7 @@ def test_what_no_task_left_is_told_before_anything_starts(pilotfish: CommandLine
     pilotfish("run", "--", "echo")
     leave(master, 1, ["mesh.bin", 0o644, "c" * 64, GIB])
     said = pilotfish("run", "--input", "1.0:mehs.bin", "--", "echo")
-    assert said.err == "error: --input 1.0:mehs.bin: task 1.0 left no file 'mehs.bin'\n  do: Did you mean 'mesh.bin'?\n"
+    assert said.err == "error: --input 1.0:mehs.bin: task 1.0 left no file 'mehs.bin'\n  fix: Did you mean 'mesh.bin'?\n"
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
     assert "is ready, and not done" in pilotfish("run", "--input", "2.0:mesh.bin", "--", "echo").err
@@ -280,10 +280,10 @@ def test_what_is_no_expression_is_told_before_anything_starts(pilotfish: Command
 @pytest.mark.parametrize(
     ("words", "warning"),
     [
-        (("--require", "memroy >= 8G"), "--require: no worker that is here has a property 'memroy'. Did you mean 'memory'?"),
-        (("--rank", "scrtch"), "--rank: no worker that is here has a property 'scrtch'. Did you mean 'scratch'?"),
-        (("--require", "scratch == ssd"), "--require: no worker that is here has a property 'ssd'. A text stands in quotes: \"ssd\""),
-        (("--require", "infiniband == 1"), "--require: no worker that is here has a property 'infiniband'."),
+        (("--require", "memroy >= 8G"), "--require: no connected worker has a property 'memroy'. Did you mean 'memory'?"),
+        (("--rank", "scrtch"), "--rank: no connected worker has a property 'scrtch'. Did you mean 'scratch'?"),
+        (("--require", "scratch == ssd"), "--require: no connected worker has a property 'ssd'. Write a text in quotes: \"ssd\""),
+        (("--require", "infiniband == 1"), "--require: no connected worker has a property 'infiniband'."),
         (("--require", "held > 1"), "--require: only --rank may ask for held, which is about a task and a worker; here it is not known"),
     ],
 )
@@ -304,7 +304,7 @@ def test_files_that_stayed_with_workers_are_no_error_when_results_are_saved(pilo
     said = {"exit": 0, "signal": None, "files": files}
     master.runs[1].tasks[0].result = pack([json.dumps(said).encode(), b"", b"", b"content"])
     saved = pilotfish("results", "1", "--save", "all")
-    assert (saved.status, saved.out) == (0, "3 files in all/; 1 file stayed with the workers: pilotfish data 1\n")
+    assert (saved.status, saved.out) == (0, "3 files in all/; 1 file stayed on the workers: pilotfish data 1\n")
     assert Path("all/0/small.txt").read_text() == "content"
 
 
@@ -319,7 +319,7 @@ def test_the_moving_line_of_a_run_with_large_files_tells_what_is_under_way(pilot
     progress = RunProgress(Screen(io.StringIO(), True, False, 100), lambda: 1.0)
     follower = RunFollower(master, master.ask("run", run=1), progress, None)
     follower.recount()
-    assert progress.text() == "0/1  0 %  waiting for the first result  3 files under way, 2 GiB of 5 GiB, 100 MiB/s, about 31 s"
+    assert progress.text() == "0/1  0 %  waiting for the first result  3 files in transfer, 2 GiB of 5 GiB, 100 MiB/s, about 31 s"
     master.asked.clear()
     follower.recount()
     assert master.asked == [], "not at every turn"

@@ -58,17 +58,17 @@ def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest
     monkeypatch.setattr("time.monotonic", lambda: next(readings))
     found.append(doctor_command.check_clock(place))
     assert [finding.state for finding in found] == [BAD, BAD, BAD, BAD, DOUBTFUL, DOUBTFUL, DOUBTFUL, DOUBTFUL, BAD]
-    assert all(finding.cure for finding in found)
-    assert found[1].cure == f"chmod 700 {place}"
-    assert found[2].cure == "did you mean beat_s?"
-    assert found[6].cure == "ulimit -n 128"
+    assert all(finding.fix for finding in found)
+    assert found[1].fix == f"chmod 700 {place}"
+    assert found[2].fix == "did you mean beat_s?"
+    assert found[6].fix == "ulimit -n 128"
 
 
 def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     finding = doctor_command.check_home(tmp_path / "file" / "home")
     assert finding.state == BAD
-    assert "export PILOTFISH_HOME=" in finding.cure
+    assert "export PILOTFISH_HOME=" in finding.fix
 
 
 def test_the_file_system_of_a_path_is_the_one_mounted_deepest() -> None:
@@ -89,12 +89,12 @@ def test_doctor_prints_each_finding_and_gives_a_status(pilotfish: CommandLine, p
     said = pilotfish("doctor", "--quick")
     assert said.status == 0
     assert said.out.splitlines()[0].startswith("✓ python: 3.")
-    assert said.out.splitlines()[-1] == "All is well."
+    assert said.out.splitlines()[-1] == "All checks passed."
     place.chmod(0o755)
     bad = pilotfish("doctor", "--quick")
     assert bad.status == 1
-    assert f"    do: chmod 700 {place}" in bad.out
-    assert bad.out.splitlines()[-1] == "1 thing to cure."
+    assert f"    fix: chmod 700 {place}" in bad.out
+    assert bad.out.splitlines()[-1] == "1 thing to fix."
     data = json.loads(pilotfish("doctor", "--quick", "--json").out)
     assert data["bad"] == 1
     assert {finding["state"] for finding in data["findings"]} >= {GOOD, BAD}
@@ -123,7 +123,7 @@ def test_gc_finds_a_dead_socket_and_a_temporary_pool_whose_owner_is_gone(pilotfi
         "2 leftovers. Remove: pilotfish gc --remove",
     ]
     assert [one["removed"] for one in json.loads(pilotfish("gc", "--remove", "--json").out)] == [True, True]
-    assert pilotfish("gc").out == "Nothing is left behind.\n"
+    assert pilotfish("gc").out == "No leftovers found.\n"
     assert kept.directory.is_dir()
     assert (place / "pools" / f"private-{os.getpid()}-abcd").is_dir()
 

@@ -90,24 +90,24 @@ def test_help_does_not_import_the_commands() -> None:
     [
         (
             ["rnu"],
-            "error: there is no command 'rnu'\n  do: Did you mean 'run'?\n",
+            "error: there is no command 'rnu'\n  fix: Did you mean 'run'?\n",
         ),
         (
             ["frobnicate"],
-            "error: there is no command 'frobnicate'\n  do: See them all: pilotfish --help\n",
+            "error: there is no command 'frobnicate'\n  fix: See them all: pilotfish --help\n",
         ),
         (
             ["tasks", "--stat", "failed"],
-            "error: pilotfish tasks has no option --stat\n  do: Did you mean '--state'?\n",
+            "error: pilotfish tasks has no option --stat\n  fix: Did you mean '--state'?\n",
         ),
         (
             ["tasks", "--state", "broken"],
             "error: invalid value for '--state': 'broken' is not one of 'waiting', 'ready', 'assigned', 'running', 'done', 'failed',"
-            " 'cancelled'\n  do: See what it takes: pilotfish tasks --help\n",
+            " 'cancelled'\n  fix: See its options: pilotfish tasks --help\n",
         ),
         (
             ["explain", "P7"],
-            "error: there is no error code 'P7'\n  do: See them all: pilotfish explain\n",
+            "error: there is no error code 'P7'\n  fix: See them all: pilotfish explain\n",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_help_is_a_command_too(pilotfish: CommandLine) -> None:
     assert pilotfish("help").out == pilotfish("--help").out
     assert pilotfish("help", "tasks").out == pilotfish("tasks", "--help").out
     said = pilotfish("help", "taks")
-    assert (said.status, said.err) == (2, "error: there is no command 'taks'\n  do: Did you mean 'tasks'?\n")
+    assert (said.status, said.err) == (2, "error: there is no command 'taks'\n  fix: Did you mean 'tasks'?\n")
 
 
 def test_only_an_explanation_that_says_more_is_pointed_to(pilotfish: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_only_an_explanation_that_says_more_is_pointed_to(pilotfish: CommandLine
 
     monkeypatch.setattr("pilotfish.client.session._connector", refuse)
     said = pilotfish("tasks")
-    assert said.err == "error: nobody answers\n  do: Look: pilotfish doctor\n  more: pilotfish explain P3100\n"
+    assert said.err == "error: nobody answers\n  fix: Look: pilotfish doctor\n  more: pilotfish explain P3100\n"
 
 
 def test_a_hint_is_shown_below_the_message_in_a_traceback_and_survives_pickling() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotfish.cli.terminal.pool_hints import aimed, mean
+from pilotfish.cli.terminal.pool_hints import set_hint_pool, with_pool
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.conftest import Install
 
@@ -35,9 +35,9 @@ def test_hints_name_the_pool_for_commands_of_plug_ins_too(install: Install, pilo
     install("own-hints", COMMAND, commands={"hello": "own_hints:hello", "plain": "own_hints:plain"})
     pilotfish("plain")
     pilotfish("hello")
-    mean("b")
-    assert aimed("pilotfish hello, pilotfish plain") == "pilotfish hello --pool b, pilotfish plain"
-    mean(None)
+    set_hint_pool("b")
+    assert with_pool("pilotfish hello, pilotfish plain") == "pilotfish hello --pool b, pilotfish plain"
+    set_hint_pool(None)
 
 
 def test_a_broken_command_does_not_break_the_help_but_is_told_there(install: Install, pilotfish: CommandLine) -> None:

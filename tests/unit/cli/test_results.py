@@ -105,7 +105,7 @@ def test_values_that_are_not_known_any_more_are_told_to_be_missing(
     master.runs[1].opened_at -= 3600
     said = pilotfish("results", "--csv")
     assert said.status == 0
-    assert said.err.startswith("warning: the parameters of run 1 are not known any more")
+    assert said.err.startswith("warning: the parameters of run 1 are unknown")
     assert said.out.startswith("run,index,state,")
 
 
@@ -132,7 +132,7 @@ def test_files_that_cannot_be_written_can_be_had_elsewhere(pilotfish: CommandLin
     pilotfish("run", "--output", "x", "--", "echo")
     said = pilotfish("results", "1", "--save", "full/inner")
     assert said.err == (
-        "error: the files of run 1 cannot be written: full/inner: not a directory\n  do: Elsewhere: pilotfish results 1 --save DIR\n"
+        "error: the files of run 1 cannot be written: full/inner: not a directory\n  fix: Elsewhere: pilotfish results 1 --save DIR\n"
     )
 
 
@@ -184,7 +184,7 @@ def test_an_application_whose_manager_failed_is_not_taken_for_done(pilotfish: Co
     said = pilotfish("attach", "1")
     assert said.status == 1
     assert said.out.startswith("Run 1: 0 tasks, cancelled in ")
-    assert "Its application manager wrote last: RuntimeError: boom\n" in said.out
+    assert "Last output of its application manager: RuntimeError: boom\n" in said.out
     assert pilotfish("why", "1").out.startswith("run 1 is cancelled: ")
     assert pilotfish("logs", "1").out.endswith("RuntimeError: boom\n")
     pilotfish("run", "--", "echo")

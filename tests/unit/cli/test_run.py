@@ -34,7 +34,7 @@ def test_one_failed_command_gives_status_1_its_output_and_the_next_commands(pilo
         "it went wrong\n"
         "Task 1.0 failed: false ended with exit status 1\n"
         "  why         pilotfish why 1.0\n"
-        "  once more   pilotfish rerun 1 --failed\n"
+        "  rerun       pilotfish rerun 1 --failed\n"
     )
 
 
@@ -143,7 +143,7 @@ def test_ctrl_c_leaves_the_run_with_a_sentence_and_status_0(pilotfish: CommandLi
 
 
 def test_detached_runs_say_how_to_come_back(pilotfish: CommandLine) -> None:
-    assert pilotfish("run", "--detach", "--", "echo").out == "Run 1: 1 task submitted. Watch it: pilotfish attach 1\n"
+    assert pilotfish("run", "--detach", "--", "echo").out == "Run 1: 1 task submitted. Follow it: pilotfish attach 1\n"
     assert pilotfish("run", "--detach", "--quiet", "--", "echo").out == "2\n"
     assert json.loads(pilotfish("run", "--detach", "--json", "--", "echo").out) == {"run": 3, "tasks": 1, "state": "submitted"}
 
@@ -155,7 +155,7 @@ def test_a_request_that_nothing_can_meet_is_told_and_kept(pilotfish: CommandLine
     said = pilotfish("run", "--cores", "64", "--", "echo")
     assert said.status == 3
     assert text in said.err
-    assert "do      pilotfish workers --local-cores 64" in said.err
+    assert "fix:    pilotfish workers --local-cores 64" in said.err
     assert said.out.startswith("Run 1 is kept, and starts as soon as something fits.\n")
     quiet = pilotfish("run", "--quiet", "--cores", "64", "--", "echo")
     assert (quiet.status, quiet.out) == (3, "")
@@ -188,7 +188,7 @@ def test_some_failures_give_status_1_a_short_list_and_the_next_commands(pilotfis
     lines = said.out.splitlines()
     assert lines[0].startswith("Run 1: 20 tasks, 10 done, 10 failed in ")
     assert lines[1:7] == [
-        "TASK  COMMAND  WHAT HAPPENED",
+        "TASK  COMMAND  FAILURE",
         *(f"1.{index}   echo {index}   echo ended with exit status 1: it went wrong" for index in (1, 3, 5, 7, 9)),
     ]
     assert "pilotfish tasks 1 --state failed" in said.out
@@ -218,8 +218,8 @@ def test_quiet_prints_nothing(pilotfish: CommandLine) -> None:
 
 def test_a_report_shows_results_and_where_the_time_went(pilotfish: CommandLine) -> None:
     out = pilotfish("run", "--report", "--param", "x=1..3", "--", "echo", "{x}").out
-    assert "TASK  STATE   TIME  COMMAND  RESULT" in out
-    assert "1.2   done   20 ms  echo 3   3" in out
+    assert "TASK  STATE  WALL TIME  COMMAND  RESULT" in out
+    assert "1.2   done       20 ms  echo 3   3" in out
     for line in ("Where the time went", "until the first result", "a task waited", "a task ran", "overhead", "workers busy"):
         assert line in out
 
@@ -281,7 +281,7 @@ def test_bad_input_is_refused_before_anything_starts(
     first, do, *rest = answer.err.splitlines()
     assert first.startswith("error: ")
     assert said in first
-    assert do.startswith("  do: ")
+    assert do.startswith("  fix: ")
     assert fix in do
     assert not rest
     assert answer.out == ""
@@ -299,7 +299,7 @@ def test_a_run_whose_tasks_the_master_refuses_fails_and_is_forgotten(pilotfish: 
     master.refusal = BadInput("a task asks for too much", "ask for less")
     said = pilotfish("run", "--param", "x=1..3", "--", "echo", "{x}")
     assert said.status == 2
-    assert "error: a task asks for too much\n  do: ask for less\n" in said.err
+    assert "error: a task asks for too much\n  fix: ask for less\n" in said.err
     assert master.runs == {}
 
 
@@ -308,7 +308,7 @@ def test_a_list_of_tasks_that_is_taken_for_a_program_is_told_apart(pilotfish: Co
     Path("tasks.txt").write_text("echo 1\necho 2\n")
     answer = pilotfish("run", typed)
     assert answer.status == 2
-    assert f"  do: If it lists tasks: pilotfish run --tasks {typed};" in answer.err
+    assert f"  fix: If it lists tasks: pilotfish run --tasks {typed};" in answer.err
     assert pilotfish("run", "--tasks", typed).status == 0
 
 
@@ -317,7 +317,7 @@ def test_a_list_of_tasks_that_is_taken_for_a_program_is_told_apart(pilotfish: Co
     [
         ("sim.py", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim.py, or name what reads it: python ./sim.py"),
         ("sim", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim"),
-        ("sim", "echo hi\n", 0o755, "does not say what reads it", "sh ./sim"),
+        ("sim", "echo hi\n", 0o755, "has no interpreter line", "sh ./sim"),
     ],
 )
 def test_a_script_that_could_not_be_started_is_told_before_anything_starts(

@@ -109,7 +109,7 @@ def test_progress_tells_done_rate_time_to_go_and_failures() -> None:
         clock.now += 0.2
         progress.ended(failed=number < 3)
     progress.draw()
-    assert stream.getvalue().endswith("━━━━━━━━━━━━────────────  50/100  50 %  5.0/s  10 s to go  3 failed")
+    assert stream.getvalue().endswith("━━━━━━━━━━━━────────────  50/100  50 %  5.0/s  10 s left  3 failed")
     progress.clear()
     assert stream.getvalue().endswith("\r\x1b[K")
 
@@ -120,7 +120,7 @@ def test_who_comes_later_sees_the_rate_of_the_whole_run_at_once_and_then_what_ha
     progress = RunProgress(screen, clock, total=1000)
     progress.begin(elapsed_s=100.0, done=500, failed=2)
     progress.draw()
-    assert stream.getvalue().endswith("500/1,000  50 %  5.0/s  1 min 40 s to go  2 failed")
+    assert stream.getvalue().endswith("500/1,000  50 %  5.0/s  1 min 40 s left  2 failed")
     for _ in range(300):
         clock.now += 0.1
         progress.ended(failed=False)
@@ -134,10 +134,10 @@ def test_submitting_is_told_on_a_terminal_and_taken_away() -> None:
     screen, stream = terminal_of(120)
     submitting = UploadProgressLine(screen, clock, total=300_000)
     for _ in range(74_000):
-        submitting.one_more()
+        submitting.count_task()
     assert stream.getvalue() == "", "what is quick needs no line"
     clock.now += 1
-    submitting.one_more()
+    submitting.count_task()
     assert stream.getvalue() == "\r\x1b[Ksubmitting 74,001/300,000"
     submitting.clear()
     assert stream.getvalue().endswith("\r\x1b[K")
@@ -185,4 +185,4 @@ def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
     assert stream.getvalue() == ""
     clock.now += 30
     progress.draw()
-    assert stream.getvalue() == "1/10  10 %  1.9/min  4 min 39 s to go\n"
+    assert stream.getvalue() == "1/10  10 %  1.9/min  4 min 39 s left\n"

@@ -84,7 +84,7 @@ def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str, pilot
 
 def test_a_run_can_be_changed(pilotfish: CommandLine, master: FakeMaster) -> None:
     started(pilotfish, master, "--deadline", "2h")
-    assert pilotfish("set", "1", "--priority", "5").out == "Run 1 is changed. See how it stands: pilotfish status\n"
+    assert pilotfish("set", "1", "--priority", "5").out == "Run 1 changed. See its state: pilotfish status\n"
     assert pilotfish("set", "--share", "thesis:3", "--deadline", "none").status == 0
     options = master.runs[1].options
     assert (options.priority, options.share, options.weight, options.deadline) == (5, "thesis", 3.0, 0.0)

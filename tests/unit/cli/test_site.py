@@ -87,7 +87,7 @@ def test_a_site_is_not_added_twice(pilotfish: CommandLine, hpc: Path) -> None:
     before = hpc.read_text()
     said = pilotfish(*ADD)
     assert said.status == 2
-    assert "there is a site 'hpc' already\n  do: Change it: pilotfish site set hpc KEY=VALUE" in said.err
+    assert "there is a site 'hpc' already\n  fix: Change it: pilotfish site set hpc KEY=VALUE" in said.err
     assert hpc.read_text() == before
 
 
@@ -105,7 +105,7 @@ def test_keys_are_set_as_the_remedies_say(pilotfish: CommandLine, hpc: Path, mas
     assert table["paused"] is True
     pilotfish("site", "set", "hpc", "environment.A=", "setup=", "directives=", "walltime=", "memory=")
     assert read_tables(hpc)["hpc"] == {"backend": "slurm", "cores": 16, "max_pilots": 8, "paused": True, "environment": {"B": "2"}}
-    assert pilotfish("site", "set", "hpc", "cores=16").out == "Site hpc is so already.\n"
+    assert pilotfish("site", "set", "hpc", "cores=16").out == "Site hpc is unchanged.\n"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_this_machine_is_set_elsewhere(pilotfish: CommandLine, hpc: Path) -> Non
 
 
 def test_a_site_is_paused_resumed_and_removed(pilotfish: CommandLine, hpc: Path, master: FakeMaster) -> None:
-    assert pilotfish("site", "pause", "hpc").out == "Site hpc is paused. Go on: pilotfish site resume hpc\n"
+    assert pilotfish("site", "pause", "hpc").out == "Site hpc is paused. Resume it: pilotfish site resume hpc\n"
     assert read_tables(hpc)["hpc"]["paused"] is True
     master.asked.clear()
-    assert pilotfish("site", "resume", "hpc").out == "Site hpc may be used and is tried again. Look: pilotfish sites\n"
+    assert pilotfish("site", "resume", "hpc").out == "Site hpc may be used and is tried again. See: pilotfish sites\n"
     assert read_tables(hpc)["hpc"]["paused"] is False
     assert master.asked == [("sites_reread", {}), ("site_release", {"site": "hpc"})]
     assert pilotfish("site", "remove", "hpc").out == "Site hpc is removed.\n"
@@ -151,7 +151,7 @@ def test_a_site_is_paused_resumed_and_removed(pilotfish: CommandLine, hpc: Path,
 def test_sites_are_changed_without_a_master(pilotfish: CommandLine, path: Path, master: FakeMaster) -> None:
     master.exists = False
     assert pilotfish(*ADD).status == 0
-    assert pilotfish("site", "resume", "hpc").out == "Site hpc may be used. Look: pilotfish sites\n"
+    assert pilotfish("site", "resume", "hpc").out == "Site hpc may be used. See: pilotfish sites\n"
     assert pilotfish("sites").out.splitlines()[2].split() == ["hpc", "slurm", "ready", "0", "0", "0", "-", "-", "-"]
 
 
@@ -161,7 +161,7 @@ def test_what_is_written_is_listed_and_shown(pilotfish: CommandLine, hpc: Path) 
     assert "walltime                1 h\n" in pilotfish("site", "show", "hpc").out
     assert json.loads(pilotfish("site", "show", "hpc", "--json").out)["cores"] == 4
     hpc.unlink()
-    assert pilotfish("site", "list").out == "No sites are described. Add one: pilotfish site add NAME --backend slurm\n"
+    assert pilotfish("site", "list").out == "No sites are configured. Add one: pilotfish site add NAME --backend slurm\n"
     assert json.loads(pilotfish("site", "list", "--json").out) == []
 
 
@@ -194,11 +194,11 @@ def test_the_states_of_sites_come_with_the_next_command(pilotfish: CommandLine, 
         row("d"),
     ]
     lines = pilotfish("sites").out.splitlines()
-    assert " ".join(lines[0].split()) == "SITE BACKEND STATE WAITING ACTIVE WORKERS QUEUE WAIT 9 OF 10 FAILURES"
+    assert " ".join(lines[0].split()) == "SITE BACKEND STATE QUEUED RUNNING WORKERS MEDIAN WAIT P90 WAIT FAILURES"
     assert lines[1].split()[:6] == ["a", "slurm", "held", "1", "2", "2"]
-    assert lines[1].endswith("1 min 30 s        -  bootstrap 3, refused 1")
+    assert lines[1].endswith("1 min 30 s         -  bootstrap 3, refused 1")
     assert lines[2].split()[2] == "trouble"
-    assert lines[5:] == [line for name in "abc" for line in (f"site {name} stands so", f"  do      pilotfish doctor {name}")]
+    assert lines[5:] == [line for name in "abc" for line in (f"site {name} stands so", f"  fix:    pilotfish doctor {name}")]
     assert [one["state"] for one in json.loads(pilotfish("sites", "--json").out)] == ["held", "trouble", "paused", "ready"]
 
 
@@ -239,7 +239,7 @@ def test_a_run_for_a_site_that_is_not_there_is_refused_before_anything_starts(
 
 
 def test_pilots_are_added_at_a_site(pilotfish: CommandLine, hpc: Path, master: FakeMaster) -> None:
-    assert pilotfish("pilots", "add", "hpc", "2").out == "Asked site hpc for 2 pilots: hpc-1, hpc-2. Look: pilotfish sites\n"
+    assert pilotfish("pilots", "add", "hpc", "2").out == "Requested 2 pilots at site hpc: hpc-1, hpc-2. See: pilotfish sites\n"
     assert master.asked == [("sites_reread", {}), ("pilots_add", {"site": "hpc", "pilots": 2})]
     assert json.loads(pilotfish("pilots", "add", "hpc", "--json").out) == {"site": "hpc", "pilots": ["hpc-1"]}
     for words in (["add"], ["add", "hpd"], ["add", "hpc", "many"], ["add", "local", "2"], ["remove", "hpc"]):
@@ -278,7 +278,7 @@ def test_a_login_is_an_ssh_in_the_foreground(pilotfish: CommandLine, hpc: Path, 
     pilotfish("site", "set", "hpc", "via=me@login")
     said = pilotfish("site", "login", "hpc")
     assert said.status == 4
-    assert "ssh to me@login ended with exit status 5\n  do: Try it by hand: ssh me@login" in said.err
+    assert "ssh to me@login ended with exit status 5\n  fix: Try it by hand: ssh me@login" in said.err
     words = (tmp_path / "words").read_text().splitlines()
     assert words[-3:] == ["--", "me@login", "exit 0"]
     assert "BatchMode=yes" not in words
@@ -294,7 +294,7 @@ def test_what_a_site_lacks_is_told_while_a_run_waits(pilotfish: CommandLine, hpc
     said = pilotfish("run", "--site", "hpc", "--param", "x=1..2", "--", "echo", "{x}")
     assert said.status == 0, "it may still come to something, so that a person who leaves is told how to come back"
     assert "a task asks for 64 cores" in said.err
-    assert "do      pilotfish site set hpc cores=64" in said.err
+    assert "fix:    pilotfish site set hpc cores=64" in said.err
 
 
 class Impatient:
@@ -319,7 +319,7 @@ def test_every_option_of_its_commands_has_help(pilotfish: CommandLine) -> None:
 
 
 def test_a_misspelt_command_is_told_the_nearest(pilotfish: CommandLine) -> None:
-    assert pilotfish("site", "ad").err == "error: there is no command 'site ad'\n  do: Did you mean 'add'?\n"
+    assert pilotfish("site", "ad").err == "error: there is no command 'site ad'\n  fix: Did you mean 'add'?\n"
     assert "pilotfish site --help" in pilotfish("site", "frobnicate").err
 
 

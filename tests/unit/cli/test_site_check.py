@@ -51,7 +51,7 @@ def test_a_site_that_works_is_green_without_its_pilot(pilotfish: CommandLine, pr
     assert not [one for one in found.values() if one["state"] == BAD]
     said = pilotfish("site", "test", "hpc", "--no-pilot")
     assert said.out.splitlines()[0].startswith("✓ description: slurm, in ")
-    assert said.out.splitlines()[-1] == "All is well."
+    assert said.out.splitlines()[-1] == "All checks passed."
 
 
 def test_a_wrong_description_is_the_only_thing_that_is_told(pilotfish: CommandLine, programs: Path) -> None:
@@ -98,7 +98,7 @@ def test_room_clock_and_python_are_looked_at(pilotfish: CommandLine, programs: P
 def test_a_python_that_was_named_and_does_not_work_is_told_with_its_name(pilotfish: CommandLine, programs: Path) -> None:
     pilotfish("site", "set", "hpc", "python=/opt/nope/python3")
     said = pilotfish("site", "test", "hpc", "--no-pilot")
-    assert said.status == 0 and said.out.splitlines()[-1] == "Nothing is bad, but there is doubt about: python."
+    assert said.status == 0 and said.out.splitlines()[-1] == "No check failed, but these are doubtful: python."
     found = findings(pilotfish, "--no-pilot")["python"]
     assert found["state"] == DOUBTFUL
     assert found["text"].startswith("/opt/nope/python3, which was named, does not work") and "otherwise 3." in found["text"]

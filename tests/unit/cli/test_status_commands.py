@@ -31,7 +31,7 @@ def test_status_shows_the_pool_and_its_runs(pilotfish: CommandLine, master: Fake
         "  1  first   done        3     3       0  echo {x}  --param x=1..3\n"
         "  2  second  failed      3     2       1  echo {x}  --param x=1..3\n"
         "warning: site local is held: no \\x1b[2Jspace\n"
-        "  do      pilotfish doctor\n"
+        "  fix:    pilotfish doctor\n"
     )
     rows = json.loads(pilotfish("status", "--json").out)["runs"]
     assert [(row["name"], row["state"]) for row in rows] == [("first", "done"), ("second", "failed")]
@@ -51,20 +51,20 @@ def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMast
     master.exists = False
     said = pilotfish("status")
     assert said.status == 0
-    assert said.out == "Nothing has been run in the pool default yet. Start: pilotfish run -- COMMAND\n"
+    assert said.out == "Pool default has no runs yet. Start one: pilotfish run -- COMMAND\n"
     assert json.loads(pilotfish("status", "--json").out)["runs"] == []
     other = pilotfish("tasks")
     assert other.status == 4
-    assert "nothing has been run in the pool 'default' yet" in other.err
+    assert "pool 'default' has no runs yet" in other.err
 
 
 def test_tasks_can_be_filtered_and_listed_for_other_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("tasks").out == (
-        "TASK  COMMAND  STATE   TRY  WORKER   TIME    CPU  MEMORY  NOTE\n"
-        "2.0   echo 1   done      1  -       20 ms  10 ms   1 MiB\n"
-        "2.1   echo 2   failed    1  -       20 ms  10 ms   1 MiB  echo ended with exit status 1\n"
-        "2.2   echo 3   done      1  -       20 ms  10 ms   1 MiB\n"
+        "TASK  COMMAND  STATE   ATTEMPT  WORKER  WALL TIME  CPU TIME  MAX MEMORY  NOTE\n"
+        "2.0   echo 1   done          1  -           20 ms     10 ms       1 MiB\n"
+        "2.1   echo 2   failed        1  -           20 ms     10 ms       1 MiB  echo ended with exit status 1\n"
+        "2.2   echo 3   done          1  -           20 ms     10 ms       1 MiB\n"
     )
     assert pilotfish("tasks", "second", "--state", "failed", "--ids").out == "2.1\n"
     assert pilotfish("tasks", "1", "--limit", "2").out.splitlines()[-1] == "... 1 more: pilotfish tasks 1 --offset 2"
@@ -99,7 +99,7 @@ def test_a_task_where_a_run_is_needed_is_told_from_a_run_that_is_not_there(pilot
     two_runs(pilotfish, master)
     said = pilotfish("results", "1.0")
     assert said.status == 2
-    assert said.err == ("error: '1.0' is a task, and a run is needed here\n  do: Its run is 1; for the task alone: pilotfish logs 1.0\n")
+    assert said.err == ("error: '1.0' is a task, and a run is needed here\n  fix: Its run is 1; for the task alone: pilotfish logs 1.0\n")
 
 
 def test_a_run_that_does_not_exist_gets_the_nearest_name(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -113,45 +113,45 @@ def test_a_run_that_does_not_exist_gets_the_nearest_name(pilotfish: CommandLine,
 
 def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert pilotfish("workers", "--all").out == (
-        "WORKER   STATE  CORES  BUSY  RUNNING  DONE  FAILED  NOTE\n"
-        "local-1  idle       2     0        0     3       1\n"
-        "local-0  lost       2     0        0     0       0  was killed by signal 9\n"
+        "WORKER   STATE  CORES  CORES BUSY  RUNNING  DONE  FAILED  NOTE\n"
+        "local-1  idle       2           0        0     3       1\n"
+        "local-0  lost       2           0        0     0       0  was killed by signal 9\n"
     )
     assert len(json.loads(pilotfish("workers", "--json").out)) == 1
-    assert pilotfish("workers", "--local-cores", "3").out == "From now on 3 cores of this machine work for the pool default.\n"
+    assert pilotfish("workers", "--local-cores", "3").out == "Pool default now uses 3 cores of this machine.\n"
     assert master.workers_asked == 3
 
 
 def test_workers_tell_their_site_when_some_are_elsewhere(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.workers = [{"worker": "hpc-1", "site": "hpc", "state": "busy", "capacity": {"cores": 8.0}, "free": {"cores": 1.0}, "running": 7}]
     assert pilotfish("workers").out == (
-        "WORKER   SITE   STATE  CORES  BUSY  RUNNING  DONE  FAILED  NOTE\n"
-        "local-1  local  idle       2     0        0     3       1\n"
-        "hpc-1    hpc    busy       8     7        7     0       0\n"
+        "WORKER   SITE   STATE  CORES  CORES BUSY  RUNNING  DONE  FAILED  NOTE\n"
+        "local-1  local  idle       2           0        0     3       1\n"
+        "hpc-1    hpc    busy       8           7        7     0       0\n"
     )
 
 
 def test_sites_show_this_machine_also_when_the_master_knows_of_none(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert pilotfish("sites").out == (
-        "SITE   BACKEND  STATE  WAITING  ACTIVE  WORKERS  QUEUE WAIT  9 OF 10  FAILURES\n"
-        "local  local    ready        0       0        0           -        -  -\n"
-        "No other sites are described. Add one: pilotfish site add NAME --backend slurm\n"
+        "SITE   BACKEND  STATE  QUEUED  RUNNING  WORKERS  MEDIAN WAIT  P90 WAIT  FAILURES\n"
+        "local  local    ready       0        0        0            -         -  -\n"
+        "No other sites are configured. Add one: pilotfish site add NAME --backend slurm\n"
     )
 
 
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
-    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  do      pilotfish workers\n")
+    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  fix:    pilotfish workers\n")
     assert pilotfish("why", "first").out.startswith("run 1 is done")
     assert pilotfish("why", "local-0").out.startswith("worker local-0 is ready")
     data = json.loads(pilotfish("why", "--json").out)
     assert (data["subject"], data["state"], data["reasons"][0]["code"]) == ("run 2", "failed", "exit")
     assert pilotfish("why").out == (
         "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
-        "  wrote   it went wrong\n"
-        "  do      pilotfish tasks 2 --state failed\n"
-        "  do      pilotfish logs 2.1\n"
-        "  do      pilotfish rerun 2 --failed\n"
+        "  output: it went wrong\n"
+        "  fix:    pilotfish tasks 2 --state failed\n"
+        "  fix:    pilotfish logs 2.1\n"
+        "  fix:    pilotfish rerun 2 --failed\n"
     )
 
 
@@ -195,10 +195,10 @@ def test_logs_print_what_tasks_wrote(pilotfish: CommandLine, master: FakeMaster)
 def test_an_empty_log_is_told(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.outcome = lambda argv: (0, b"", {})
     pilotfish("run", "--", "echo")
-    assert pilotfish("logs", "1.0") == (0, "", "task 1.0 wrote nothing\n")
+    assert pilotfish("logs", "1.0") == (0, "", "task 1.0 has no output\n")
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
-    assert pilotfish("logs", "2.0", "--stdout").err == "task 2.0 wrote nothing to stdout so far: it is ready\n"
+    assert pilotfish("logs", "2.0", "--stdout").err == "task 2.0 has no output to stdout so far: it is ready\n"
 
 
 def test_tail_prints_the_last_lines_and_follows_to_the_end(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -220,10 +220,10 @@ def test_the_tail_of_a_running_task_is_fetched_from_its_worker(pilotfish: Comman
 def test_results_show_command_and_outcome(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("results").out == (
-        "TASK  STATE    TIME  COMMAND  RESULT\n"
-        "2.0   done    20 ms  echo 1   1\n"
-        "2.1   failed  20 ms  echo 2   echo ended with exit status 1: it went wrong\n"
-        "2.2   done    20 ms  echo 3   3\n"
+        "TASK  STATE   WALL TIME  COMMAND  RESULT\n"
+        "2.0   done        20 ms  echo 1   1\n"
+        "2.1   failed      20 ms  echo 2   echo ended with exit status 1: it went wrong\n"
+        "2.2   done        20 ms  echo 3   3\n"
     )
     data = json.loads(pilotfish("results", "1", "--json").out)
     assert [(row["task"], row["exit"], row["stdout"]) for row in data] == [("1.0", 0, "1\n"), ("1.1", 0, "2\n"), ("1.2", 0, "3\n")]
@@ -249,8 +249,8 @@ def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, maste
     assert pilotfish("resume", "2").out == "Run 2 has already ended: it is failed.\n"
     master.stuck = True
     pilotfish("run", "--detach", "--param", "x=1..3", "--", "echo", "{x}")
-    assert pilotfish("pause", "3").out == "Run 3 is paused. Go on: pilotfish resume 3\n"
-    assert pilotfish("resume").out == "Run 3 goes on. Watch it: pilotfish attach 3\n"
+    assert pilotfish("pause", "3").out == "Run 3 is paused. Resume it: pilotfish resume 3\n"
+    assert pilotfish("resume").out == "Run 3 resumed. Follow it: pilotfish attach 3\n"
     assert pilotfish("cancel", "3").out.startswith("Cancelled run 3: 3 tasks")
     assert "missing argument" in pilotfish("cancel").err
 
@@ -263,14 +263,14 @@ def test_an_empty_run_is_not_taken_for_the_last(pilotfish: CommandLine, master: 
     said = pilotfish(command, empty)
     assert said.status == 2
     assert "is no run: it is empty" in said.err
-    assert "  do: Write its number or its name, or last" in said.err
+    assert "  fix: Write its number or its name, or last" in said.err
     assert ("cancel", {"run": 1}) not in master.asked and ("pause", {"run": 1}) not in master.asked
 
 
 def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     said = pilotfish("rerun", "--failed")
-    assert said.out.startswith("Run 3: 1 task of run 2 once more.\nRun 3: 1 task, 1 failed in ")
+    assert said.out.startswith("Run 3: 1 task of run 2 again.\nRun 3: 1 task, 1 failed in ")
     assert said.status == 1
     assert "has no failed tasks" in pilotfish("rerun", "1").err
     assert pilotfish("rerun", "2", "--detach").status == 0
@@ -296,7 +296,7 @@ def test_tasks_whose_directory_the_nodes_lack_are_not_offered_to_be_run_so_once_
         if task.failure is not None:
             task.failure = Failure(NO_DIRECTORY, "site", "there is no directory '/mine' on node n1")
     said = pilotfish("attach")
-    assert "What helps:    --sandbox " in said.out and "--input FILE" in said.out
+    assert "Fix:            --sandbox " in said.out and "--input FILE" in said.out
     assert "rerun" not in said.out and "logs" not in said.out
 
 
@@ -307,7 +307,7 @@ def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish:
     assert json.loads(pilotfish("why", "1", "--json").out)["state"] == "incomplete"
     said = pilotfish("attach", "1")
     assert said.status == 1
-    assert "It is incomplete: its client went away before it had sent all tasks. More: pilotfish why 1\n" in said.out
+    assert "It is incomplete: its client disconnected before it had sent all tasks. More: pilotfish why 1\n" in said.out
 
 
 def test_a_narrow_terminal_shows_parameters_where_commands_would_be_cut(
@@ -317,8 +317,8 @@ def test_a_narrow_terminal_shows_parameters_where_commands_would_be_cut(
     row, screen = master.runs[1].row(), Screen(sys.stdout, True, False, 70)
     show_results(screen, master, row, master.ask("tasks", run=1))
     assert capfd.readouterr().out.splitlines()[:2] == [
-        "TASK  STATE   TIME  PARAMETERS  RESULT",
-        "1.0   done   20 ms  x=1         a long text that has no room --x 1",
+        "TASK  STATE  WALL TIME  PARAMETERS  RESULT",
+        "1.0   done       20 ms  x=1         a long text that has no room --x 1",
     ]
     screen.width = 200
     show_results(screen, master, row, master.ask("tasks", run=1))

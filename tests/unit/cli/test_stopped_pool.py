@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.cli.commands.status_commands import sentence
+from pilotfish.cli.commands.status_commands import stop_sentence
 from pilotfish.store.pool_directory import StopMark, read_stop_mark, stop_mark_path, write_stop_mark
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
@@ -29,7 +29,7 @@ def test_what_is_known_is_told_without_a_master(pilotfish: CommandLine, master: 
     write_stop_mark(pool, [run.row() for run in master.runs.values()])
     master.asked.clear()
     first, _, *table = pilotfish("status").out.splitlines()
-    assert first == "The pool default was stopped 1 s ago with 4 tasks unfinished in run 2. Go on: pilotfish attach 2"
+    assert first == "The pool default was stopped 1 s ago with 4 tasks unfinished in run 2. Resume: pilotfish attach 2"
     assert [" ".join(line.split()) for line in table[1:]] == [
         "1 - done 1 1 0 0 0 - - echo",
         "2 - waiting 4 0 0 0 4 - - echo {x} --param x=1..4",
@@ -48,7 +48,7 @@ def test_a_stop_of_which_nothing_is_written_has_the_master_asked(pilotfish: Comm
     stop_mark_path(pool).touch()
     lines = pilotfish("status").out.splitlines()
     assert lines[0].startswith("pool default · master 4711")
-    assert lines[1].endswith("with 1 task unfinished in run 1. Go on: pilotfish attach 1")
+    assert lines[1].endswith("with 1 task unfinished in run 1. Resume: pilotfish attach 1")
     stop_mark_path(pool).unlink()
     assert "stopped" not in pilotfish("status").out
     assert json.loads(pilotfish("status", "--json").out)["stopped_at"] is None
@@ -70,11 +70,11 @@ def test_the_note_keeps_the_first_moment_and_comes_to_nobody_who_goes_on(pool: P
     [
         ([], "The pool b was stopped 5 min ago."),
         ([(1, "done", 0)], "The pool b was stopped 5 min ago."),
-        ([(1, "open", 0)], "The pool b was stopped 5 min ago with run 1 unfinished. Go on: pilotfish attach 1"),
-        ([(1, "closed", 1), (3, "closed", 2)], "ago with 3 tasks unfinished in runs 1, 3. Go on: pilotfish attach 3"),
-        ([(run, "closed", 1) for run in range(1, 6)], "ago with 5 tasks unfinished in 5 runs. Go on: pilotfish attach 5"),
+        ([(1, "open", 0)], "The pool b was stopped 5 min ago with run 1 unfinished. Resume: pilotfish attach 1"),
+        ([(1, "closed", 1), (3, "closed", 2)], "ago with 3 tasks unfinished in runs 1, 3. Resume: pilotfish attach 3"),
+        ([(run, "closed", 1) for run in range(1, 6)], "ago with 5 tasks unfinished in 5 runs. Resume: pilotfish attach 5"),
     ],
 )
 def test_a_sentence_tells_what_is_left_and_how_to_go_on(runs: list[tuple[int, str, int]], words: str) -> None:
     rows = [{"run": run, "state": state, "counts": {"ready": ready, "done": 7}} for run, state, ready in runs]
-    assert sentence("b", StopMark(time.time() - FIVE_MINUTES, rows)).endswith(words)
+    assert stop_sentence("b", StopMark(time.time() - FIVE_MINUTES, rows)).endswith(words)

@@ -51,54 +51,54 @@ def test_a_test_pilot_that_joins_is_sent_home(pilotfish: CommandLine, programs: 
 
 
 @pytest.mark.parametrize(
-    ("reason", "commands", "state", "cure"),
+    ("reason", "commands", "state", "fix"),
     [
         (
             "Resources",
             ["pilotfish site set hpc queue=QUEUE", "pilotfish pilots add hpc 1"],
             DOUBTFUL,
-            "It may take longer: pilotfish doctor hpc --timeout 1h; or: pilotfish site set hpc queue=QUEUE",
+            "Wait longer: pilotfish doctor hpc --timeout 1h; or: pilotfish site set hpc queue=QUEUE",
         ),
-        ("Priority", ["pilotfish sites"], DOUBTFUL, "It may take longer: pilotfish doctor hpc --timeout 1h"),
+        ("Priority", ["pilotfish sites"], DOUBTFUL, "Wait longer: pilotfish doctor hpc --timeout 1h"),
         (
             "PartitionTimeLimit",
             ["pilotfish site set hpc walltime=DURATION", "pilotfish pilots add hpc 1"],
             BAD,
-            "pilotfish site set hpc walltime=DURATION; then once more: pilotfish doctor hpc",
+            "pilotfish site set hpc walltime=DURATION; then try again: pilotfish doctor hpc",
         ),
         (
             "Job is in hold state",
             ["pilotfish site set hpc queue=QUEUE", "pilotfish pilots add hpc 1"],
             BAD,
-            "See with what it is submitted: pilotfish site show hpc --dry-run; then once more: pilotfish doctor hpc",
+            "See how it is submitted: pilotfish site show hpc --dry-run; then try again: pilotfish doctor hpc",
         ),
         (
             "JobHeldUser",
             ["pilotfish site exec hpc -- scontrol release 7"],
             BAD,
-            "See with what it is submitted: pilotfish site show hpc --dry-run; then once more: pilotfish doctor hpc",
+            "See how it is submitted: pilotfish site show hpc --dry-run; then try again: pilotfish doctor hpc",
         ),
     ],
 )
 def test_a_test_pilot_that_waits_is_judged_by_the_reason_of_its_queue_and_withdrawn(
-    pilotfish: CommandLine, programs: Path, master: FakeMaster, reason: str, commands: list[str], state: str, cure: str
+    pilotfish: CommandLine, programs: Path, master: FakeMaster, reason: str, commands: list[str], state: str, fix: str
 ) -> None:
     """Whatever other pilots of the site do: they may have been sent with other settings."""
     queued(master, reason, *commands, site=row(active=2))
     found = findings(pilotfish, "--timeout", "0")["test pilot"]
-    assert (found["state"], found["cure"]) == (state, cure)
-    assert found["text"].startswith(f"hpc-1 (job 7) waits, for: {reason}; no worker of it came for ")
+    assert (found["state"], found["cure"]) == (state, fix)
+    assert found["text"].startswith(f"hpc-1 (job 7) waits, for: {reason}; it had no worker after ")
     assert WITHDRAWN in master.asked
     queued(master, reason, *commands)
     last = pilotfish("doctor", "hpc", "--timeout", "0").out.splitlines()[-1]
-    unknown = "Nothing is bad so far, but whether pilots work at hpc is not known."
-    assert last == (unknown if state == DOUBTFUL else "1 thing to cure.")
+    unknown = "No check failed, but it is unknown whether pilots work at hpc."
+    assert last == (unknown if state == DOUBTFUL else "1 thing to fix.")
 
 
 def test_nobody_waits_longer_for_what_does_not_pass(
     pilotfish: CommandLine, programs: Path, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(test_pilot, "CERTAIN_S", 0.1)
+    monkeypatch.setattr(test_pilot, "PERMANENT_AFTER_S", 0.1)
     queued(master, "PartitionConfig")
     assert findings(pilotfish, "--timeout", "1h")["test pilot"]["state"] == BAD
 
@@ -121,11 +121,11 @@ def test_an_agent_that_does_not_come_is_bad_when_it_is_late(
     waits(master, said, "pilotfish doctor hpc", "pilotfish site set hpc address=HOST", "pilotfish pilots add hpc 1", seen=seen)
     found = findings(pilotfish, "--timeout", "0")["test pilot"]
     assert found["state"] == BAD
-    assert found["cure"] == "pilotfish site set hpc address=HOST; then once more: pilotfish doctor hpc"
+    assert found["cure"] == "pilotfish site set hpc address=HOST; then try again: pilotfish doctor hpc"
 
 
 @pytest.mark.parametrize(
-    ("code", "commands", "state", "cure"),
+    ("code", "commands", "state", "fix"),
     [
         ("site-trouble", ["pilotfish site login hpc", "pilotfish doctor hpc"], BAD, "pilotfish site login hpc"),
         ("site-trouble", ["pilotfish doctor hpc"], BAD, "pilotfish site log hpc"),
@@ -133,13 +133,13 @@ def test_an_agent_that_does_not_come_is_bad_when_it_is_late(
     ],
 )
 def test_a_site_that_does_not_answer_the_master_is_told(
-    pilotfish: CommandLine, programs: Path, master: FakeMaster, code: str, commands: list[str], state: str, cure: str
+    pilotfish: CommandLine, programs: Path, master: FakeMaster, code: str, commands: list[str], state: str, fix: str
 ) -> None:
     site = row(trouble="it is down", reason={"code": code, "text": "it stands so", "commands": commands})
     waits(master, "is being submitted", site=site, job="")
     found = findings(pilotfish, "--timeout", "0")["test pilot"]
-    assert (found["state"], found["cure"]) == (state, cure)
-    assert found["text"].startswith("hpc-1 could not be sent for ") and "it is down; it was withdrawn" in found["text"]
+    assert (found["state"], found["cure"]) == (state, fix)
+    assert found["text"].startswith("hpc-1 could not be submitted for ") and "it is down; it was withdrawn" in found["text"]
 
 
 def test_a_test_pilot_that_is_gone_without_a_cause_says_nothing_about_the_site(
@@ -147,14 +147,14 @@ def test_a_test_pilot_that_is_gone_without_a_cause_says_nothing_about_the_site(
 ) -> None:
     master.sites = [row(active=2)]
     found = findings(pilotfish)["test pilot"]
-    assert found["state"] == DOUBTFUL and "somebody may have cancelled it" in found["text"]
+    assert found["state"] == DOUBTFUL and "a user may have cancelled it" in found["text"]
 
 
 def test_a_test_pilot_that_worked_and_is_gone_already_is_well(pilotfish: CommandLine, programs: Path, master: FakeMaster) -> None:
     master.sites = [row()]
     master.ends["hpc-1"] = {"kind": "succeeded", "cause": "succeeded", "reason": "ended"}
     found = findings(pilotfish)["test pilot"]
-    assert found["state"] == GOOD and "hpc-1 started, reached the master, and is home already" in found["text"]
+    assert found["state"] == GOOD and "hpc-1 started, reached the master, and was released" in found["text"]
 
 
 def test_what_befell_other_pilots_of_the_site_is_not_laid_to_the_test_pilot(
@@ -164,7 +164,7 @@ def test_what_befell_other_pilots_of_the_site_is_not_laid_to_the_test_pilot(
     master._ask_sites = lambda: answers.pop(0)  # type: ignore[method-assign]
     master.ends["hpc-1"] = {"kind": "withdrawn", "cause": "unneeded", "reason": "cancelled"}
     found = findings(pilotfish)["test pilot"]
-    assert found["state"] == DOUBTFUL and "somebody may have cancelled it" in found["text"]
+    assert found["state"] == DOUBTFUL and "a user may have cancelled it" in found["text"]
 
 
 def fails(master: FakeMaster, words: str, cause: str = "refused") -> None:
@@ -173,7 +173,7 @@ def fails(master: FakeMaster, words: str, cause: str = "refused") -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cause", "cure"),
+    ("words", "cause", "fix"),
     [
         ("was refused: invalid partition", "refused", "pilotfish site set hpc queue=QUEUE"),
         ("was refused: such a thing", "refused", "See what it is asked: pilotfish site show hpc --dry-run; and change it:"),
@@ -183,12 +183,12 @@ def fails(master: FakeMaster, words: str, cause: str = "refused") -> None:
     ],
 )
 def test_a_test_pilot_that_fails_is_told_with_its_cause(
-    pilotfish: CommandLine, programs: Path, master: FakeMaster, words: str, cause: str, cure: str
+    pilotfish: CommandLine, programs: Path, master: FakeMaster, words: str, cause: str, fix: str
 ) -> None:
     fails(master, words, cause)
     found = findings(pilotfish)["test pilot"]
     assert (found["state"], found["text"]) == (BAD, f"it {words}")
-    assert found["cure"].startswith(cure)
+    assert found["cure"].startswith(fix)
 
 
 def test_a_master_with_other_variables_than_this_shell_is_found_out(
@@ -200,10 +200,10 @@ def test_a_master_with_other_variables_than_this_shell_is_found_out(
     monkeypatch.setenv("SLURM_CONF", "/else/where")
     put(programs, "sacct", "exit 0")  # a real one looks for its cluster
     fails(master, "was refused: no such cluster")
-    cure = findings(pilotfish)["test pilot"]["cure"]
-    assert cure.startswith("The master was started with another SLURM_CONF than this shell has.")
-    assert 'pilotfish site set hpc "environment.SLURM_CONF=$SLURM_CONF"' in cure and cure.endswith("pilotfish stop")
-    assert "/else/where" not in cure
+    fix = findings(pilotfish)["test pilot"]["cure"]
+    assert fix.startswith("The master was started with another SLURM_CONF than this shell has.")
+    assert 'pilotfish site set hpc "environment.SLURM_CONF=$SLURM_CONF"' in fix and fix.endswith("pilotfish stop")
+    assert "/else/where" not in fix
     fails(master, "was refused: no such cluster")
     pilotfish("site", "set", "hpc", "environment.SLURM_CONF=/else/where")
     assert "The master" not in findings(pilotfish)["test pilot"]["cure"], "it is told to both"
@@ -223,7 +223,7 @@ def test_a_master_that_is_lost_sight_of_is_told(pilotfish: CommandLine, programs
     waits(master, "is being submitted", job="")
     master._ask_workers = lose  # type: ignore[method-assign]
     found = findings(pilotfish)["test pilot"]
-    assert (found["state"], found["text"], found["cure"]) == (BAD, "hpc-1 was lost sight of: it went away", "look")
+    assert (found["state"], found["text"], found["cure"]) == (BAD, "hpc-1 could not be followed: it went away", "look")
     assert WITHDRAWN in master.asked
 
 
@@ -252,7 +252,7 @@ def test_a_signal_ends_the_wait_in_order(pilotfish: CommandLine, programs: Path,
     finally:
         signal.signal(number, outside)
     assert said.status == 128 + number
-    assert "hpc-1 (job 7) waits, for: Resources" in said.out and "All is well" not in said.out
+    assert "hpc-1 (job 7) waits, for: Resources" in said.out and "All checks passed" not in said.out
     assert WITHDRAWN in master.asked
 
 

@@ -42,5 +42,5 @@ def test_a_property_that_no_worker_has_is_warned_of() -> None:
     master = FakeMaster()
     wanted = RunRequest(command=("sim",), requirement="coers > 1 and memory > 1G", rank="held").task_options()
     (warning,) = property_warnings(master, wanted)
-    assert "no worker that is here has a property 'coers'. Did you mean 'cores'?" in warning
+    assert "no connected worker has a property 'coers'. Did you mean 'cores'?" in warning
     assert not master.runs

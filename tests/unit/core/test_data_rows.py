@@ -133,7 +133,7 @@ def test_an_input_that_was_kept_at_another_site_says_where_it_can_be_had() -> No
     reason = first_reason(stage, stage.task(run, 0))
     assert reason["code"] == "kept-elsewhere"
     assert reason["text"].endswith(
-        "(1 GiB) was kept at lyon and can be had there alone, where no worker has room for it now: task 1.0 made it"
+        "(1 GiB) was kept at lyon and is available only there, where no worker has a free core now: task 1.0 made it"
     )
 
 
@@ -239,7 +239,7 @@ def test_a_text_without_quotes_is_told_to_lack_them() -> None:
     stage = Stage()
     stage.join("n1", tags={"system": "Linux"})
     (task,) = stage.work(TaskSpec("python", requirement="cores >= 1 and system == Linux"))
-    assert first_reason(stage, task)["text"].endswith('fails system == Linux (system "Linux", no Linux); a text stands in quotes: "Linux"')
+    assert first_reason(stage, task)["text"].endswith('fails system == Linux (system "Linux", no Linux); write a text in quotes: "Linux"')
 
 
 def test_a_requirement_is_looked_at_where_the_run_may_go() -> None:

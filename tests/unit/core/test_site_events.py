@@ -437,12 +437,12 @@ def test_why_a_site_stands_as_it_does() -> None:
         assert (answer["subject"], answer["state"], first["code"]) == ("site pond", state, code)
         assert words in answer["sentence"] == first["text"] and first["commands"] == list(commands)
 
-    why("ready", "ready", "0 of its pilots wait, 0 work", "pilotfish sites")
+    why("ready", "ready", "0 of its pilots queued, 0 running", "pilotfish sites")
     pilot = add(stage)
     stage.tell(i.PilotSeen(pilot, False, "Resources"))
     why("ready", "pending", "Resources", "pilotfish site set pond queue=QUEUE")
     stage.join("w", pilot=pilot, cores=2.0)
-    why("ready", "ready", "0 of its pilots wait, 1 work", "pilotfish sites")
+    why("ready", "ready", "0 of its pilots queued, 1 running", "pilotfish sites")
     stage.tell(i.SiteReachability("pond", "Permission denied (publickey)", LOGIN_NEEDED))
     why("trouble", "site-trouble", "does not answer", "pilotfish site login pond", "pilotfish doctor pond")
     stage.tell(i.SiteReachability("pond", "QOSMaxSubmitJobPerUserLimit", BATCH_LIMIT))
@@ -452,7 +452,7 @@ def test_why_a_site_stands_as_it_does() -> None:
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
     assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed recently: refused"
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, max_pilots=1)}))
-    why("ready", "site-limit", "as many as it may", "pilotfish site set pond max_pilots=2")
+    why("ready", "site-limit", "its maximum", "pilotfish site set pond max_pilots=2")
     stage.tell(i.SitesRead({"pond": msgspec.structs.replace(POND, paused=True)}))
     why("paused", "site-paused", "site pond is paused: it gets no new pilots", "pilotfish site resume pond")
     stage.tell(i.SitesRead({}))

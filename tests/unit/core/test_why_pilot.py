@@ -51,10 +51,10 @@ def test_how_a_pilot_ended_is_told_of_itself_and_not_of_others() -> None:
     told = {pilot: stage.ask("why", pilot=pilot) for pilot in (worked, refused, late, withdrawn, lost, never, odd)}
     assert {answer["state"] for answer in told.values()} == {"ended"}
     assert [answer["sentence"].removeprefix(f"pilot {pilot} ") for pilot, answer in told.items()] == [
-        "ended in order",
+        "ended normally",
         "was refused: invalid partition",
-        "ended because its time was over",
-        "was withdrawn while it waited",
+        "reached its walltime",
+        "was withdrawn while queued",
         "failed after its agent had joined: NODE_FAIL",
         "ended before its agent joined (TIMEOUT)",
         "ended; how is not known",

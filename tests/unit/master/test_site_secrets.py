@@ -76,7 +76,7 @@ def test_only_the_plan_for_a_pilot_shows_values_and_says_so(pilotfish: CommandLi
         said = pilotfish("site", *words)
         assert said.status == 0 and "SITE_TOKEN" in said.out and "hush" not in said.out + said.err
     plan = pilotfish("site", "show", "hpc", "--dry-run").out
-    assert "SITE_TOKEN=hush" in plan and "the values are shown here only" in plan
+    assert "SITE_TOKEN=hush" in plan and "are shown only here" in plan
 
 
 def test_the_doctor_tells_no_values_and_sees_who_may_read_them(pilotfish: CommandLine, programs: Path) -> None:

@@ -15,7 +15,7 @@ from pilotfish.cli.commands.why_command import show_reasons
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
 from pilotfish.cli.terminal.progress import RunProgress
-from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, plural, under_way
+from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, plural
 from pilotfish.client.run_handle import state_of_run, why_manager_failed
 from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run
 from pilotfish.client.task_descriptions import describe
@@ -24,7 +24,7 @@ from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY
 
-LISTEN_S = 0.1
+POLL_S = 0.1
 ASK_WHY_AFTER_S = 0.3
 ASK_WHY_AGAIN_S = 5.0
 RECOUNT_S = 1.0
@@ -36,11 +36,11 @@ HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "wallti
 """Reasons for waiting that only a user's action can remove."""
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
-QUEUE_TOLD_AFTER_S = 10.0
+QUEUE_SHOWN_AFTER_S = 10.0
 """Seconds until queued pilots are mentioned; short waits are normal."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
 """Reasons that may pass at one site. While one site is only late, it does not matter that another has nothing that fits."""
-WORTH_TELLING = (
+WORTH_SHOWING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
 
@@ -95,7 +95,7 @@ class RunOutcome:
     """The first failed tasks: ``task``, ``command``, ``cause``, ``message``, and ``wrote``, the last line of output about it."""
     parameters: list[str] = field(default_factory=list)
     """Parameter values of these tasks, shown if the terminal is too narrow for the commands."""
-    manager_wrote: str = ""
+    manager_output: str = ""
     """Last line of an application manager whose run was cancelled; it may hold the reason."""
     state: str = ""
     """State of the run in one word, as in ``status``."""
@@ -122,7 +122,7 @@ class RunFollower:
         self.costs = costs
         self._master = master
         self._running: set[int] = set()
-        self._told: set[str] = set()
+        self._shown_codes: set[str] = set()
         self._began_at = time.monotonic()
         self._open = row["state"] == "open"
         self._has_contents = bool(row.get("contents"))
@@ -137,13 +137,13 @@ class RunFollower:
         if costs:
             progress.work_total = sum(costs)
 
-    def look_who_runs(self) -> None:
+    def read_running(self) -> None:
         """Read which tasks already run, because their start is not reported again. Call it after subscribing, or some starts are missed."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
 
-    def take(self, update: RunUpdate) -> None:
+    def apply(self, update: RunUpdate) -> None:
         now = time.monotonic()
         self._running.update(update.began)
         for item in update.ended:
@@ -158,7 +158,7 @@ class RunFollower:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
             self._open, self._has_contents = row["state"] == "open", bool(row.get("contents"))
-            self.progress.note = under_way(row.get("moving"))
+            self.progress.note = describe_transfers(row.get("moving"))
             self.progress.total = self.outcome.tasks = row["tasks"]
 
     def conclude(self) -> None:
@@ -173,7 +173,7 @@ class RunFollower:
             outcome.failures = [self._failure(task.row, task.command) for task in found]
             outcome.parameters = [task.parameters(tasks.names) for task in found]
         elif outcome.state == CANCELLED:
-            outcome.manager_wrote = last_line(why_manager_failed(self._master, row))
+            outcome.manager_output = last_line(why_manager_failed(self._master, row))
         if outcome.timing.elapsed_s <= 0:
             outcome.timing.elapsed_s = row.get("elapsed_s") or max(0.0, (row.get("ended_at") or 0.0) - (row.get("opened_at") or 0.0))
 
@@ -185,7 +185,7 @@ class RunFollower:
         about = {"task": row["id"], "command": command, "cause": failure.get("cause", ""), "blame": failure.get("blame", "")}
         return {**about, "message": failure_note(failure), "wrote": wrote}
 
-    def look_for_trouble(self, screen: Screen) -> bool:
+    def explain_waiting(self, screen: Screen) -> bool:
         """If no task has started, print why. Return True if waiting is useless."""
         if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
             return False
@@ -194,14 +194,14 @@ class RunFollower:
         codes = {reason["code"] for reason in answer.get("reasons", ())}
         if "starting" in codes:
             self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
-        early = {QUEUED} if time.monotonic() < self._began_at + QUEUE_TOLD_AFTER_S else set()
-        if codes & WORTH_TELLING - self._told - early:
-            self._told |= codes
+        early = {QUEUED} if time.monotonic() < self._began_at + QUEUE_SHOWN_AFTER_S else set()
+        if codes & WORTH_SHOWING - self._shown_codes - early:
+            self._shown_codes |= codes
             self.progress.clear()
             show_reasons(screen, answer)
-        return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._more_is_coming()
+        return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._pilot_expected()
 
-    def _more_is_coming(self) -> bool:
+    def _pilot_expected(self) -> bool:
         """Whether a pilot is requested or queued; its worker may have what the tasks need."""
         pilots = self._master.ask("status").get("pilots", ())
         return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
@@ -213,7 +213,7 @@ def follow(
     quiet: bool = False,
     costs: list[float] | None = None,
     started: float | None = None,
-    alone: bool = False,
+    single_task: bool = False,
 ) -> RunOutcome:
     """Follow the run until it ends or the user presses Ctrl-C. The progress line goes to standard error.
 
@@ -227,21 +227,21 @@ def follow(
     if started is not None:
         outcome.timing.started = started
     watcher = master.watch(run, follower.cursor)
-    follower.look_who_runs()
+    follower.read_running()
     try:
         while True:
-            update = watcher.next(LISTEN_S)
+            update = watcher.next(POLL_S)
             if update is not None:
-                follower.take(update)
+                follower.apply(update)
                 if update.lost is not None:
                     raise update.lost
                 if update.finished:
                     break
-            elif follower.look_for_trouble(screen):
+            elif follower.explain_waiting(screen):
                 outcome.left = "hopeless"
                 break
             follower.recount()
-            if alone and not progress.note:
+            if single_task and not progress.note:
                 progress.clear()
             elif not quiet:
                 progress.draw()
@@ -286,26 +286,28 @@ def show_outcome(screen: Screen, outcome: RunOutcome, as_json: bool = False) -> 
 def _show_end(screen: Screen, outcome: RunOutcome) -> None:
     counts, run = outcome.counts, outcome.run
     parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
-    told = ", ".join(parts) or ("cancelled" if outcome.state == CANCELLED else "nothing to do")
-    screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {told} in {duration(outcome.timing.elapsed_s)}.")
+    summary = ", ".join(parts) or ("cancelled" if outcome.state == CANCELLED else "nothing to do")
+    screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {summary} in {duration(outcome.timing.elapsed_s)}.")
     if outcome.state == INCOMPLETE:
-        screen.line(f"It is incomplete: its client went away before it had sent all tasks. More: pilotfish why {run}")
-    if outcome.manager_wrote:
-        screen.line(f"Its application manager wrote last: {clean(outcome.manager_wrote)}")
-        screen.line(f"All of that:   pilotfish logs {run}")
+        screen.line(f"It is incomplete: its client disconnected before it had sent all tasks. More: pilotfish why {run}")
+    if outcome.manager_output:
+        screen.line(f"Last output of its application manager: {clean(outcome.manager_output)}")
+        screen.line(f"All output:    pilotfish logs {run}")
     if outcome.failures:
-        columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("WHAT HAPPENED", elastic=True))
-        cells = [[one["task"], one["command"], failure_with_output(one["message"], one["wrote"])] for one in outcome.failures]
+        columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("FAILURE", elastic=True))
+        cells = [
+            [failure["task"], failure["command"], failure_with_output(failure["message"], failure["wrote"])] for failure in outcome.failures
+        ]
         screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
-        screen.line(f"All of them:   pilotfish tasks {run} --state failed")
-        if all(one.get("cause") == NO_DIRECTORY for one in outcome.failures):
+        screen.line(f"All failures:  pilotfish tasks {run} --state failed")
+        if all(failure.get("cause") == NO_DIRECTORY for failure in outcome.failures):
             # The task wrote nothing, and a rerun would fail in the same way.
-            screen.line("What helps:    --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
-        elif all(one.get("cause") == MISSING_INPUT and one.get("blame") == "user" for one in outcome.failures):
-            screen.line("What helps:    a new run, with the files as they are now; rerun would look for the old ones")
+            screen.line("Fix:            --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
+        elif all(failure.get("cause") == MISSING_INPUT and failure.get("blame") == "user" for failure in outcome.failures):
+            screen.line("Fix:            a new run, with the current files; rerun would use the old ones")
         else:
-            screen.line(f"What it wrote: pilotfish logs {outcome.failures[0]['task']}")
-            screen.line(f"Once more:     pilotfish rerun {run} --failed")
+            screen.line(f"Output:        pilotfish logs {outcome.failures[0]['task']}")
+            screen.line(f"Rerun:         pilotfish rerun {run} --failed")
 
 
 def show_left(screen: Screen, outcome: RunOutcome) -> None:

@@ -15,7 +15,7 @@ from pilotfish.cli.terminal.screen import Column, Screen, duration, rate
 from pilotfish.config import home
 
 BURST = 2000
-LONGEST_S = 3.0
+MAX_MEASURE_S = 3.0
 COMMANDS = 400
 
 
@@ -43,7 +43,7 @@ def bench(cores: int | None, as_json: bool) -> None:
         screen.json({"cores": cores, "measures": [asdict(measure) for measure in measures]})
         return
     screen.table(
-        (Column("MEASURE"), Column("VALUE", right=True), Column("MEANING", elastic=True)),
+        (Column("BENCHMARK"), Column("VALUE", right=True), Column("MEANING", elastic=True)),
         ([measure.what, measure.shown(), measure.meaning] for measure in measures),
     )
 
@@ -51,7 +51,7 @@ def bench(cores: int | None, as_json: bool) -> None:
 def measure_disk() -> list[Measurement]:
     place = home()
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return [Measurement("fsync", measure_sync(place), "s", "to make a record durable, at PILOTFISH_HOME")]
+    return [Measurement("fsync", measure_sync(place), "s", "to write a durable record at PILOTFISH_HOME")]
 
 
 def measure_calls(cores: int) -> list[Measurement]:
@@ -66,21 +66,21 @@ def measure_calls(cores: int) -> list[Measurement]:
         executor.submit(nothing, 0).result()
         first = time.perf_counter() - started
         trips = []
-        deadline = time.perf_counter() + LONGEST_S / 2
+        deadline = time.perf_counter() + MAX_MEASURE_S / 2
         while time.perf_counter() < deadline:
             before = time.perf_counter()
             executor.submit(nothing, 0).result()
             trips.append(time.perf_counter() - before)
         done = 0
         before = time.perf_counter()
-        while time.perf_counter() - before < LONGEST_S:
+        while time.perf_counter() - before < MAX_MEASURE_S:
             for future in [executor.submit(nothing, number) for number in range(BURST)]:
                 future.result()
             done += BURST
         spent = time.perf_counter() - before
     return [
-        Measurement("first call", first, "s", "from nothing to the first result: master, worker and slot are started"),
-        Measurement("round trip", statistics.median(trips), "s", "of one call, when there is nothing else to do (median)"),
+        Measurement("first call", first, "s", "to start master, worker and slot and get the first result"),
+        Measurement("round trip", statistics.median(trips), "s", "of one call in an idle pool (median)"),
         Measurement("calls", done / spent, "1/s", f"no-op Python calls, {BURST:,} at a time, durable and encrypted"),
     ]
 

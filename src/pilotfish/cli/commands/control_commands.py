@@ -62,7 +62,7 @@ def forget(subjects: tuple[str, ...], pool: str) -> None:
     master = connect_read_only(pool)
     for row in [find_run(master, subject) for subject in subjects]:
         forget_run(master, row["run"])
-        screen.line(f"Run {row['run']} is forgotten.")
+        screen.line(f"Run {row['run']} was deleted.")
 
 
 def _has_ended(row: dict[str, Any]) -> str:
@@ -80,7 +80,7 @@ def pause(run: str | None, pool: str) -> None:
         Screen.of().line(_has_ended(row))
         return
     master.ask("pause", run=row["run"])
-    Screen.of().line(f"Run {row['run']} is paused. Go on: pilotfish resume {row['run']}")
+    Screen.of().line(f"Run {row['run']} is paused. Resume it: pilotfish resume {row['run']}")
 
 
 @click.command()
@@ -94,7 +94,7 @@ def resume(run: str | None, pool: str) -> None:
         Screen.of().line(_has_ended(row))
         return
     master.ask("resume", run=row["run"])
-    Screen.of().line(f"Run {row['run']} goes on. Watch it: pilotfish attach {row['run']}")
+    Screen.of().line(f"Run {row['run']} resumed. Follow it: pilotfish attach {row['run']}")
 
 
 @click.command("set")
@@ -119,21 +119,21 @@ def set_options(run: str | None, priority: int | None, share: tuple[str, float] 
     master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if row["state"] == "done":
-        raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it anew with other options: pilotfish run")
+        raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it again with other options: pilotfish run")
     row = master.ask("set", run=row["run"], **given)
     if options["as_json"]:
         Screen.of().json({**row, "state": state_of_run(row)})
     else:
-        Screen.of().line(f"Run {row['run']} is changed. See how it stands: pilotfish status")
+        Screen.of().line(f"Run {row['run']} changed. See its state: pilotfish status")
 
 
 def _nothing_failed(row: dict[str, Any]) -> BadInput:
     message = f"run {row['run']} has no failed tasks"
     if not row["counts"].get("cancelled"):
-        return BadInput(message, f"See how it stands: pilotfish tasks {row['run']}")
+        return BadInput(message, f"See its tasks: pilotfish tasks {row['run']}")
     return BadInput(
         f"{message}, and cancelled ones cannot be run again",
-        f"Start it anew, with the options it had: pilotfish run ... {shown_command(row)}",
+        f"Start it again with its options: pilotfish run ... {shown_command(row)}",
     )
 
 
@@ -155,7 +155,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     write_rerun_register(master, row, answer["run"], answer["tasks"])
     screen = Screen.of()
     if not as_json:
-        screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} once more.")
+        screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} again.")
     if detach:
         if as_json:
             screen.json({"run": answer["run"], "tasks": answer["tasks"], "state": "submitted"})

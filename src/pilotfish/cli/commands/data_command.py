@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
-from pilotfish.cli.terminal.screen import Column, Screen, clean, plural, size, under_way
+from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, plural, size
 from pilotfish.client.session import PoolSession, connect_read_only, find_run
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import PilotfishError
@@ -19,11 +19,11 @@ SITE_COLUMNS = (
     Column("SITE"),
     Column("WORKERS", right=True),
     Column("FILES", right=True),
-    Column("BYTES", right=True),
+    Column("SIZE", right=True),
     Column("NEEDED", right=True),
-    Column("THERE", right=True),
+    Column("CACHE HITS", right=True),
     Column("FROM PEERS", right=True),
-    Column("FROM DISK", right=True),
+    Column("FROM STORAGE", right=True),
     Column("FROM MASTER", right=True),
 )
 HELD = 4
@@ -32,9 +32,9 @@ CONTENT_COLUMNS = (
     Column("SIZE", right=True),
     Column("NAME", elastic=True),
     Column("NEEDED BY", right=True),
-    Column("HOME"),
-    Column("AT", elastic=True),
-    Column("UNDER WAY", elastic=True),
+    Column("AT MASTER"),
+    Column("WORKERS", elastic=True),
+    Column("TRANSFER", elastic=True),
 )
 FETCHED = ("peers", "storage", "master")
 
@@ -54,16 +54,16 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     screen = Screen.of()
     master = connect_read_only(pool)
     chosen = {} if run is None else {"run": find_run(master, run)["run"]}
-    most = {"limit": limit or SHOWN} if limit or not as_json else {}
-    answer = master.ask("data", offset=offset, **chosen, **most)
+    limits = {"limit": limit or SHOWN} if limit or not as_json else {}
+    answer = master.ask("data", offset=offset, **chosen, **limits)
     for row in answer["contents"]:
-        row.update(_as_it_is_now(row))
+        row.update(_check_user_file(row))
     if as_json:
         screen.json(answer)
         return
     if not answer["total"] and not answer["moving"]:
         whose = f"No task of run {chosen['run']}" if chosen else "No task"
-        screen.line(f"{whose} needs or has made a file of more than 64 KiB; smaller ones travel with their tasks.")
+        screen.line(f"{whose} needs or made a file larger than 64 KiB; smaller files are sent with their tasks.")
         return
     _show_totals(screen, answer)
     if answer["sites"]:
@@ -75,14 +75,13 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
         screen.line()
         names = _names(master, answer["contents"])
         screen.table(CONTENT_COLUMNS, [_content_cells(row, names) for row in answer["contents"]])
-    seen = offset + len(answer["contents"])
-    if answer["total"] > seen:
-        screen.line(
-            f"... {answer['total'] - seen:,} more: pilotfish data {' '.join(map(str, chosen.values()))} --offset {seen}".replace("  ", " ")
-        )
+    shown = offset + len(answer["contents"])
+    if answer["total"] > shown:
+        of_run = f" {chosen['run']}" if chosen else ""
+        screen.line(f"... {answer['total'] - shown:,} more: pilotfish data{of_run} --offset {shown}")
 
 
-def _as_it_is_now(row: dict[str, Any]) -> dict[str, Any]:
+def _check_user_file(row: dict[str, Any]) -> dict[str, Any]:
     """Check whether a user's file, if the pool has no copy, is still as it was at submission."""
     if not row["path"] or row.get("stored"):
         return {}
@@ -104,26 +103,24 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     if parts:  # a new output is counted when it has arrived
         screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
     if answer["moving"]:
-        screen.line(screen.paint(f"{under_way(answer['moving'])}.", "blue"))
+        screen.line(screen.paint(f"{describe_transfers(answer['moving'])}.", "blue"))
     if answer["waiting_tasks"]:
         waiting = answer["waiting_tasks"]
         screen.line(
             f"{plural(waiting, 'task')} {'waits' if waiting == 1 else 'wait'} at workers for {'its' if waiting == 1 else 'their'} inputs."
         )
     if answer["nowhere"]:
-        text = f"{plural(answer['nowhere'], 'file')} stayed with workers that are not here now"
+        text = f"{plural(answer['nowhere'], 'file')} stayed on workers that are not connected"
         screen.line(f"{screen.paint('warning:', 'yellow')} {text}; the next worker on the same node has what its cache still holds")
     if answer["run"] is None and _needed(answer["got"]):
-        screen.line(_where_from(answer["got"]))
+        screen.line(_describe_sources(answer["got"]))
 
 
-def _where_from(got: dict[str, dict[str, int]]) -> str:
+def _describe_sources(got: dict[str, dict[str, int]]) -> str:
     """Describe cache hits and sources in one sentence."""
-    fetched = [f"{size(got[source]['bytes'])} {words}" for source, words in _FROM.items() if got[source]["contents"]]
-    there = (
-        f"Of {plural(_needed(got), 'file')} that tasks needed, {_share(got['here']['contents'], _needed(got))} were at the worker already"
-    )
-    return f"{there}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
+    fetched = [f"{size(got[source]['bytes'])} {source_text}" for source, source_text in _FROM.items() if got[source]["contents"]]
+    hits = f"Of {plural(_needed(got), 'file')} that tasks needed, {_share(got['here']['contents'], _needed(got))} were cache hits"
+    return f"{hits}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
 
 
 _FROM = {"peers": "from other workers", "storage": "from disks at the site", "master": "from the master"}
@@ -159,17 +156,17 @@ def _content_cells(row: dict[str, Any], names: dict[str, str]) -> list[object]:
         names.get(row["digest"]) or (f"made by {row['made_by']}" if row["made_by"] else "-"),
         plural(row["needed_by"], "task") if row["needed_by"] else "-",
         row.get("file") or ("yes" if row["home"] else "nowhere" if row["nowhere"] else "no"),
-        ", ".join(_at(site, count, row["workers"]) for site, count in row["sites"].items()) or "-",
-        ", ".join(_way(transfer) for transfer in row["moving"]) or "-",
+        ", ".join(_holders(site, count, row["workers"]) for site, count in row["sites"].items()) or "-",
+        ", ".join(_describe_transfer(transfer) for transfer in row["moving"]) or "-",
     ]
 
 
-def _at(site: str, count: int, workers: list[str]) -> str:
+def _holders(site: str, count: int, workers: list[str]) -> str:
     """Return the one worker that has the content, or the number of workers at the site."""
     return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
 
 
-def _way(transfer: dict[str, Any]) -> str:
+def _describe_transfer(transfer: dict[str, Any]) -> str:
     percent = 100 * transfer["done_bytes"] // transfer["bytes"] if transfer["bytes"] else 100
     return f"{'from ' if transfer['to'] == 'master' else ''}{transfer['worker']} {percent} %"
 

@@ -26,7 +26,7 @@ from pilotfish.portable.processes import processes_of
 WORKERS = 4
 TASKS = 240
 TASK_S = 0.25
-NEWS_S = 0.1
+POLL_S = 0.1
 LIMIT_S = 180.0
 
 
@@ -36,71 +36,71 @@ LIMIT_S = 180.0
 def demo(count: int, as_json: bool) -> int:
     """Run a 30-second demo that kills processes on purpose."""
     screen = Screen.of()
-    say = (lambda text: None) if as_json else screen.line
+    show = (lambda text: None) if as_json else screen.line
     started = time.monotonic()
-    say(f"A pool of its own with {WORKERS} slots gets {count} tasks of {TASK_S:g} s. While they run, things are killed (kill -9).")
+    show(f"A temporary pool with {WORKERS} slots gets {count} tasks of {TASK_S:g} s. While they run, processes are killed (kill -9).")
     with private_master(WORKERS) as private:
         command = ["sh", "-c", f"sleep {TASK_S:g}; echo $PILOTFISH_TASK"]
         run = private.submit([command] * count, TaskOptions(losses=20))
-        killed = _watch(private, run, screen, say)
+        killed = _watch(private, run, screen, show)
         verdict = _verdict(private, run, count)
     verdict |= {"killed": killed, "left": private.left, "elapsed_s": round(time.monotonic() - started, 1)}
-    good = verdict["done"] == verdict["own_results"] == count and not private.left and len(killed) == len(ACTS)
+    good = verdict["done"] == verdict["own_results"] == count and not private.left and len(killed) == len(KILLS)
     if as_json:
         screen.json({"good": good, **verdict})
     else:
         screen.line(f"{verdict['done']} of {count} tasks done, each with its own result, in {duration(verdict['elapsed_s'])}.")
-        screen.line(f"{plural(verdict['tried_again'], 'task')} had to be tried again, because they ran where something was killed.")
-        screen.line("Nothing was lost. 0 processes left." if good else f"That was not as it should be: {verdict}")
+        screen.line(f"{plural(verdict['tried_again'], 'task')} were run again, because they ran in a process that was killed.")
+        screen.line("Nothing was lost. 0 processes left." if good else f"This is not as expected: {verdict}")
         screen.line("Your turn:  pilotfish run --param seed=1..20 -- echo seed {seed}")
     return 0 if good else CANNOT
 
 
 def _kill_slot(private: PrivatePool) -> str:
-    slots = cast_of(private.pool.directory).slots
+    slots = find_processes(private.pool.directory).slots
     return f"a running task (process {slots[0]})" if slots and kill(slots[0]) else ""
 
 
 def _kill_agent(private: PrivatePool) -> str:
-    agent = cast_of(private.pool.directory).agent
-    return f"the agent (process {agent}) that looks after all {WORKERS} slots" if kill(agent) else ""
+    agent = find_processes(private.pool.directory).agent
+    return f"the agent (process {agent}) that runs all {WORKERS} slots" if kill(agent) else ""
 
 
 def _kill_master(private: PrivatePool) -> str:
-    master = cast_of(private.pool.directory).master
+    master = find_processes(private.pool.directory).master
     return f"the master itself (process {master})" if kill(master) else ""
 
 
 # (fraction of tasks done, function that kills, what happens then)
-ACTS: tuple[tuple[float, Callable[[PrivatePool], str], str], ...] = (
+KILLS: tuple[tuple[float, Callable[[PrivatePool], str], str], ...] = (
     (0.15, _kill_slot, "its task is tried again"),
     (0.40, _kill_agent, "a new one is started, its tasks are tried again"),
     (0.70, _kill_master, "it is started again, reads its journal, and running tasks are taken over"),
 )
 
 
-def _watch(private: PrivatePool, run: int, screen: Screen, say: Callable[[str], None]) -> list[str]:
+def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str], None]) -> list[str]:
     """Follow the run and kill processes at the planned times. Return what was killed."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress, None)
     watcher = private.master.watch(run, follower.cursor)
-    acts, killed = list(ACTS), []
+    kills, killed = list(KILLS), []
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        update = watcher.next(NEWS_S)
+        update = watcher.next(POLL_S)
         if update is not None:
-            follower.take(update)
+            follower.apply(update)
             if update.finished:
                 break
             if update.lost is not None:
                 raise update.lost
-        if acts and progress.done >= acts[0][0] * progress.total:
-            victim = acts[0][1](private)
+        if kills and progress.done >= kills[0][0] * progress.total:
+            victim = kills[0][1](private)
             if victim:
                 progress.clear()
-                say(f"  {progress.done:>4} done   killed {victim}: {acts[0][2]}")
+                show(f"  {progress.done:>4} done   killed {victim}: {kills[0][2]}")
                 killed.append(victim)
-                acts.pop(0)
+                kills.pop(0)
         if screen.is_terminal:
             progress.draw()
     progress.clear()
@@ -144,7 +144,7 @@ def parents() -> dict[int, int]:
     return found
 
 
-def cast_of(directory: Path) -> PoolProcesses:
+def find_processes(directory: Path) -> PoolProcesses:
     """Find the processes of the pool in ``directory``; 0 stands for a missing one."""
     tree = parents()
     children: dict[int, list[int]] = {}

@@ -10,7 +10,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -20,12 +19,12 @@ from pilotfish.cli.shared_options import json_option, pool_option, timeout_optio
 from pilotfish.cli.terminal.check_results import (
     BAD,
     DOUBTFUL,
-    FEW_DESCRIPTORS,
-    FEW_INODES,
-    FEW_PROCESSES,
     GOOD,
-    LITTLE_SPACE_BYTES,
-    NO_SPACE_BYTES,
+    LOW_SPACE_BYTES,
+    MIN_DESCRIPTORS,
+    MIN_INODES,
+    MIN_PROCESSES,
+    MIN_SPACE_BYTES,
     CheckResult,
     show_check,
 )
@@ -62,18 +61,18 @@ def doctor(site: str | None, quick: bool, no_pilot: bool, timeout: str, pool: st
         return examine(site, no_pilot=no_pilot or quick, timeout=timeout, pool=pool, as_json=as_json)
     screen = Screen.of()
     place = home()
-    findings: list[CheckResult] = []
+    results: list[CheckResult] = []
     checks = [check for check in CHECKS if not (quick and check is check_test_pool)]
     for check in checks:
-        finding = check(place)
-        findings.append(finding)
+        result = check(place)
+        results.append(result)
         if not as_json:
-            show_check(screen, finding)
-    bad = sum(finding.state == BAD for finding in findings)
+            show_check(screen, result)
+    bad = sum(result.state == BAD for result in results)
     if as_json:
-        screen.json({"home": str(place), "bad": bad, "findings": [asdict(finding) for finding in findings]})
+        screen.json({"home": str(place), "bad": bad, "findings": [result.as_data() for result in results]})
     else:
-        screen.line("All is well." if not bad else f"{plural(bad, 'thing')} to cure.")
+        screen.line("All checks passed." if not bad else f"{plural(bad, 'thing')} to fix.")
     return 1 if bad else 0
 
 
@@ -96,10 +95,10 @@ def check_home(place: Path) -> CheckResult:
         return CheckResult("home", BAD, f"{place} cannot be written: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
     status = place.stat()
     if status.st_uid != os.geteuid():
-        return CheckResult("home", BAD, f"{place} belongs to somebody else", "export PILOTFISH_HOME=/a/directory/of/yours")
+        return CheckResult("home", BAD, f"{place} belongs to another user", "export PILOTFISH_HOME=/a/directory/of/yours")
     if status.st_mode & 0o077:
         return CheckResult("home", BAD, f"{place} is open to others (mode {status.st_mode & 0o777:o})", f"chmod 700 {place}")
-    return CheckResult("home", GOOD, f"{place} is yours alone")
+    return CheckResult("home", GOOD, f"{place} is accessible only to you")
 
 
 def check_settings(place: Path) -> CheckResult:
@@ -108,7 +107,7 @@ def check_settings(place: Path) -> CheckResult:
         read_settings(path)
     except BadInput as error:
         return CheckResult("settings", BAD, str(error), error.hint)
-    return CheckResult("settings", GOOD, f"{path} is well" if path.exists() else "none set, defaults are used")
+    return CheckResult("settings", GOOD, f"{path} is valid" if path.exists() else "none set, defaults are used")
 
 
 def check_space(place: Path) -> CheckResult:
@@ -117,9 +116,9 @@ def check_space(place: Path) -> CheckResult:
         inodes = os.statvfs(place).f_favail
     except OSError as error:
         return CheckResult("disk", BAD, f"{place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
-    if free < NO_SPACE_BYTES:
+    if free < MIN_SPACE_BYTES:
         return CheckResult("disk", BAD, f"only {size(free) if free else '0 B'} free at {place}", f"Free some space: du -sh {place}/pools/*")
-    if free < LITTLE_SPACE_BYTES or 0 < inodes < FEW_INODES:
+    if free < LOW_SPACE_BYTES or 0 < inodes < MIN_INODES:
         return CheckResult(
             "disk", DOUBTFUL, f"{size(free)} and {inodes:,} files free at {place}", f"Free some space: du -sh {place}/pools/*"
         )
@@ -149,11 +148,11 @@ def check_sync(place: Path) -> CheckResult:
         return CheckResult(
             "fsync", BAD, f"cannot be done at {place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk"
         )
-    told = f"{duration(median)} on {kind}"
+    text = f"{duration(median)} on {kind}"
     if kind in NETWORK_FILE_SYSTEMS or median > SLOW_SYNC_S:
         remark = "a network file system" if kind in NETWORK_FILE_SYSTEMS else "slow"
-        return CheckResult("fsync", DOUBTFUL, f"{told}: {remark}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk")
-    return CheckResult("fsync", GOOD, told)
+        return CheckResult("fsync", DOUBTFUL, f"{text}: {remark}", "export PILOTFISH_HOME=/a/directory/on/a/local/disk")
+    return CheckResult("fsync", GOOD, text)
 
 
 def measure_sync(place: Path) -> float:
@@ -181,7 +180,7 @@ def _read(path: str) -> str:
 
 def check_descriptors(place: Path) -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < FEW_DESCRIPTORS:
+    if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
         most = "unlimited" if hard == resource.RLIM_INFINITY else f"{min(hard, 4096)}"
         return CheckResult("open files", DOUBTFUL, f"at most {soft} at once", f"ulimit -n {most}")
     return CheckResult("open files", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
@@ -189,7 +188,7 @@ def check_descriptors(place: Path) -> CheckResult:
 
 def check_processes(place: Path) -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and soft < FEW_PROCESSES:
+    if soft != resource.RLIM_INFINITY and soft < MIN_PROCESSES:
         most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard}"
         return CheckResult("processes", DOUBTFUL, f"at most {soft} at once", f"ulimit -u {most}")
     return CheckResult("processes", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
@@ -200,11 +199,11 @@ def check_clock(place: Path) -> CheckResult:
     readings = [time.monotonic() for _ in range(1000)]
     if any(after < before for before, after in itertools.pairwise(readings)):
         return CheckResult(
-            "clock", BAD, "the monotonic clock goes backwards", "Ask who looks after this machine: its clock source is broken."
+            "clock", BAD, "the monotonic clock goes backwards", "Ask the administrator of this machine: its clock source is broken."
         )
     if time.gmtime().tm_year < EARLIEST_YEAR:
-        return CheckResult("clock", DOUBTFUL, f"it says {time.strftime('%Y-%m-%d')}", "Set it: timedatectl set-ntp true")
-    return CheckResult("clock", GOOD, "goes forward")
+        return CheckResult("clock", DOUBTFUL, f"the date is {time.strftime('%Y-%m-%d')}", "Set it: timedatectl set-ntp true")
+    return CheckResult("clock", GOOD, "moves forward")
 
 
 def check_leftovers(place: Path) -> CheckResult:
@@ -230,7 +229,7 @@ def check_pools(place: Path) -> CheckResult:
     if warnings:
         text = "; ".join(f"{name}: {warning['text']}" for name, warning in warnings)
         return CheckResult("pools", DOUBTFUL, text, next((command for _, warning in warnings for command in warning["commands"]), ""))
-    return CheckResult("pools", GOOD, f"{plural(len(masters), 'master')} at work, without complaint" if masters else "no master at work")
+    return CheckResult("pools", GOOD, f"{plural(len(masters), 'master')} running, without warnings" if masters else "no master running")
 
 
 def check_test_pool(place: Path) -> CheckResult:

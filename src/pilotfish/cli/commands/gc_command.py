@@ -16,7 +16,7 @@ from pilotfish.client.pools import PoolHandle, find_pools, is_served, remove_poo
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.pool_directory import PoolDirectory
 
-KILLED_WITHIN_S = 5.0
+KILL_TIMEOUT_S = 5.0
 SHOWN_CELLS = 100
 
 
@@ -42,13 +42,13 @@ def gc(remove: bool, as_json: bool) -> int:
     found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
     removed = [leftover for leftover in found if remove and remove_leftover(leftover)]
     if as_json:
-        screen.json([{"kind": one.kind, "what": one.what, "pool": one.pool.name, "removed": one in removed} for one in found])
+        screen.json([{"kind": item.kind, "what": item.what, "pool": item.pool.name, "removed": item in removed} for item in found])
     elif not found:
-        screen.line("Nothing is left behind.")
+        screen.line("No leftovers found.")
     else:
-        for one in found:
-            what = cut(clean(one.what), SHOWN_CELLS) if one.kind == "process" else clean(one.what)
-            screen.line(f"{'removed' if one in removed else 'left'}  {one.kind}  {what}")
+        for leftover in found:
+            what = cut(clean(leftover.what), SHOWN_CELLS) if leftover.kind == "process" else clean(leftover.what)
+            screen.line(f"{'removed' if leftover in removed else 'left'}  {leftover.kind}  {what}")
         if not remove:
             screen.line(f"{plural(len(found), 'leftover')}. Remove: pilotfish gc --remove")
     return 0 if len(removed) == len(found) or not remove else 1
@@ -96,7 +96,7 @@ def _end_process(pid: int) -> bool:
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
             signal.pidfd_send_signal(handle, number)
-            deadline = time.monotonic() + KILLED_WITHIN_S
+            deadline = time.monotonic() + KILL_TIMEOUT_S
             while time.monotonic() < deadline:
                 if not os.path.exists(f"/proc/{pid}"):
                     return True

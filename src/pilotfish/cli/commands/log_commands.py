@@ -45,32 +45,32 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
+@click.argument("name", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
 @click.option("--stdout", "only", flag_value="stdout", help="Only standard output.")
 @click.option("--stderr", "only", flag_value="stderr", help="Only standard error.")
 @click.option("--failed", is_flag=True, help="Only failed tasks of a run.")
 @click.option("--raw", is_flag=True, help="Do not escape control characters.")
 @pool_option
-def logs(subject: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
+def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
     """Print the output of a task.
 
     A task is RUN.INDEX, such as 3.17, or RUN.ID with its name in a task list or DAG. For a run, the outputs of all its tasks are printed,
     each below its task; the output of an application manager comes first.
     """
     master = connect_read_only(pool)
-    if subject is not None and "." in subject:
-        row = master.ask("task", task=named_task(master, subject) or task_name(subject))
+    if name is not None and "." in name:
+        row = master.ask("task", task=named_task(master, name) or task_name(name))
         if not _print_log(master, row, only, raw):
             where = f" to {only}" if only else ""
             note = "" if row["state"] in ENDED else f" so far: it is {row['state']}"
             if row["state"] == "failed":
                 note = f": {clean(failure_note(row.get('failure') or {}))}"
-            Screen.of(sys.stderr).line(f"task {row['id']} wrote nothing{where}{note}")
+            Screen.of(sys.stderr).line(f"task {row['id']} has no output{where}{note}")
         return
-    run = find_run(master, subject)
+    run = find_run(master, name)
     managers = b"" if failed or only == "stdout" else manager_log(master, run["run"])
     if managers:
-        sys.stdout.write(f"--- {run['run']} its application manager\n")
+        sys.stdout.write(f"--- {run['run']} application manager\n")
         write_bytes(managers, sys.stdout, raw)
     rows = (row for row in all_tasks(master, run["run"], "failed" if failed else None) if row["state"] in ("done", "failed"))
     for row, command in with_commands(master, run, rows):
@@ -84,14 +84,14 @@ def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: 
         texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
     else:
         output = fetch_output(master, row)
-        texts = {"stdout": output.stdout, "stderr": output.stderr + _what_happened(output)}
+        texts = {"stdout": output.stdout, "stderr": output.stderr + _failure_text(output)}
     shown = {name: text for name, text in texts.items() if text and only in (None, name)}
     for name, text in shown.items():
         write_bytes(text, getattr(sys, name), raw)
     return bool(shown)
 
 
-def _what_happened(output: TaskOutput) -> bytes:
+def _failure_text(output: TaskOutput) -> bytes:
     """Return the traceback, or at least the message, of a failed Python call; the output of a command already shows its failure."""
     failure = output.row.get("failure")
     if failure and output.row.get("kind") != "exec":
@@ -112,7 +112,7 @@ def show_single(master: PoolSession, task: str) -> int:
     screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
     screen.line(f"  why         pilotfish why {task}")
     if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # a rerun would miss the same file
-        screen.line(f"  once more   pilotfish rerun {row['run']} --failed")
+        screen.line(f"  rerun       pilotfish rerun {row['run']} --failed")
     return SOME_FAILED
 
 
@@ -130,17 +130,17 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
     """Print the last lines of a task's output, also while it runs."""
     master = connect_read_only(pool)
     name, stream = named_task(master, task) or task_name(task), stream or "stdout"
-    seen = _tail_once(master, name, stream, lines, raw)
-    _say_what_it_waits_for(master, name)
+    offset = _tail_once(master, name, stream, lines, raw)
+    _show_missing_input(master, name)
     while follow:
         row = master.ask("task", task=name)
         if row["state"] in ENDED:
             whole = getattr(fetch_output(master, row), stream)
-            write_bytes(whole[seen:], sys.stdout, raw)
+            write_bytes(whole[offset:], sys.stdout, raw)
             return
-        data = _peek(master, row, stream, seen)
+        data = _peek(master, row, stream, offset)
         write_bytes(data, sys.stdout, raw)
-        seen += len(data)
+        offset += len(data)
         if not data:
             time.sleep(POLL_S)
 
@@ -162,7 +162,7 @@ def _tail_once(master: PoolSession, task: str, stream: str, lines: int, raw: boo
     return len(data)
 
 
-def _say_what_it_waits_for(master: PoolSession, task: str) -> None:
+def _show_missing_input(master: PoolSession, task: str) -> None:
     """Say which inputs a task waits for, because it has no output yet."""
     if master.ask("task", task=task)["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]

@@ -57,7 +57,7 @@ SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
     Column("TASK"),
     Column("STATE"),
-    Column("TIME", right=True),
+    Column("WALL TIME", right=True),
     Column("COMMAND", elastic=True),
     Column("RESULT", elastic=True),
     Column("FILES", elastic=True),
@@ -89,10 +89,10 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
     row = find_run(master, run)
     if directory is not None:
         saved = save_results(master, row["run"], directory, streams=True)
-        screen.line(saved.told(directory, row["run"]))
+        screen.line(saved.describe(directory, row["run"]))
     elif as_csv or as_json:
         tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
-        _complain_of_unknown_values(row, tasks)
+        _warn_of_unknown_values(row, tasks)
         if as_csv:
             screen.csv(_csv_rows(master, tasks))
         else:
@@ -119,11 +119,11 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
     screen.table(*with_parameters(screen, columns, cells, parameters))
 
 
-def _complain_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
+def _warn_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
     """Warn that parameter columns are missing, so that the table is not mistaken for a complete one."""
     if not tasks.known and str(run["command"]).startswith("--"):
         Screen.of(sys.stderr).line(
-            f"warning: the parameters of run {run['run']} are not known any more: they came from a file that is gone or has changed since"
+            f"warning: the parameters of run {run['run']} are unknown: they came from a file that was removed or changed"
         )
 
 
@@ -169,10 +169,10 @@ class SavedFiles(NamedTuple):
     files: int = 0
     stayed: int = 0
 
-    def told(self, directory: str, run: int) -> str:
-        told = [f"{plural(self.files, 'file')} in {directory}/"] if self.files or not self.stayed else []
-        told += [f"{plural(self.stayed, 'file')} stayed with the workers: pilotfish data {run}"] if self.stayed else []
-        return "; ".join(told)
+    def describe(self, directory: str, run: int) -> str:
+        parts = [f"{plural(self.files, 'file')} in {directory}/"] if self.files or not self.stayed else []
+        parts += [f"{plural(self.stayed, 'file')} stayed on the workers: pilotfish data {run}"] if self.stayed else []
+        return "; ".join(parts)
 
 
 def save_results(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:

@@ -170,22 +170,22 @@ def run_request(request: RunRequest) -> int:
     if len(command) == 1 and not request.after_dashes:
         _refuse_list(command[0])
     source = make_source(request, os.environ, PastOutputs(request.pool))
-    wanted = request.task_options()
+    task_options = request.task_options()
     screen = Screen.of()
     if request.dry_run:
-        show_plan(screen, source, wanted, request)
+        show_plan(screen, source, task_options, request)
         return 0
     started = time.monotonic()
     session = connect_for(request)
-    for warning in property_warnings(session, wanted):
+    for warning in property_warnings(session, task_options):
         Screen.of(sys.stderr).line(clean(warning))
     title = "" if source.count == 1 or request.silent or request.detach else clean(source.command.removeprefix("-- "))
     with _uploading(request, source.count, title) as progress:
-        number = submit_source(session, source, wanted, request.run_options(source.command), progress)
+        number = submit_source(session, source, task_options, request.run_options(source.command), progress)
     if request.detach:
         _show_detached(screen, number, source.count, request)
         return 0
-    outcome = follow(session, number, request.silent, source.costs(), started, alone=source.count == 1)
+    outcome = follow(session, number, request.silent, source.costs(), started, single_task=source.count == 1)
     return _show_end(screen, session, source, outcome, request)
 
 
@@ -230,7 +230,7 @@ def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Pro
 
     def progress(run: int, sent: int) -> None:
         if sent:
-            line.one_more()
+            line.count_task()
             return
         opened.append(run)
         if title:
@@ -260,7 +260,7 @@ def _show_detached(screen: Screen, number: int, count: int, request: RunRequest)
     elif request.quiet:
         screen.line(str(number))
     else:
-        screen.line(f"Run {number}: {plural(count, 'task')} submitted. Watch it: pilotfish attach {number}")
+        screen.line(f"Run {number}: {plural(count, 'task')} submitted. Follow it: pilotfish attach {number}")
 
 
 def _show_end(screen: Screen, session: PoolSession, source: TaskSource, outcome: RunOutcome, request: RunRequest) -> int:
@@ -276,14 +276,14 @@ def _show_end(screen: Screen, session: PoolSession, source: TaskSource, outcome:
     elif source.count == 1 and not outcome.left and not request.as_json:
         status = show_single(session, f"{outcome.run}.0")
         if (saved.files or saved.stayed) and not request.quiet:
-            Screen.of(sys.stderr).line(saved.told(directory, outcome.run))
+            Screen.of(sys.stderr).line(saved.describe(directory, outcome.run))
         return status
     if request.quiet and not request.as_json:
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, request.as_json)
     if not request.as_json and not outcome.left:
         if saved.files or saved.stayed:
-            screen.line(saved.told(directory, outcome.run))
+            screen.line(saved.describe(directory, outcome.run))
         elif not request.report and outcome.counts.get("done"):
             screen.line(f"Results:       pilotfish results {outcome.run}")
     return status
@@ -323,20 +323,22 @@ def run_any_file(request: RunRequest) -> int:
         raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(rest)}", f"Leave them out: pilotfish run {path}")
     if request.is_sweep:
         raise BadInput(
-            f"a DAGMan file ({path}) does not go with a sweep or a task list", "Give one of them: the file already says what to run."
+            f"a DAGMan file ({path}) does not go with a sweep or a task list", "Give one of them: the file already has the tasks."
         )
     return run_dag(path, request)
 
 
 def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     program = f"If it is a program: pilotfish run ... -- python {path}"
-    _refuse_inner(f"a run file ({path})", f"Say it inside, for each task: tasks.add([...], cores=2). {program}", request)
+    _refuse_inner(f"a run file ({path})", f"Set it in the file, for each task: tasks.add([...], cores=2). {program}", request)
     loaded = load_application(path, arguments)
     return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), request)
 
 
 def run_dag(path: str, request: RunRequest) -> int:
-    _refuse_inner(f"a DAGMan file ({path})", "Say it inside: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request)
+    _refuse_inner(
+        f"a DAGMan file ({path})", "Set it in the file: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request
+    )
     dag = read_dag(path)
     loaded = RunFile(Path(path).resolve(), task_list(dag), None)
     for notice in () if request.silent else dag.notices:
@@ -372,7 +374,7 @@ def _run_loaded(
         if request.as_json:
             screen.json({"run": number, "tasks": tasks, "state": "submitted"})
         else:
-            screen.line(f"Run {number} submitted. Watch it: pilotfish attach {number}")
+            screen.line(f"Run {number} submitted. Follow it: pilotfish attach {number}")
         return 0
     outcome = follow(session, number, quiet=request.silent, started=started)
     if ended is not None:
@@ -385,8 +387,8 @@ def _run_loaded(
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, request.as_json)
     if not request.as_json and not outcome.left and outcome.counts.get("done"):
-        told = saved.told(f"run-{number}", number) if saved.files or saved.stayed else f"Results:       pilotfish results {number}"
-        screen.line(told)
+        text = saved.describe(f"run-{number}", number) if saved.files or saved.stayed else f"Results:       pilotfish results {number}"
+        screen.line(text)
     return status
 
 

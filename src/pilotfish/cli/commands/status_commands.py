@@ -11,7 +11,7 @@ import click
 
 from pilotfish.cli.shared_options import OldWords, json_option, note_new_name, old_option, pool_option, run_argument
 from pilotfish.cli.site_commands.site_requests import add_pilots
-from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, fits, plural, rate, size, under_way
+from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, fits, plural, rate, size
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run
@@ -31,7 +31,7 @@ RUN_COLUMNS = (
     Column("RUNNING", right=True),
     Column("WAITING", right=True),
     Column("RATE", right=True),
-    Column("TO GO", right=True),
+    Column("TIME LEFT", right=True),
     Column("SHARE"),
     Column("DEADLINE"),
     Column("COMMAND", elastic=True),
@@ -40,11 +40,11 @@ TASK_COLUMNS = (
     Column("TASK"),
     Column("COMMAND", elastic=True),
     Column("STATE"),
-    Column("TRY", right=True),
+    Column("ATTEMPT", right=True),
     Column("WORKER", elastic=True),
-    Column("TIME", right=True),
-    Column("CPU", right=True),
-    Column("MEMORY", right=True),
+    Column("WALL TIME", right=True),
+    Column("CPU TIME", right=True),
+    Column("MAX MEMORY", right=True),
     Column("NOTE", elastic=True),
 )
 WORKER_COLUMNS = (
@@ -52,18 +52,18 @@ WORKER_COLUMNS = (
     Column("SITE"),
     Column("STATE"),
     Column("CORES", right=True),
-    Column("BUSY", right=True),
+    Column("CORES BUSY", right=True),
     Column("RUNNING", right=True),
     Column("DONE", right=True),
     Column("FAILED", right=True),
     Column("NOTE", elastic=True),
 )
-WHILE_ACTIVE = ("RUNNING", "WAITING", "RATE", "TO GO")
-IF_ANY = ("SHARE", "DEADLINE")
+ACTIVE_COLUMNS = ("RUNNING", "WAITING", "RATE", "TIME LEFT")
+OPTIONAL_COLUMNS = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
 SHOWN_TASKS = 100
-IN_HAND = ("assigned", "running")
-AHEAD = ("waiting", "ready")
+AT_WORKERS = ("assigned", "running")
+NOT_ASSIGNED = ("waiting", "ready")
 
 
 @click.command()
@@ -80,46 +80,46 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
         if as_json:
             screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
         else:
-            screen.line(f"Nothing has been run in the pool {clean(pool)} yet. Start: pilotfish run -- COMMAND")
+            screen.line(f"Pool {clean(pool)} has no runs yet. Start one: pilotfish run -- COMMAND")
         return
     if as_json:
-        told = [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]
-        screen.json({**answer, "stopped_at": stop.at if stop is not None else None, "runs": told})
+        runs = [{**row, "state": state_of_run(row)} for row in answer.get("runs", ())]
+        screen.json({**answer, "stopped_at": stop.at if stop is not None else None, "runs": runs})
         return
     if answer.get("pid"):
         screen.line(_pool_sentence({"pool": pool, **answer}))
     if answer.get("moving"):
-        screen.line(f"{under_way(answer['moving'])}: pilotfish data")
+        screen.line(f"{describe_transfers(answer['moving'])}: pilotfish data")
     if stop is not None:
-        screen.line(sentence(pool, stop, answer["runs"]))
+        screen.line(stop_sentence(pool, stop, answer["runs"]))
     rows = sorted(answer.get("runs", ()), key=lambda row: int(row["run"]))
     shown = rows if everything else rows[-SHOWN_RUNS:]
     together = sum(row["state"] != "done" and not row.get("paused") for row in rows) > 1
     if shown:
         screen.line()
-        show_runs(screen, [_without_guess(row) for row in shown] if together else shown)
+        show_runs(screen, [_without_estimate(row) for row in shown] if together else shown)
     if len(shown) < len(rows):
         screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
     if together:
-        screen.line("Several runs share the pool. When will one be over? pilotfish predict RUN")
+        screen.line("Several runs share the pool. Estimate when one finishes: pilotfish predict RUN")
     for warning in answer.get("warnings", ()):
         screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning['text'])}")
         for command in warning.get("commands", ()):
-            screen.line(f"  do      {clean(command)}")
+            screen.line(f"  fix:    {clean(command)}")
 
 
-def _without_guess(row: dict[str, Any]) -> dict[str, Any]:
+def _without_estimate(row: dict[str, Any]) -> dict[str, Any]:
     """Drop the finish time estimated from the current rate: other runs may go first or end earlier, and the rate changes then."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
 def _pool_sentence(answer: dict[str, Any]) -> str:
     workers: dict[str, int] = answer.get("workers", {})
-    told = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
+    counts = ", ".join(f"{count} {state}" for state, count in workers.items() if count) or "none"
     parts = [
         f"pool {clean(answer.get('pool', ''))}",
         f"master {answer['pid']} up {duration(answer.get('uptime_s'))}",
-        f"workers: {clean(told)}",
+        f"workers: {clean(counts)}",
         plural(int(answer.get("cores", 0)), "core"),
     ]
     if answer.get("rate_per_s"):
@@ -129,9 +129,9 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
     """Print a line per run. Columns about unfinished work are omitted when all runs are done."""
-    left_out = [title for title in IF_ANY if not any(row.get(title.lower()) for row in rows)]
+    left_out = [title for title in OPTIONAL_COLUMNS if not any(row.get(title.lower()) for row in rows)]
     if all(row["state"] == "done" for row in rows):
-        left_out += WHILE_ACTIVE
+        left_out += ACTIVE_COLUMNS
     kept = [place for place, column in enumerate(RUN_COLUMNS) if column.title not in left_out]
     lines = (run_cells(row) for row in rows)
     screen.table([RUN_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
@@ -146,8 +146,8 @@ def run_cells(row: dict[str, Any]) -> list[object]:
         f"{row['tasks']:,}",
         f"{counts.get('done', 0):,}",
         f"{counts.get('failed', 0):,}",
-        f"{_sum(counts, IN_HAND):,}",
-        f"{_sum(counts, AHEAD):,}",
+        f"{_sum(counts, AT_WORKERS):,}",
+        f"{_sum(counts, NOT_ASSIGNED):,}",
         rate(row.get("rate_per_s")) if active else "-",
         duration(row.get("eta_s")) if active and not row.get("paused") else "-",
         row.get("share") or "-",
@@ -166,9 +166,9 @@ def deadline_told(row: dict[str, Any], now: float) -> str:
     """Describe a run's deadline and whether it will be met, as far as known."""
     if not row.get("deadline"):
         return "-"
-    moment, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
+    deadline, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
     near = abs(row["deadline"] - now) < NEAR_S
-    when = moment.strftime("%H:%M:%S" if near else "%H:%M" if moment.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
+    when = deadline.strftime("%H:%M:%S" if near else "%H:%M" if deadline.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
     if late_s is None:
         return when
     if late_s <= 0:
@@ -221,10 +221,10 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
         screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
         return
     screen.table(TASK_COLUMNS, (task_cells(task, command) for task, command in shown))
-    total, seen = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
-    if total > seen:
+    total, end = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
+    if total > end:
         filtered = f" --state {state}" if state else ""
-        screen.line(f"... {total - seen:,} more: pilotfish tasks {row['run']}{filtered} --offset {seen}")
+        screen.line(f"... {total - end:,} more: pilotfish tasks {row['run']}{filtered} --offset {end}")
 
 
 def task_cells(task: dict[str, Any], command: str) -> list[object]:
@@ -272,16 +272,16 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
         _set_cores(screen, pool, local_cores, as_json)
         return
     stop = last_stop(pool)
-    all_went = status_at_stop(pool, stop) is not None and not everything
-    found = [] if all_went else connect_read_only(pool).ask("workers", all=everything)
+    stopped = status_at_stop(pool, stop) is not None and not everything
+    found = [] if stopped else connect_read_only(pool).ask("workers", all=everything)
     if as_json:
         screen.json(found)
     elif found:
         _show_workers(screen, found)
     elif stop is not None:
-        screen.line(sentence(pool, stop))
+        screen.line(stop_sentence(pool, stop))
     else:
-        screen.line("There are no workers. They come with the work: pilotfish run --local-cores 4 -- COMMAND")
+        screen.line("There are no workers. They start with a run: pilotfish run --local-cores 4 -- COMMAND")
 
 
 def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
@@ -289,7 +289,7 @@ def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
     if as_json:
         screen.json(master.ask("workers", all=False))
     else:
-        screen.line(f"From now on {plural(cores, 'core')} of this machine {'works' if cores == 1 else 'work'} for the pool {clean(pool)}.")
+        screen.line(f"Pool {clean(pool)} now uses {plural(cores, 'core')} of this machine.")
 
 
 def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
@@ -335,14 +335,14 @@ def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
     return {"pool": pool, "pid": None, "workers": {}, "cores": 0, "runs": runs, "warnings": [], "pilots": []}
 
 
-def sentence(pool: str, stop: StopMark, runs: list[dict[str, Any]] | None = None) -> str:
+def stop_sentence(pool: str, stop: StopMark, runs: list[dict[str, Any]] | None = None) -> str:
     """Say when the pool was stopped, what is unfinished and how to resume."""
-    told = f"The pool {clean(pool)} was stopped {duration(max(1.0, round(time.time() - stop.at)))} ago"
+    stopped = f"The pool {clean(pool)} was stopped {duration(max(1.0, round(time.time() - stop.at)))} ago"
     left = [row for row in runs or stop.runs or () if row["state"] != "done"]
     if not left:
-        return f"{told}."
+        return f"{stopped}."
     count = sum(row["counts"].get(state, 0) for row in left for state in UNFINISHED)
     numbers = [str(row["run"]) for row in left]
     where = f"run {numbers[0]}" if len(left) == 1 else f"runs {', '.join(numbers)}" if len(left) <= NAMED_RUNS else plural(len(left), "run")
     what = f"{plural(count, 'task')} unfinished in {where}" if count else f"{where} unfinished"
-    return f"{told} with {what}. Go on: pilotfish attach {numbers[-1]}"
+    return f"{stopped} with {what}. Resume: pilotfish attach {numbers[-1]}"

@@ -12,7 +12,7 @@ from pilotfish.client.session import connect_to_stop
 from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.store.pool_directory import pool_home, stop_mark_path
 
-GOODBYE_S = 75.0
+RELEASE_TIMEOUT_S = 75.0
 """Seconds until stop gives up; longer than a master waits for a site that does not answer."""
 SHOWN_CELLS = 100
 
@@ -34,7 +34,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         master = connect_to_stop(found)
         answer = master.ask("stop", now=now)
         master.close()
-    left = found.wait_until_stopped(GOODBYE_S) if was_running else found.leftovers()
+    left = found.wait_until_stopped(RELEASE_TIMEOUT_S) if was_running else found.leftovers()
     batches = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
     if as_json:
         screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [batch.tag for batch in batches], **answer})
@@ -44,7 +44,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         return 0
     if left:
         for what in left:
-            screen.line(f"still there: {cut(clean(what), SHOWN_CELLS)}")
+            screen.line(f"still running: {cut(clean(what), SHOWN_CELLS)}")
         screen.line("  remove them   pilotfish gc --remove")
         return CANNOT
     for batch in batches:
@@ -53,8 +53,8 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
         screen.line("  try again       pilotfish stop")
         return CANNOT
     kept, cancelled = answer.get("unfinished", 0), answer.get("cancelled", 0)
-    told = f"; {plural(cancelled, 'task')} cancelled" if cancelled else f"; {plural(kept, 'unfinished task')} kept" if kept else ""
-    screen.line(f"Stopped: 0 processes and 0 sockets left{told}.")
+    kept_text = f"; {plural(cancelled, 'task')} cancelled" if cancelled else f"; {plural(kept, 'unfinished task')} kept" if kept else ""
+    screen.line(f"Stopped: 0 processes and 0 sockets left{kept_text}.")
     if kept and not now:
-        screen.line("  go on with them   pilotfish attach")
+        screen.line("  resume them       pilotfish attach")
     return 0

@@ -17,29 +17,29 @@ from pilotfish.errors import BadInput
 
 
 @click.command()
-@click.argument("subject", required=False, metavar="[TASK|RUN|WORKER|PILOT|SITE]", shell_complete=complete_subject)
+@click.argument("name", required=False, metavar="[TASK|RUN|WORKER|PILOT|SITE]", shell_complete=complete_subject)
 @pool_option
 @json_option
-def why(subject: str | None, pool: str, as_json: bool) -> None:
+def why(name: str | None, pool: str, as_json: bool) -> None:
     """Explain why a task, run, worker, pilot or site is in its state.
 
     A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with its name in a task list or DAG. By default, the last run is explained.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
-    answer = _with_output(master, _ask(master, subject))
+    answer = _with_output(master, _ask(master, name))
     if as_json:
         screen.json(answer)
     else:
         show_reasons(screen, answer)
 
 
-def _ask(master: PoolSession, subject: str | None) -> dict[str, Any]:
+def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = master.ask("why", **({} if subject is None else {"subject": subject}))
+        answer: dict[str, Any] = master.ask("why", **({} if name is None else {"subject": name}))
     except BadInput:
         # The master does not know the names that a task list or DAG gives its tasks.
-        task = named_task(master, subject) if subject is not None and "." in subject else None
+        task = named_task(master, name) if name is not None and "." in name else None
         if task is None:
             raise
         answer = master.ask("why", task=task)
@@ -49,29 +49,29 @@ def _ask(master: PoolSession, subject: str | None) -> dict[str, Any]:
 def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
     """Add what only the client can read: a task's command, and the last output of a task or application manager."""
     kind, _, name = str(answer["subject"]).partition(" ")
-    wrote, more = "", {}
+    output, more = "", {}
     if kind == "task":
         row = master.ask("task", task=name)
         command = command_of(master, master.ask("run", run=row["run"]), row)
         more = {"command": command, "sentence": str(answer["sentence"]).replace(f"task {name} ", f"task {name} ({command}) ", 1)}
-        wrote = fetch_output(master, row).last_error_line() if row["state"] == "failed" else ""
+        output = fetch_output(master, row).last_error_line() if row["state"] == "failed" else ""
     elif kind == "run" and answer["state"] == "failed":
         example = next((reason["data"]["task"] for reason in answer["reasons"] if reason.get("data")), None)
-        wrote = fetch_output(master, master.ask("task", task=example)).last_error_line() if example else ""
+        output = fetch_output(master, master.ask("task", task=example)).last_error_line() if example else ""
     elif kind == "run" and answer["state"] == "cancelled":
-        wrote = last_line(why_manager_failed(master, {"run": int(name)}))
-    return {**answer, **more, **({"wrote": wrote} if wrote else {})}
+        output = last_line(why_manager_failed(master, {"run": int(name)}))
+    return {**answer, **more, **({"wrote": output} if output else {})}
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
     """Print the summary, then the reasons, then the commands to type."""
     screen.line(clean(answer["sentence"]))
     if answer.get("wrote"):
-        screen.line(f"  wrote   {clean(answer['wrote'])}")
+        screen.line(f"  output: {clean(answer['wrote'])}")
     commands: list[str] = []
     for reason in answer.get("reasons", ()):
         if reason["text"] not in answer["sentence"]:
             screen.line(f"  also    {clean(reason['text'])}")
         commands += [command for command in reason.get("commands", ()) if command not in commands]
     for command in commands:
-        screen.line(f"  do      {screen.paint(clean(command), 'bold')}")
+        screen.line(f"  fix:    {screen.paint(clean(command), 'bold')}")

@@ -11,11 +11,11 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, size
 from pilotfish.client.session import connect_read_only
 
 COLUMNS = (
-    Column("OF", elastic=True),
+    Column("ITEM", elastic=True),
     Column("FORECAST", right=True),
-    Column("ERROR", right=True),
+    Column("MEDIAN ERROR", right=True),
     Column("SAMPLES", right=True),
-    Column("BY", elastic=True),
+    Column("PREDICTOR", elastic=True),
 )
 
 
@@ -26,7 +26,7 @@ def forecasts(pool: str, as_json: bool) -> None:
     """Show learned task times, link speeds and queue waits.
 
     For a task class: the time of a task of cost 1 on a host of median speed. For a site: how many times as long its hosts take.
-    The error is the median of recent forecasts, with the predictor that was best recently.
+    MEDIAN ERROR is the median error of recent forecasts, PREDICTOR the method that was best recently.
     """
     screen = Screen.of()
     answer = connect_read_only(pool).ask("forecasts")
@@ -34,7 +34,7 @@ def forecasts(pool: str, as_json: bool) -> None:
         screen.json(answer)
         return
     if not answer["forecasts"]:
-        screen.line("Nothing is known yet: no task has ended, no pilot has started, and no file has gone to a site.")
+        screen.line("There are no forecasts yet: no task has ended, no pilot has started, and no file was sent to a site.")
         return
     screen.table(COLUMNS, [_cells(row) for row in answer["forecasts"]])
     screen.line()

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
 
 RECORD = "predictions.jsonl"
-RECORD_CURE = "See how good predictions were: pilotfish predict --accuracy"
+ACCURACY_HINT = "See the accuracy of its predictions: pilotfish predict --accuracy"
 
 
-def find(state: State, wanted: str | None, unfinished: bool = True) -> Run:
+def find(state: State, name: str | None, unfinished: bool = True) -> Run:
     """Find the run. Without a name: the newest unfinished one, or the newest finished one."""
-    if wanted is None or wanted == LAST:
-        able = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
-        return max(able, key=lambda run: run.id) if able else find_run(state)
-    return find_run(state, wanted)
+    if name is None or name == LAST:
+        candidates = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
+        return max(candidates, key=lambda run: run.id) if candidates else find_run(state)
+    return find_run(state, name)
 
 
-def find_unfinished(state: State, wanted: str | None, cure: str = RECORD_CURE) -> Run:
-    """Find an unfinished run. ``cure`` is the hint for a finished one; {} is its number."""
-    run = find(state, wanted)
+def find_unfinished(state: State, name: str | None, hint: str = ACCURACY_HINT) -> Run:
+    """Find an unfinished run. ``hint`` is for a finished one; {} is its number."""
+    run = find(state, name)
     if not run.unfinished:
-        raise BadInput(f"run {run.id} has ended", cure.format(run.id))
+        raise BadInput(f"run {run.id} has ended", hint.format(run.id))
     if run.paused:
-        raise BadInput(f"run {run.id} is paused: it ends when somebody lets it go on", f"pilotfish resume {run.id}")
+        raise BadInput(f"run {run.id} is paused: it has no finish time", f"pilotfish resume {run.id}")
     return run
 
 
@@ -56,30 +56,30 @@ def number(seconds: float) -> float | None:
     return round(seconds, 3) if isfinite(seconds) else None
 
 
-def notes(pool: OfflinePool, run: Run, foresight: FinishEstimate) -> list[str]:
+def notes(pool: OfflinePool, run: Run, estimate: FinishEstimate) -> list[str]:
     """List what makes the estimate less accurate."""
-    said = [
-        f"nothing is known yet of how long {plural(count, 'task')} of {clean(name.partition(' ')[2])} will take: a rough guess"
-        for name, count in foresight.guessed.items()
+    found = [
+        f"the duration of {plural(count, 'task')} of {clean(name.partition(' ')[2])} is a rough guess: none of them has ended"
+        for name, count in estimate.guessed.items()
     ]
     if not pool.served:
-        said.append("the pool is stopped: this is as if it went on now")
+        found.append("the pool is stopped: the estimate assumes that it resumes now")
     if not run.closed:
-        said.append("the run is still open: more tasks may come")
-    if foresight.stuck:
-        said.append(f"{plural(foresight.stuck, 'task')} can run nowhere as it is. Why: pilotfish why {run.id}")
-    return said
+        found.append("the run is still open: more tasks may come")
+    if estimate.stuck:
+        found.append(f"{plural(estimate.stuck, 'task')} can run on no worker. Why: pilotfish why {run.id}")
+    return found
 
 
 def progress_of(screen: Screen, as_json: bool) -> Callable[[int, int], None]:
     """Show a progress bar on the terminal while samples are simulated."""
     shown = RunProgress(screen, time.monotonic)
 
-    def told(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         if screen.is_terminal and not as_json:
-            shown.done, shown.total, shown.note = done, total, "futures"
+            shown.done, shown.total, shown.note = done, total, "samples"
             shown.draw()
             if done == total:
                 shown.clear()
 
-    return told
+    return show

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Maximum recorded predictions shown, the latest ones."""
 PARTS = {
-    "waiting_s": "waiting for workers",
-    "behind_s": "behind other runs",
-    "starting_s": "starting",
+    "waiting_s": "queue wait",
+    "behind_s": "other runs first",
+    "starting_s": "start-up",
     "staging_s": "staging",
     "execution_s": "execution",
 }
-Band = tuple[float, float]
-LEAST_S = 0.001
+Interval = tuple[float, float]
+MIN_SHOWN_S = 0.001
 """Minimum seconds of a part to be printed."""
 
 
@@ -48,81 +48,79 @@ def predict(run: str | None, accuracy: bool, samples: int | None, pool: str, as_
     from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
     screen = Screen.of()
-    seen, moment = OfflinePool.snapshot(pool)
-    calibration = PredictionRecord(seen.directory / RECORD)
-    calibration.settle(seen.state, seen.ended)
+    offline, snapshot = OfflinePool.snapshot(pool)
+    calibration = PredictionRecord(offline.directory / RECORD)
+    calibration.settle(offline.state, offline.ended)
     if accuracy:
         calibration.save()
         _show_record(screen, calibration, as_json)
         return
     from pilotfish.sim.projections.finish_estimate import estimate_finish
 
-    found = find_unfinished(seen.state, run)
-    foresight = estimate_finish(moment, found.id, samples=samples or 0, on_progress=progress_of(screen, as_json))[0]
+    found = find_unfinished(offline.state, run)
+    estimate = estimate_finish(snapshot, found.id, samples=samples or 0, on_progress=progress_of(screen, as_json))[0]
     factor = calibration.factor()
-    low, high = foresight.interval(factor)
-    median = foresight.median_s
-    if not foresight.stuck:
-        calibration.predictions.append(Prediction(moment.now, found.uid, found.id, found.unfinished, median, low, high, factor))
+    low, high = estimate.interval(factor)
+    if not estimate.stuck:
+        prediction = Prediction(snapshot.now, found.uid, found.id, found.unfinished, estimate.median_s, low, high, factor)
+        calibration.predictions.append(prediction)
     calibration.save()
-    answer = _answer(seen, found, foresight, (low, high), factor, len(calibration.tested))
+    answer = _answer(offline, found, estimate, (low, high), factor, len(calibration.tested))
     if as_json:
         screen.json(answer)
     else:
-        _show(screen, seen, found, answer, foresight, (low, high))
+        _show(screen, offline, found, answer, estimate, (low, high))
 
 
-def _answer(seen: OfflinePool, run: Run, foresight: FinishEstimate, band: Band, factor: float, tested: int) -> dict[str, Any]:
-    median = foresight.median_s
+def _answer(offline: OfflinePool, run: Run, estimate: FinishEstimate, interval: Interval, factor: float, tested: int) -> dict[str, Any]:
+    median = estimate.median_s
     return {
         "run": run.id,
-        "at": seen.now,
+        "at": offline.now,
         "left": run.unfinished,
         "tasks": len(run.tasks),
         "median_s": number(median),
-        "low_s": number(band[0]),
-        "high_s": number(band[1]),
-        "end_at": number(seen.now + median),
+        "low_s": number(interval[0]),
+        "high_s": number(interval[1]),
+        "end_at": number(offline.now + median),
         "deadline": run.options.deadline or None,
-        "in_time": foresight.chance_to_end_by(run.options.deadline - seen.now) if run.options.deadline else None,
-        "parts": {name: number(seconds) for name, seconds in asdict(foresight.parts).items()},
-        "replicas": len(foresight.ends_s),
+        "in_time": estimate.chance_to_end_by(run.options.deadline - offline.now) if run.options.deadline else None,
+        "parts": {name: number(seconds) for name, seconds in asdict(estimate.parts).items()},
+        "replicas": len(estimate.ends_s),
         "factor": round(factor, 3),
         "tested": tested,
-        "guessed": foresight.guessed,
-        "stuck": foresight.stuck,
-        "notes": notes(seen, run, foresight),
+        "guessed": estimate.guessed,
+        "stuck": estimate.stuck,
+        "notes": notes(offline, run, estimate),
     }
 
 
-def _show(
-    screen: Screen, seen: OfflinePool, run: Run, answer: dict[str, Any], foresight: FinishEstimate, band: tuple[float, float]
-) -> None:
-    median, now = foresight.median_s, seen.now
+def _show(screen: Screen, offline: OfflinePool, run: Run, answer: dict[str, Any], estimate: FinishEstimate, interval: Interval) -> None:
+    median, now = estimate.median_s, offline.now
     if answer["median_s"] is None:
-        screen.line(f"Run {run.id} will not end as it is.")
+        screen.line(f"Run {run.id} will not finish in its current state.")
     else:
-        low, high = band
+        low, high = interval
         latest = f"{clock(now + high, now)} ({about(low)} to {about(high)})" if answer["high_s"] is not None else "never"
-        between = f"between {clock(now + low, now)} and {latest}"
-        when = f"be over at about {clock(now + median, now)}, in {about(median)}"
+        between = f"{clock(now + low, now)} to {latest}"
+        when = f"finish at about {clock(now + median, now)}, in {about(median)}"
         if answer["guessed"]:
-            screen.line(f"Run {run.id} may {when}: a rough guess, until some of its tasks have ended.")
-            screen.line(f"Perhaps {between}.")
+            screen.line(f"Run {run.id} may {when}: a rough guess until some of its tasks have ended.")
+            screen.line(f"Perhaps from {between}.")
         else:
             screen.line(f"Run {run.id} will {when}.")
-            screen.line(f"In four of five cases {between}.")
+            screen.line(f"80 % interval: {between}.")
         screen.line()
-        futures = plural(len(foresight.ends_s), "future")
+        samples = f"{len(estimate.ends_s):,}"
         if answer["factor"] != 1.0:
-            futures += f"; the band is {answer['factor']:g} times as wide as they say, by {plural(answer['tested'], 'earlier prediction')}"
+            samples += f"; interval scaled by {answer['factor']:g} after {plural(answer['tested'], 'earlier prediction')}"
         screen.fields(
             [
-                ("left", f"{run.unfinished:,} of {plural(len(run.tasks), 'task')}"),
+                ("tasks left", f"{run.unfinished:,} of {plural(len(run.tasks), 'task')}"),
                 *_deadline(answer, median, now),
-                *((words, about(seconds)) for name, words in PARTS.items() if (seconds := answer["parts"][name]) >= LEAST_S),
-                ("tail", f"{about(foresight.parts.tail_s)} from when the first core has nothing to do"),
-                ("imagined", futures),
+                *((label, about(seconds)) for name, label in PARTS.items() if (seconds := answer["parts"][name]) >= MIN_SHOWN_S),
+                ("tail", f"{about(estimate.parts.tail_s)} from the time when the first core is idle"),
+                ("samples", samples),
             ]
         )
     for note in answer["notes"]:
@@ -134,48 +132,57 @@ def _deadline(answer: dict[str, Any], median: float, now: float) -> list[tuple[s
         return []
     late_s = now + median - answer["deadline"]
     verdict = f"late by about {about(late_s)}" if late_s > 0 else f"in time, {about(-late_s)} before it"
-    sure = "if this guess holds" if answer["guessed"] else f"in time in {answer['in_time']:.0%} of the futures"
+    sure = "if this guess holds" if answer["guessed"] else f"in time in {answer['in_time']:.0%} of the samples"
     return [("deadline", f"{clock(answer['deadline'], now)}: {verdict}; {sure}")]
 
 
 def _show_record(screen: Screen, calibration: PredictionRecord, as_json: bool) -> None:
     tested = calibration.tested
-    errors = sorted(one.error for one in tested)
-    held = sum(one.held for one in tested)
+    errors = sorted(prediction.error for prediction in tested)
+    held = sum(prediction.held for prediction in tested)
     if as_json:
         rows = [
             {
-                "run": one.run,
-                "at": one.at,
-                "left": one.left,
-                "median_s": one.median_s,
-                "low_s": one.low_s,
-                "high_s": one.high_s,
-                "took_s": one.took_s or None,
+                "run": prediction.run,
+                "at": prediction.at,
+                "left": prediction.left,
+                "median_s": prediction.median_s,
+                "low_s": prediction.low_s,
+                "high_s": prediction.high_s,
+                "took_s": prediction.took_s or None,
             }
-            for one in calibration.predictions
+            for prediction in calibration.predictions
         ]
         middle = errors[len(errors) // 2] if errors else None
         screen.json({"predictions": rows, "tested": len(tested), "held": held, "median_error": middle, "factor": calibration.factor()})
         return
     if not calibration.predictions:
-        screen.line("Nothing was predicted yet. When will it be over? pilotfish predict")
+        screen.line("There are no predictions yet. Make one: pilotfish predict")
         return
     columns = [
         Column("RUN", right=True),
-        Column("LEFT", right=True),
+        Column("TASKS LEFT", right=True),
         Column("PREDICTED", right=True),
-        Column("BAND"),
-        Column("TOOK", right=True),
-        Column(""),
+        Column("80 % INTERVAL"),
+        Column("ACTUAL", right=True),
+        Column("INSIDE"),
     ]
     rows_shown = []
-    for one in calibration.predictions[-SHOWN:]:
-        verdict = "" if not one.took_s else "inside" if one.held else "outside"
-        took = duration(one.took_s) if one.took_s else "not over"
-        rows_shown.append((one.run, f"{one.left:,}", about(one.median_s), f"{about(one.low_s)} to {about(one.high_s)}", took, verdict))
+    for prediction in calibration.predictions[-SHOWN:]:
+        verdict = "" if not prediction.took_s else "yes" if prediction.held else "no"
+        took = duration(prediction.took_s) if prediction.took_s else "unfinished"
+        rows_shown.append(
+            (
+                prediction.run,
+                f"{prediction.left:,}",
+                about(prediction.median_s),
+                f"{about(prediction.low_s)} to {about(prediction.high_s)}",
+                took,
+                verdict,
+            )
+        )
     screen.table(columns, rows_shown)
     if tested:
         screen.line()
-        half = f"half of the medians were within {errors[len(errors) // 2]:.0%} of the time that was left"
-        screen.line(f"{held} of {plural(len(tested), 'end')} inside the band of four of five; {half}.")
+        half = f"the median error was {errors[len(errors) // 2]:.0%} of the time left"
+        screen.line(f"{held} of {plural(len(tested), 'prediction')} had the finish time inside the 80 % interval; {half}.")

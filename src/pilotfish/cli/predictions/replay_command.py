@@ -58,42 +58,46 @@ def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: b
 
     screen = Screen.of()
     policies = read_policies([name for name in policy.split(",") if name], "--policy")
-    seen = OfflinePool.read(pool)
-    found = find(seen.state, run, unfinished=False)
+    offline = OfflinePool.read(pool)
+    found = find(offline.state, run, unfinished=False)
     if found.unfinished or not found.tasks or not found.ended_at:
-        raise BadInput(f"run {found.id} is not over", f"When will it be? pilotfish predict {found.id}")
+        raise BadInput(f"run {found.id} is unfinished", f"Estimate when it finishes: pilotfish predict {found.id}")
     histories: list[RunHistory] = []
 
     def listener() -> OnFact:
         histories.append(RunHistory(found.id))
         return histories[-1].observe
 
-    seen = OfflinePool.read(pool, listener)
-    found = seen.state.runs[found.id]
-    present = worker_stays(seen.state, found)
+    offline = OfflinePool.read(pool, listener)
+    found = offline.state.runs[found.id]
+    present = worker_stays(offline.state, found)
     if not present:
-        raise BadInput(f"nobody remembers the workers of run {found.id}", "The journal keeps the last thousand that left")
-    own = seen.settings.policy
-    rows = [ReplayRow("as it was", max_cores(present), found.ended_at - found.opened_at)]
+        raise BadInput(f"the workers of run {found.id} are no longer known", "The journal keeps the last thousand workers that left")
+    own = offline.settings.policy
+    rows = [ReplayRow("measured", max_cores(present), found.ended_at - found.opened_at)]
     for name in dict.fromkeys([own, *policies]):
-        for crowd in [present, similar_stays(present, total_cores)] if total_cores is not None else [present]:
-            title = f"replayed, {name}" + (" (its own)" if name == own and crowd is present else "")
-            rows.append(ReplayRow(title, max_cores(crowd), RunReplay(seen.state, found, histories[-1], name, crowd).makespan_s()))
-    _show(screen, rows, found, _remarks(found, histories[-1], beside(seen.state, found)), as_json)
+        for workers_present in [present, similar_stays(present, total_cores)] if total_cores is not None else [present]:
+            title = f"replayed, {name}" + (" (policy of the pool)" if name == own and workers_present is present else "")
+            rows.append(
+                ReplayRow(
+                    title, max_cores(workers_present), RunReplay(offline.state, found, histories[-1], name, workers_present).makespan_s()
+                )
+            )
+    _show(screen, rows, found, _remarks(found, histories[-1], beside(offline.state, found)), as_json)
 
 
 def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
     """List why a replay may differ from the measured run."""
-    said = []
+    remarks = []
     unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
     if others:
         named = f"{plural(len(others), 'other run')} ({', '.join(map(str, others[:5]))}{', ...' if len(others) > 5 else ''})"
-        said.append(f"{named} had a part of the workers meanwhile, and here none has: compare what is replayed, not with what was")
+        remarks.append(f"{named} used some of the workers and are not simulated: compare the replayed rows, not the measured one")
     if unknown > 0:
-        said.append(f"the journal was compacted since: when {plural(unknown, 'task')} came, and what they waited for, is not known")
+        remarks.append(f"the journal was compacted: submission times and dependencies of {plural(unknown, 'task')} are unknown")
     if failed:
-        said.append(f"{plural(failed, 'task')} did not end well, and take no time here")
-    return said
+        remarks.append(f"{plural(failed, 'task')} failed and are simulated with zero time")
+    return remarks
 
 
 def beside(state: State, run: Run) -> list[int]:
@@ -109,12 +113,12 @@ def _show(screen: Screen, rows: list[ReplayRow], run: Run, remarks: list[str], a
     measured = rows[0].seconds
     assert measured is not None
     if as_json:
-        told: list[dict[str, Any]] = [
+        data: list[dict[str, Any]] = [
             {**row._asdict(), "to_measured": row.seconds / measured if row.seconds is not None else None} for row in rows
         ]
-        screen.json({"run": run.id, "name": clean(run.options.name), "rows": told, "notes": remarks})
+        screen.json({"run": run.id, "name": clean(run.options.name), "rows": data, "notes": remarks})
         return
-    columns = [Column(f"RUN {run.id}"), Column("CORES", right=True), Column("TOOK", right=True), Column("TO MEASURED", right=True)]
+    columns = [Column(f"RUN {run.id}"), Column("CORES", right=True), Column("MAKESPAN", right=True), Column("VS MEASURED", right=True)]
     shown = [
         (row.what, f"{row.cores:g}", "never", "-")
         if row.seconds is None
@@ -123,6 +127,6 @@ def _show(screen: Screen, rows: list[ReplayRow], run: Run, remarks: list[str], a
     ]
     screen.table(columns, shown)
     screen.line()
-    screen.line("Measured: how long tasks took, when they came, who was there. Modelled: links, as they are forecast; nothing fails.")
+    screen.line("Measured: task times, submission times, workers. Modelled: link speeds, as forecast. Nothing fails.")
     for remark in remarks:
         screen.line(f"Note: {remark}.")

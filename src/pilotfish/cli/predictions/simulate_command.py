@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.scenarios.scenario_file import Scenario
     from pilotfish.sim.workload import Workload
 
-MOST_SITE_COLUMNS = 4
+MAX_SITE_COLUMNS = 4
 """Maximum sites with a column of their own; more sites share one column."""
 
 
@@ -86,7 +86,7 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
 @click.option("--gantt", metavar="FILE.svg", type=click.Path(), help="Draw a Gantt chart of the first seed of each policy.")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Number of processes.  [default: one per core]")
 @json_option
-def simulate(file: str | None, plot: str | None, gantt: str | None, processes: int | None, as_json: bool, **wanted: Any) -> None:
+def simulate(file: str | None, plot: str | None, gantt: str | None, processes: int | None, as_json: bool, **options: Any) -> None:
     """Compare policies by simulation.
 
     \b
@@ -97,55 +97,55 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
     from pilotfish.sim.scenarios.policy_comparison import record_trace, simulate_all
     from pilotfish.sim.scenarios.svg_charts import draw_bars, draw_gantt
 
-    scenario = read(file, wanted)
+    scenario = read(file, options)
     for path in (plot, gantt):
         check_picture(path)
     outcomes = sorted(
-        watch(simulate_all(scenario, processes or 0), scenario), key=lambda one: (scenario.policies.index(one.policy), one.seed)
+        watch(simulate_all(scenario, processes or 0), scenario), key=lambda result: (scenario.policies.index(result.policy), result.seed)
     )
-    by_policy = {policy: [one for one in outcomes if one.policy == policy] for policy in scenario.policies}
+    by_policy = {policy: [result for result in outcomes if result.policy == policy] for policy in scenario.policies}
     screen = Screen.of()
     if as_json:
         screen.json(as_data(scenario, by_policy))
     else:
         show(screen, scenario, by_policy)
     if plot:
-        bound_s = min(max(one.area_s, one.path_s) for one in outcomes)
+        bound_s = min(max(result.area_s, result.path_s) for result in outcomes)
         Path(plot).write_text(
             draw_bars(
                 f"{describe(scenario)}, {scenario.seeds} seeds",
-                {name: [one.makespan_s for one in them] for name, them in by_policy.items()},
+                {name: [result.makespan_s for result in them] for name, them in by_policy.items()},
                 bound_s,
             )
         )
         if not as_json:
-            screen.line(f"wrote {plot}")
+            screen.line(f"output: {plot}")
     if gantt:
         for policy in scenario.policies:
             path = gantt if len(scenario.policies) == 1 else f"{gantt.removesuffix('.svg')}-{policy}.svg"
             Path(path).write_text(draw_gantt(f"{policy}: {describe(scenario)}", scenario.sites, record_trace(scenario, policy)))
             if not as_json:
-                screen.line(f"wrote {path}")
+                screen.line(f"output: {path}")
 
 
 # --- reading --------------------------------------------------------------------------------------------------------------------------
 
 
-def read(file: str | None, wanted: dict[str, Any]) -> Scenario:
+def read(file: str | None, options: dict[str, Any]) -> Scenario:
     """Read the scenario file and the options; options take precedence."""
     from pilotfish.sim.scenarios.scenario_file import ScenarioOptions, read_scenario
 
     table: dict[str, Any] = {}
     if file is not None:
         if not os.path.exists(file):
-            raise BadInput(f"{file}: there is no such file", "write one, or use options: pilotfish simulate --help")
+            raise BadInput(f"{file}: there is no such file", "Write one, or use options: pilotfish simulate --help")
         table = parse_toml(Path(file), read_toml(Path(file)))
-    work = {key: wanted[key] for key in ("tasks", "seconds", "cores", "hints") if wanted[key] is not None}
-    if wanted["work"] is not None:
-        work["from"] = wanted["work"]
-    policies = [name for name in (wanted["policy"] or "").split(",") if name]
-    options = ScenarioOptions(wanted["sites"], wanted["files"], work, policies, wanted["seeds"])
-    return read_scenario(table, f"{file}: " if file else "", options, read_list)
+    work = {key: options[key] for key in ("tasks", "seconds", "cores", "hints") if options[key] is not None}
+    if options["work"] is not None:
+        work["from"] = options["work"]
+    policies = [name for name in (options["policy"] or "").split(",") if name]
+    given = ScenarioOptions(options["sites"], options["files"], work, policies, options["seeds"])
+    return read_scenario(table, f"{file}: " if file else "", given, read_list)
 
 
 def read_list(path: str) -> Workload:
@@ -177,7 +177,7 @@ def read_nodes(path: str) -> Workload:
     for notice in dag.notices:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     if not tasks:
-        raise BadInput(f"{path}: every node is done", "Take out the DONE words; if a rescue file says so, delete it.")
+        raise BadInput(f"{path}: every DAG node is done", "Remove the DONE words; if a rescue file marks them as done, delete it.")
     places = {task.node.name: place for place, task in enumerate(tasks)}
     after = [tuple(places[parent] for parent in task.node.parents if parent in places) for task in tasks]
     kinds, cores = [task.options["name"] for task in tasks], [task.options["cores"] for task in tasks]
@@ -187,10 +187,10 @@ def read_nodes(path: str) -> Workload:
 def check_picture(path: str | None) -> None:
     """Check the path of a picture before minutes of simulation."""
     if path is not None and not path.endswith(".svg"):
-        raise BadInput(f"{path}: pictures are written as SVG, which browsers show", f"call it {Path(path).stem}.svg")
+        raise BadInput(f"{path}: pictures are written as SVG", f"Name it {Path(path).stem}.svg")
     if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
         raise BadInput(
-            f"{path}: its directory is not there, or cannot be written", f"make it: mkdir -p {shlex.quote(str(Path(path).parent))}"
+            f"{path}: its directory does not exist or is not writable", f"Create it: mkdir -p {shlex.quote(str(Path(path).parent))}"
         )
 
 
@@ -216,28 +216,28 @@ def describe(scenario: Scenario) -> str:
 
 
 def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> None:
-    few = len(scenario.sites) <= MOST_SITE_COLUMNS
+    per_site = len(scenario.sites) <= MAX_SITE_COLUMNS
     sites = [place.name for place in scenario.sites]
     columns = [
-        Column("policy"),
-        Column("makespan", right=True),
-        Column("±", right=True),
-        Column("speed-up", right=True),
-        Column("cores busy", right=True),
+        Column("POLICY"),
+        Column("MAKESPAN", right=True),
+        Column("STD DEV", right=True),
+        Column("SPEED-UP", right=True),
+        Column("UTILISATION", right=True),
     ]
-    columns += [Column(f"to {site}", right=True) for site in sites] if few else [Column("sent", right=True)]
-    first_s = mean([one.makespan_s for one in next(iter(by_policy.values()))])
+    columns += [Column(f"SENT TO {site}", right=True) for site in sites] if per_site else [Column("SENT", right=True)]
+    first_s = mean([result.makespan_s for result in next(iter(by_policy.values()))])
     rows = []
     for policy, outcomes in by_policy.items():
-        makespan_s, spread_s = mean_and_spread([one.makespan_s for one in outcomes])
-        sent = [mean([one.sent[site] for one in outcomes]) for site in sites]
-        told = [
+        makespan_s, spread_s = mean_and_spread([result.makespan_s for result in outcomes])
+        sent = [mean([result.sent[site] for result in outcomes]) for site in sites]
+        cells = [
             duration(makespan_s),
             duration(spread_s),
             f"{first_s / makespan_s:.2f}",
-            f"{100 * mean([one.used for one in outcomes]):.0f} %",
+            f"{100 * mean([result.used for result in outcomes]):.0f} %",
         ]
-        rows.append([policy, *told, *(size(amount) for amount in (sent if few else [sum(sent)]))])
+        rows.append([policy, *cells, *(size(amount) for amount in (sent if per_site else [sum(sent)]))])
     screen.line(f"{describe(scenario)}; means over {scenario.seeds} seed{'s'[: scenario.seeds > 1]}")
     screen.table(columns, rows)
     area_s, path_s = bounds(by_policy)
@@ -246,7 +246,7 @@ def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[Simulatio
 
 def bounds(by_policy: dict[str, list[SimulationResult]]) -> tuple[float, float]:
     outcomes = next(iter(by_policy.values()))
-    return mean([one.area_s for one in outcomes]), mean([one.path_s for one in outcomes])
+    return mean([result.area_s for result in outcomes]), mean([result.path_s for result in outcomes])
 
 
 def mean(values: Sequence[float]) -> float:
@@ -262,19 +262,19 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> dict[str, Any]:
     area_s, path_s = bounds(by_policy)
-    first_s = mean([one.makespan_s for one in next(iter(by_policy.values()))])
+    first_s = mean([result.makespan_s for result in next(iter(by_policy.values()))])
     rows = []
     for policy, outcomes in by_policy.items():
-        makespan_s, spread_s = mean_and_spread([one.makespan_s for one in outcomes])
+        makespan_s, spread_s = mean_and_spread([result.makespan_s for result in outcomes])
         rows.append(
             {
                 "policy": policy,
                 "makespan_s": makespan_s,
                 "spread_s": spread_s,
                 "speedup": first_s / makespan_s,
-                "cores_busy": mean([one.used for one in outcomes]),
-                "sent_bytes": {place.name: mean([one.sent[place.name] for one in outcomes]) for place in scenario.sites},
-                "makespans_s": [one.makespan_s for one in outcomes],
+                "cores_busy": mean([result.used for result in outcomes]),
+                "sent_bytes": {place.name: mean([result.sent[place.name] for result in outcomes]) for place in scenario.sites},
+                "makespans_s": [result.makespan_s for result in outcomes],
             }
         )
     return {"tasks": scenario.work.tasks, "seeds": scenario.seeds, "area_bound_s": area_s, "path_bound_s": path_s, "policies": rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,58 +59,65 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
     from pilotfish.sim.projections.prediction_record import PredictionRecord
 
     screen = Screen.of()
-    seen, moment = OfflinePool.snapshot(pool)
-    state = seen.state
+    offline, snapshot = OfflinePool.snapshot(pool)
+    state = offline.state
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
-    found = find_unfinished(state, run, "What would have been: pilotfish replay {} --policy NAMES --total-cores N")
-    base, *others = estimate_finish(moment, found.id, variations, samples or 0, progress_of(screen, as_json))
-    calibration = PredictionRecord(seen.directory / RECORD)
-    calibration.settle(seen.state, seen.ended)
+    found = find_unfinished(state, run, "Simulate it again: pilotfish replay {} --policy NAMES --total-cores N")
+    base, *others = estimate_finish(snapshot, found.id, variations, samples or 0, progress_of(screen, as_json))
+    calibration = PredictionRecord(offline.directory / RECORD)
+    calibration.settle(offline.state, offline.ended)
     factor = calibration.factor()
-    ranked = sorted([base, *others], key=lambda one: one.merit_s)
+    ranked = sorted([base, *others], key=lambda estimate: estimate.merit_s)
     if as_json:
-        rows = [{"what": one.variation.text, **_row(one, base, factor)} for one in ranked]
-        screen.json({"run": found.id, "at": seen.now, "replicas": len(base.ends_s), "options": rows, "notes": notes(seen, found, base)})
+        rows = [{"what": estimate.variation.text, **_row(estimate, base, factor)} for estimate in ranked]
+        screen.json(
+            {"run": found.id, "at": offline.now, "replicas": len(base.ends_s), "options": rows, "notes": notes(offline, found, base)}
+        )
         return
     columns = [
-        Column("IF", elastic=True),
-        Column("OVER AT"),
-        Column("IN", right=True),
-        Column("BAND"),
-        Column("THAN NOW", right=True),
-        Column("SOONER", right=True),
+        Column("CHANGE", elastic=True),
+        Column("FINISH"),
+        Column("TIME LEFT", right=True),
+        Column("80 % INTERVAL"),
+        Column("SPEED-UP", right=True),
+        Column("P(SOONER)", right=True),
     ]
-    screen.table(columns, [_cells(one, base, seen.now, factor) for one in ranked])
+    screen.table(columns, [_cells(estimate, base, offline.now, factor) for estimate in ranked])
     screen.line()
-    screen.line(
-        f"Of run {found.id}, with {plural(len(base.ends_s), 'future')} of each, the same dice for all. SOONER: in so many of them it is."
-    )
-    for note in notes(seen, found, base):
+    count = plural(len(base.ends_s), "sample")
+    screen.line(f"Run {found.id}, {count} of each change with the same random numbers. P(SOONER): fraction of samples that finish sooner.")
+    for note in notes(offline, found, base):
         screen.line(f"Note: {note}.")
 
 
-def _row(one: FinishEstimate, base: FinishEstimate, factor: float) -> dict[str, Any]:
-    low, high = one.interval(factor)
+def _row(estimate: FinishEstimate, base: FinishEstimate, factor: float) -> dict[str, Any]:
+    low, high = estimate.interval(factor)
     return {
-        "median_s": number(one.median_s),
+        "median_s": number(estimate.median_s),
         "low_s": number(low),
         "high_s": number(high),
-        "difference_s": number(one.median_s - base.median_s) if one is not base else 0.0,
-        "chance_sooner": round(one.chance_to_beat(base), 3) if one is not base else None,
-        "stuck": one.stuck,
+        "difference_s": number(estimate.median_s - base.median_s) if estimate is not base else 0.0,
+        "chance_sooner": round(estimate.chance_to_beat(base), 3) if estimate is not base else None,
+        "stuck": estimate.stuck,
     }
 
 
-def _cells(one: FinishEstimate, base: FinishEstimate, now: float, factor: float) -> tuple[str, ...]:
-    row = _row(one, base, factor)
+def _cells(estimate: FinishEstimate, base: FinishEstimate, now: float, factor: float) -> tuple[str, ...]:
+    row = _row(estimate, base, factor)
     if row["median_s"] is None:
-        return (one.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
-    difference = row["difference_s"]
-    than_now = "" if one is base else "?" if difference is None else f"{'-' if difference < 0 else '+'}{about(abs(difference))}"
+        return (estimate.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
+    speed_up = f"{base.median_s / estimate.median_s:.2f}x" if estimate.median_s and isfinite(base.median_s) else "-"
     sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
-    low, high = one.interval(factor)
-    return (one.variation.text, clock(now + one.median_s, now), about(one.median_s), f"{about(low)} to {about(high)}", than_now, sooner)
+    low, high = estimate.interval(factor)
+    return (
+        estimate.variation.text,
+        clock(now + estimate.median_s, now),
+        about(estimate.median_s),
+        f"{about(low)} to {about(high)}",
+        speed_up,
+        sooner,
+    )
 
 
 # Parses variations such as ``+50 pilots cluster``, ``-site far`` and ``policy=near``; commas separate several.
@@ -123,8 +131,10 @@ FORMS = {
 }
 OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
 """Former form of pilots and, without a site, of more cores."""
-HINT = 'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
-MOST_ADDED = 100_000
+SYNTAX_HINT = (
+    'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
+)
+MAX_ADDED = 100_000
 
 
 def read_variation(text: str, sites: Iterable[str]) -> Variation:
@@ -154,7 +164,7 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
     return Variation(
         text,
         policy=found.get("policy", [("",)])[-1][0],
-        more=tuple((site or LOCAL, _few(text, int(count))) for count, site in found.get("pilots", ())),
+        more=tuple((site or LOCAL, _check_count(text, int(count))) for count, site in found.get("pilots", ())),
         with_sites=tuple(site for sign, site in found.get("site", ()) if sign == "+"),
         without_sites=tuple(site for sign, site in found.get("site", ()) if sign == "-"),
         speeds={site: _positive(text, float(factor)) for site, factor in found.get("speed", ())},
@@ -172,13 +182,15 @@ def _read(word: str) -> tuple[str, tuple[str, ...]]:
         if matched is not None:
             return kind, tuple(group or "" for group in matched.groups())
     words = re.findall("[a-z]+", word)
-    misspelt = did_you_mean(words[0], FORMS) if words and not any(one in ("pilot", "worker", "workers", *FORMS) for one in words) else None
-    raise BadInput(f"{word!r} cannot be asked", misspelt or HINT)
+    misspelt = (
+        did_you_mean(words[0], FORMS) if words and not any(known in ("pilot", "worker", "workers", *FORMS) for known in words) else None
+    )
+    raise BadInput(f"{word!r} is not a change that can be simulated", misspelt or SYNTAX_HINT)
 
 
-def _few(text: str, count: int) -> int:
-    if abs(count) > MOST_ADDED:
-        raise BadInput(f"{text!r}: that is too many", f"At most {MOST_ADDED:,}")
+def _check_count(text: str, count: int) -> int:
+    if abs(count) > MAX_ADDED:
+        raise BadInput(f"{text!r}: too many for a simulation", f"The maximum is {MAX_ADDED:,}")
     return count
 
 

@@ -7,24 +7,23 @@ import re
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 from pilotfish import plugins
 from pilotfish.backends.interface import Backend, Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import PYTHONS
-from pilotfish.cli.site_commands.site_dry_run import destinations, runner_of, typed, with_environment
-from pilotfish.cli.site_commands.site_keys import discreet
+from pilotfish.cli.site_commands.site_dry_run import as_typed, destinations, runner_of, with_environment
+from pilotfish.cli.site_commands.site_keys import without_values
 from pilotfish.cli.site_commands.site_requests import served
 from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.check_results import (
     BAD,
     DOUBTFUL,
-    FEW_DESCRIPTORS,
-    FEW_INODES,
-    FEW_PROCESSES,
     GOOD,
-    LITTLE_SPACE_BYTES,
-    NO_SPACE_BYTES,
+    LOW_SPACE_BYTES,
+    MIN_DESCRIPTORS,
+    MIN_INODES,
+    MIN_PROCESSES,
+    MIN_SPACE_BYTES,
     CheckResult,
     show_check,
 )
@@ -41,11 +40,11 @@ from pilotfish.model.site import Site
 
 Note = Callable[[CheckResult], None]
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 OLDEST_AGENT = (3, 8)
 SKEW_S = 5.0
 MISSING = (126, 127)
-NOBODY = "pf-00000000-0"
+UNKNOWN_BATCH = "pf-00000000-0"
 """Name of a pilot batch that never existed."""
 
 PROBE = """\
@@ -75,43 +74,43 @@ def examine(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool
     """Print the results line by line. Return 0 if nothing is bad."""
     screen = Screen.of()
     timeout_s = parse_seconds(timeout, "--timeout")
-    findings: list[CheckResult] = []
+    results: list[CheckResult] = []
 
-    def note(finding: CheckResult) -> None:
-        findings.append(finding)
+    def note(result: CheckResult) -> None:
+        results.append(result)
         if not as_json:
-            show_check(screen, finding)
+            show_check(screen, result)
 
-    site = _described(name, note)
+    site = _check_description(name, note)
     waiting = InterruptibleWait(quiet=as_json)
     if site is not None:
-        asyncio.run(_look(name, site, pool, note))
-        if not no_pilot and not _bad(findings):
+        asyncio.run(_run_checks(name, site, pool, note))
+        if not no_pilot and not _count_bad(results):
             with waiting:
                 note(check_pilot(name, site, pool, timeout_s, waiting))
-    bad = _bad(findings)
+    bad = _count_bad(results)
     if as_json:
-        screen.json({"site": name, "bad": bad, "findings": [asdict(finding) for finding in findings]})
+        screen.json({"site": name, "bad": bad, "findings": [result.as_data() for result in results]})
     else:
-        screen.line(_in_all(name, findings))
+        screen.line(_summary(name, results))
     return waiting.status or (1 if bad else 0)
 
 
-def _bad(findings: list[CheckResult]) -> int:
-    return sum(finding.state == BAD for finding in findings)
+def _count_bad(results: list[CheckResult]) -> int:
+    return sum(result.state == BAD for result in results)
 
 
-def _in_all(name: str, findings: list[CheckResult]) -> str:
+def _summary(name: str, results: list[CheckResult]) -> str:
     """Summarise the results. Only a check that succeeded counts as good."""
-    doubtful = [finding.check for finding in findings if finding.state == DOUBTFUL]
-    if _bad(findings):
-        return f"{plural(_bad(findings), 'thing')} to cure."
+    doubtful = [result.check for result in results if result.state == DOUBTFUL]
+    if _count_bad(results):
+        return f"{plural(_count_bad(results), 'thing')} to fix."
     if CHECK in doubtful:
-        return f"Nothing is bad so far, but whether pilots work at {clean(name)} is not known."
-    return f"Nothing is bad, but there is doubt about: {', '.join(doubtful)}." if doubtful else "All is well."
+        return f"No check failed, but it is unknown whether pilots work at {clean(name)}."
+    return f"No check failed, but these are doubtful: {', '.join(doubtful)}." if doubtful else "All checks passed."
 
 
-def _described(name: str, note: Note) -> Site | None:
+def _check_description(name: str, note: Note) -> Site | None:
     path = sites_path()
     tables = read_tables(path)
     if name not in tables:
@@ -123,15 +122,15 @@ def _described(name: str, note: Note) -> Site | None:
         return None
     real = path.resolve()  # sites.toml may be a symbolic link
     if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
-        note(CheckResult("description", DOUBTFUL, f"others may read {real}, and what its variables are set to", f"chmod 600 {real}"))
+        note(CheckResult("description", DOUBTFUL, f"others may read {real} and the values of its variables", f"chmod 600 {real}"))
     elif site.paused:
-        note(CheckResult("description", DOUBTFUL, "is well, but it is paused", f"pilotfish site resume {name}"))
+        note(CheckResult("description", DOUBTFUL, "is valid, but the site is paused", f"pilotfish site resume {name}"))
     else:
         note(CheckResult("description", GOOD, f"{site.backend}, in {path}"))
     return site
 
 
-async def _look(name: str, site: Site, pool: str, note: Note) -> None:
+async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
     """Run the checks that need only commands. An unreachable machine gets no further checks."""
     runner = runner_of(name, site, pool)
     try:
@@ -151,7 +150,7 @@ async def _look(name: str, site: Site, pool: str, note: Note) -> None:
 
 
 async def _ask(runner: CommandRunner, at: str, *argv: str, stdin: str = "") -> CommandOutput:
-    return await runner.run(Command(argv, stdin, at, PATIENCE_S))
+    return await runner.run(Command(argv, stdin, at, TIMEOUT_S))
 
 
 async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
@@ -163,8 +162,8 @@ async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
         note(CheckResult("reach", GOOD, f"ssh to {place} answers in {duration(took_s)}"))
         return True
     needed = runner.login_needed
-    cure = f"pilotfish site login {runner.name}" if needed else f"Try it by hand: ssh {shlex.quote(place)} true"
-    note(CheckResult("reach", BAD, f"ssh to {place}: {needed or answer.complaint()}", cure))
+    fix = f"pilotfish site login {runner.name}" if needed else f"Try it by hand: ssh {shlex.quote(place)} true"
+    note(CheckResult("reach", BAD, f"ssh to {place}: {needed or answer.complaint()}", fix))
     return False
 
 
@@ -178,10 +177,10 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
     missing = [program for program, answer in zip(programs, answers, strict=True) if answer.status in MISSING]
     if any(program in kind.programs for program in missing):
         where = at or site.via or "this machine"
-        cure = f"Find out where they are on {where}, and say so: pilotfish site set {runner.name} environment.PATH=/opt/bin:/usr/bin:/bin"
+        fix = f"Find out where they are on {where}, and set it: pilotfish site set {runner.name} environment.PATH=/opt/bin:/usr/bin:/bin"
         if not destinations(site):
-            cure = f"If they are on a login node, name it: pilotfish site set {runner.name} via=login.example.org"
-        note(CheckResult("commands", BAD, f"not on {where}: {', '.join(missing)}", cure))
+            fix = f"If they are on a login node, name it: pilotfish site set {runner.name} via=login.example.org"
+        note(CheckResult("commands", BAD, f"not on {where}: {', '.join(missing)}", fix))
         return
     found = ", ".join(program for program in programs if program not in missing)
     note(CheckResult("commands", GOOD, found + "".join(f"; no {program}: {kind.helpers[program]}" for program in missing)))
@@ -190,20 +189,17 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
     """Check that the batch system answers: search for a pilot batch that does not exist."""
     backend: Backend = plugins.load("backends", runner.site.backend)()
-    for exchange in backend.find(runner.site, NOBODY):
+    for exchange in backend.find(runner.site, UNKNOWN_BATCH):
         began = time.monotonic()
         try:
             exchange.read(await runner.run(exchange.command))
         except (UnclearAnswer, CommandRefused) as problem:
-            command = with_environment(discreet(runner.site), exchange.command)
-            note(CheckResult("answers", BAD, f"it cannot be asked for jobs: {problem}", f"Try it by hand: {_typed(runner.site, command)}"))
+            command = with_environment(without_values(runner.site), exchange.command)
+            typed = as_typed(runner.site, command).partition("\n")[0]
+            note(CheckResult("answers", BAD, f"its jobs cannot be listed: {problem}", f"Try it by hand: {typed}"))
             return
         took_s = time.monotonic() - began
-    note(CheckResult("answers", GOOD, f"what runs there is told in {duration(took_s)}"))
-
-
-def _typed(site: Site, command: Command) -> str:
-    return typed(site, command).partition("\n")[0]
+    note(CheckResult("answers", GOOD, f"the queue is listed in {duration(took_s)}"))
 
 
 async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
@@ -212,51 +208,49 @@ async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
     try:
         folder = await site_files.absolute_folder(runner, runner.site.folder, host)
     except (UnclearAnswer, CommandRefused) as problem:
-        cure = f"Choose another: pilotfish site set {runner.name} folder=/scratch/$USER/pilotfish"
-        note(CheckResult(f"folder{suffix}", BAD, f"{runner.site.folder} cannot be made: {problem}", cure))
+        fix = f"Choose another: pilotfish site set {runner.name} folder=/scratch/$USER/pilotfish"
+        note(CheckResult(f"folder{suffix}", BAD, f"{runner.site.folder} cannot be made: {problem}", fix))
         return
     answer = await _ask(runner, host, "sh", "-c", PROBE, "sh", folder)
-    told = dict(line.partition(" ")[::2] for line in answer.stdout.splitlines())
-    note(_room(f"folder{suffix}", folder, told, runner.name))
-    note(_limits(f"limits{suffix}", told))
-    note(await _clock(runner, host, f"clock{suffix}"))
-    note(await _python(runner, host, f"python{suffix}"))
+    values = dict(line.partition(" ")[::2] for line in answer.stdout.splitlines())
+    note(_check_space(f"folder{suffix}", folder, values, runner.name))
+    note(_check_limits(f"limits{suffix}", values))
+    note(await _check_clock(runner, host, f"clock{suffix}"))
+    note(await _check_python(runner, host, f"python{suffix}"))
 
 
-def _room(check: str, folder: str, told: dict[str, str], name: str) -> CheckResult:
-    free = int(told["space"]) * 1024 if told.get("space", "").isdigit() else None
-    inodes = int(told["inodes"]) if told.get("inodes", "").isdigit() else None
+def _check_space(check: str, folder: str, values: dict[str, str], name: str) -> CheckResult:
+    free = int(values["space"]) * 1024 if values.get("space", "").isdigit() else None
+    inodes = int(values["inodes"]) if values.get("inodes", "").isdigit() else None
     text = f"{folder}, {size(free) if free else 'an unknown amount' if free is None else '0 B'} free"
     text += f", {inodes:,} inodes free" if inodes else ""
-    cure = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
-    if "*" in told.get("quota", ""):
-        return CheckResult(check, DOUBTFUL, f"{text}; over quota: {told['quota'].strip()}", cure)
-    if free is not None and free < NO_SPACE_BYTES:
-        return CheckResult(check, BAD, text, cure)
-    if (free is not None and free < LITTLE_SPACE_BYTES) or (inodes is not None and 0 < inodes < FEW_INODES):
-        return CheckResult(check, DOUBTFUL, text, cure)
-    return CheckResult(check, GOOD, text + (f"; quota: {told['quota'].strip()}" if told.get("quota", "").strip() else ""))
+    fix = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
+    if "*" in values.get("quota", ""):
+        return CheckResult(check, DOUBTFUL, f"{text}; over quota: {values['quota'].strip()}", fix)
+    if free is not None and free < MIN_SPACE_BYTES:
+        return CheckResult(check, BAD, text, fix)
+    if (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES):
+        return CheckResult(check, DOUBTFUL, text, fix)
+    return CheckResult(check, GOOD, text + (f"; quota: {values['quota'].strip()}" if values.get("quota", "").strip() else ""))
 
 
-def _limits(check: str, told: dict[str, str]) -> CheckResult:
-    files, processes = told.get("files", ""), told.get("processes", "")
+def _check_limits(check: str, values: dict[str, str]) -> CheckResult:
+    files, processes = values.get("files", ""), values.get("processes", "")
     text = f"open files {files or 'unknown'}, processes {processes or 'unknown'}"
-    few = (files.isdigit() and int(files) < FEW_DESCRIPTORS // 4) or (processes.isdigit() and int(processes) < FEW_PROCESSES)
-    if few:
-        return CheckResult(
-            check, DOUBTFUL, f"{text}: that is little for many tasks", "Ask who looks after it, or have fewer cores in a pilot."
-        )
+    low = (files.isdigit() and int(files) < MIN_DESCRIPTORS // 4) or (processes.isdigit() and int(processes) < MIN_PROCESSES)
+    if low:
+        return CheckResult(check, DOUBTFUL, f"{text}: low for many tasks", "Ask its administrator, or use fewer cores per pilot.")
     return CheckResult(check, GOOD, text)
 
 
-async def _clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
+async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
     before = time.time()
     answer = await _ask(runner, host, "date", "+%s")
     after = time.time()
-    words = answer.stdout.split()
-    if not words or not words[-1].isdigit():
+    output = answer.stdout.split()
+    if not output or not output[-1].isdigit():
         return CheckResult(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
-    there = int(words[-1])
+    there = int(output[-1])
     # The clock is given in whole seconds, read at some time between question and answer.
     skew_s = there - after if there > after else min(0.0, there + 1 - before)
     if abs(skew_s) > SKEW_S:
@@ -266,27 +260,27 @@ async def _clock(runner: CommandRunner, host: str, check: str) -> CheckResult:
     return CheckResult(check, GOOD, "agrees with this machine's")
 
 
-async def _python(runner: CommandRunner, host: str, check: str) -> CheckResult:
+async def _check_python(runner: CommandRunner, host: str, check: str) -> CheckResult:
     """Find Python as a node would, after the lines of ``setup``. A node may have another one; the test pilot shows that."""
     site = runner.site
     chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
     answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))
     tried = re.findall(r"^python ((\d+)\.(\d+)\.\d+ .*)$", answer.stdout, re.MULTILINE)
-    found = next((one[0] for one in tried if (int(one[1]), int(one[2])) >= OLDEST_AGENT), "")
+    found = next((version[0] for version in tried if (int(version[1]), int(version[2])) >= OLDEST_AGENT), "")
     refused = re.search(r"^not (.*)$", answer.stdout, re.MULTILINE)
-    cure = (
+    fix = (
         f"pilotfish site set {runner.name} python=/path/to/python3, or load it: pilotfish site set {runner.name} 'setup=module load python'"
     )
     state = BAD if site.backend == "ssh" else DOUBTFUL
     if not tried:
-        told = f"neither {refused[1]}, which was named, nor another one" if refused else "none"
-        return CheckResult(check, state, f"{told} was found where its commands run; its nodes may have one", cure)
+        nothing_found = f"neither {refused[1]}, which was named, nor another one" if refused else "none"
+        return CheckResult(check, state, f"{nothing_found} was found where its commands run; its nodes may have one", fix)
     if not found:
-        return CheckResult(check, state, f"{tried[0][0]} is too old for an agent", cure)
+        return CheckResult(check, state, f"{tried[0][0]} is too old for an agent", fix)
     if refused:
         change = f"pilotfish site set {runner.name} python="
-        cure = f"Name another one: {change}/path/to/python3; or let one be found: {change}"
+        fix = f"Name another one: {change}/path/to/python3; or have one searched: {change}"
         elsewhere = "" if site.backend == "ssh" else " where its commands run; its nodes may have it"
         text = f"{refused[1]}, which was named, does not work{elsewhere}; otherwise {found} is used"
-        return CheckResult(check, DOUBTFUL, text, cure)
+        return CheckResult(check, DOUBTFUL, text, fix)
     return CheckResult(check, GOOD, found)

@@ -12,7 +12,7 @@ from pilotfish import plugins
 from pilotfish.cli.completions import complete_site, complete_site_key
 from pilotfish.cli.shared_options import json_option, old_option, pool_option, timeout_option
 from pilotfish.cli.site_commands import site_keys
-from pilotfish.cli.site_commands.site_requests import tell_masters
+from pilotfish.cli.site_commands.site_requests import notify_masters
 from pilotfish.cli.terminal.error_messages import UsageError
 from pilotfish.cli.terminal.screen import Column, Screen, clean
 from pilotfish.client.site_selection import find_site, unknown_site
@@ -27,7 +27,7 @@ LIST_COLUMNS = (
     Column("BACKEND"),
     Column("VIA", elastic=True),
     Column("QUEUE", elastic=True),
-    Column("PILOTS", right=True),
+    Column("MAX PILOTS", right=True),
     Column("CORES", right=True),
     Column("WALLTIME", right=True),
     Column("NOTE", elastic=True),
@@ -147,7 +147,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
     An empty value restores the default. The keys are those of sites.toml.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
-    _tell(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is so already.")
+    _tell(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
 
 
 def _edit(name: str, change: Any) -> list[str]:
@@ -184,7 +184,7 @@ def remove(name: str) -> None:
 def pause(name: str) -> None:
     """Submit no more pilots to a site; running pilots continue."""
     _edit(name, lambda table: {**table, "paused": True})
-    _tell(f"Site {clean(name)} is paused. Go on: pilotfish site resume {clean(name)}")
+    _tell(f"Site {clean(name)} is paused. Resume it: pilotfish site resume {clean(name)}")
 
 
 @site.command()
@@ -192,13 +192,13 @@ def pause(name: str) -> None:
 def resume(name: str) -> None:
     """Submit pilots to a paused or held site again."""
     _edit(name, lambda table: {**table, "paused": False} if "paused" in table else table)
-    masters = tell_masters(released=name)
+    masters = notify_masters(released=name)
     tried = " and is tried again" if masters else ""
-    Screen.of().line(f"Site {clean(name)} may be used{tried}. Look: pilotfish sites")
+    Screen.of().line(f"Site {clean(name)} may be used{tried}. See: pilotfish sites")
 
 
 def _tell(sentence: str) -> None:
-    tell_masters()
+    notify_masters()
     Screen.of().line(sentence)
 
 
@@ -215,27 +215,27 @@ def list_sites(as_json: bool) -> None:
     screen = Screen.of()
     found = read_sites(sites_path())
     if as_json:
-        screen.json([site_keys.as_data(name, one) for name, one in found.items()])
+        screen.json([site_keys.as_data(name, site) for name, site in found.items()])
     elif not found and not found.bad:
-        screen.line("No sites are described. Add one: pilotfish site add NAME --backend slurm")
+        screen.line("No sites are configured. Add one: pilotfish site add NAME --backend slurm")
     elif found:
-        screen.table(LIST_COLUMNS, (_cells(name, one) for name, one in found.items()))
+        screen.table(LIST_COLUMNS, (_cells(name, site) for name, site in found.items()))
     for problem in found.bad.values():
-        told = Screen.of(sys.stderr)
-        told.line(f"error: {clean(problem)}")
-        told.line(f"  do: {clean(problem.hint)}")
+        errors = Screen.of(sys.stderr)
+        errors.line(f"error: {clean(problem)}")
+        errors.line(f"  fix: {clean(problem.hint)}")
 
 
-def _cells(name: str, one: Site) -> list[object]:
+def _cells(name: str, site: Site) -> list[object]:
     return [
         name,
-        one.backend,
-        one.via or ", ".join(one.hosts) or "-",
-        one.queue or "-",
-        one.max_pilots,
-        one.cores or "-",
-        show_seconds(one.walltime_s) if one.walltime_s else "-",
-        "paused" if one.paused else "",
+        site.backend,
+        site.via or ", ".join(site.hosts) or "-",
+        site.queue or "-",
+        site.max_pilots,
+        site.cores or "-",
+        show_seconds(site.walltime_s) if site.walltime_s else "-",
+        "paused" if site.paused else "",
     ]
 
 
@@ -283,10 +283,10 @@ def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
     """
     from pilotfish.cli.site_commands.site_dry_run import execute
 
-    words = command[1:] if command[0] == "--" else command
-    if not words:
+    argv = command[1:] if command[0] == "--" else command
+    if not argv:
         raise BadInput("site exec: there is no command", f"Write: pilotfish site exec {name} -- squeue --me")
-    return execute(name, find_site(name), words, pool)
+    return execute(name, find_site(name), argv, pool)
 
 
 @site.command()

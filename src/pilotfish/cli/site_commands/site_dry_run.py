@@ -25,11 +25,11 @@ from pilotfish.model.site import Site
 from pilotfish.store.pool_directory import pool_home
 
 END = "END-OF-INPUT"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class SiteUnreachable(PilotfishError):
-    """A machine of a site could not be reached through ssh, or let nobody in."""
+    """A machine of a site could not be reached through ssh, or refused the login."""
 
     code = "P3200"
 
@@ -55,7 +55,8 @@ def make_plan(site: Site, pool: str) -> PilotDryRun:
     batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
     backend: Backend = plugins.load("backends", site.backend)()
     submission = with_environment(site, backend.submit(site, batch).command)
-    return PilotDryRun(batch.folder, batch.bundle, submission, [with_environment(site, one.command) for one in backend.find(site, tag)])
+    searches = [with_environment(site, exchange.command) for exchange in backend.find(site, tag)]
+    return PilotDryRun(batch.folder, batch.bundle, submission, searches)
 
 
 def _digest(pool: str) -> str:
@@ -73,7 +74,7 @@ def with_environment(site: Site, command: Command) -> Command:
     return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))
 
 
-def typed(site: Site, command: Command) -> str:
+def as_typed(site: Site, command: Command) -> str:
     """Format a command, with its input, as a user would type it."""
     destination, text = command.at or site.via, shlex.join(command.argv)
     if destination:
@@ -84,23 +85,25 @@ def typed(site: Site, command: Command) -> str:
 def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -> None:
     plan = make_plan(site, pool)
     if as_json:
-        screen.json({"site": name, "folder": plan.folder, "agent": plan.bundle, "submit": _data(plan.submission), "find": _datas(plan)})
+        commands = {"submit": _data(plan.submission), "find": [_data(command) for command in plan.searches]}
+        screen.json({"site": name, "folder": plan.folder, "agent": plan.bundle, **commands})
         return
     _block(
         screen, f"# 1. Files, which only you can read. In {plan.folder}: start.sh, 1.json (the pilot's key); and the agent, {plan.bundle}"
     )
     if plan.folder.startswith("~"):
-        _block(screen, "#    ~ is your home over there; its real path is put in its place.")
+        _block(screen, "#    ~ is your home directory at the site; it is replaced by the real path.")
     if site.environment:
         _block(
-            screen, "#    Of variables, the values are shown here only; they go to a command in front of its input, where nobody sees them."
+            screen,
+            "#    Values of variables are shown only here. Commands read them from standard input, where other users cannot see them.",
         )
     _block(screen, "# 2. The pilot is submitted:")
-    _block(screen, typed(site, plan.submission))
-    _block(screen, "# 3. If the answer is lost, it is looked for by its name:")
+    _block(screen, as_typed(site, plan.submission))
+    _block(screen, "# 3. If the answer is lost, the pilot is searched by its name:")
     for search in plan.searches:
-        _block(screen, typed(site, search))
-    _block(screen, f"# 4. All pilots together are looked at every {show_seconds(site.period_s)}.")
+        _block(screen, as_typed(site, search))
+    _block(screen, f"# 4. One query for all pilots runs every {show_seconds(site.period_s)}.")
 
 
 def _block(screen: Screen, text: str) -> None:
@@ -112,20 +115,16 @@ def _data(command: Command) -> dict[str, Any]:
     return {"at": command.at, "argv": list(command.argv), "stdin": command.stdin}
 
 
-def _datas(plan: PilotDryRun) -> list[dict[str, Any]]:
-    return [_data(command) for command in plan.searches]
-
-
 # --- by hand --------------------------------------------------------------------------------------------------------------------------
 
 
-def execute(name: str, site: Site, words: Sequence[str], pool: str) -> int:
+def execute(name: str, site: Site, argv: Sequence[str], pool: str) -> int:
     """Run a command at the site, print its output and return its exit status."""
-    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(words), timeout_s=PATIENCE_S)))
+    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(argv), timeout_s=TIMEOUT_S)))
     sys.stdout.write(answer.stdout)
     sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
     if answer.status is None:
-        raise SiteUnreachable(f"site {name}: {shlex.join(words)} did not end in order", f"Look: pilotfish doctor {name}")
+        raise SiteUnreachable(f"site {name}: {shlex.join(argv)} did not end normally", f"See: pilotfish doctor {name}")
     return answer.status
 
 

@@ -24,14 +24,14 @@ def field_of(key: str) -> str:
     return QUANTITIES.get(key, key)
 
 
-def changed(name: str, table: Table, words: Iterable[str]) -> Table:
+def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
     """Return the table of ``sites.toml`` with each ``KEY=VALUE`` applied. An empty value restores the default."""
     after = dict(table)
-    for word in words:
-        key, equals, text = word.partition("=")
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
         key, part = key.strip().partition(".")[::2]
         if not equals or not key:
-            raise BadInput(f"{word!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
+            raise BadInput(f"{assignment!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
         if key in after and not part and not text:
             # Unknown keys can be removed as well.
             del after[key]
@@ -42,7 +42,7 @@ def changed(name: str, table: Table, words: Iterable[str]) -> Table:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)
         if part and VALUE_TYPES[key] is not dict:
-            raise BadInput(f"site {name}: {key} has no parts, so that {key}.{part} cannot be set", f"pilotfish site set {name} {key}=VALUE")
+            raise BadInput(f"site {name}: {key} has no parts; {key}.{part} cannot be set", f"pilotfish site set {name} {key}=VALUE")
         value = _with_part(after.get(key, {}), part, text) if part else read_value(name, key, text)
         if value in ("", None, {}, []):
             after.pop(key, None)
@@ -94,32 +94,32 @@ def _several(field: str, kind: Any, key: str, text: str) -> Any:
             raise BadInput(f"{field} = {text!r} is not TOML: {problem}", f"write it like {_example(kind, key)}") from None
     if kind is dict:
         raise BadInput(f"{field} = {text!r} is not a table", f"write it like {_example(kind, key)}")
-    return [one for one in text.split(",") if one] if key in SEVERAL else [text]
+    return [value for value in text.split(",") if value] if key in SEVERAL else [text]
 
 
 def _example(kind: Any, key: str) -> str:
     return f"{key}.NAME=VALUE" if kind is dict else f'\'{key}=["one", "two"]\''
 
 
-def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
+def pairs(option: str, assignments: Iterable[str]) -> dict[str, str]:
     """Read ``K=V`` pairs of a repeatable option."""
     found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
         if not (key and equals):
-            raise BadInput(f"{option} {word!r} is not NAME=VALUE", f"write it like {option} NAME=VALUE")
+            raise BadInput(f"{option} {assignment!r} is not NAME=VALUE", f"write it like {option} NAME=VALUE")
         found[key] = value
     return found
 
 
-def discreet(site: Site) -> Site:
+def without_values(site: Site) -> Site:
     """Hide the values of environment variables. They may be secrets, and this output is often copied."""
     return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
 
 
 def shown(site: Site) -> dict[str, object]:
     """Return all keys with readable values."""
-    return {key: _shown_value(key, getattr(discreet(site), field_of(key))) for key in SITE_KEYS}
+    return {key: _shown_value(key, getattr(without_values(site), field_of(key))) for key in SITE_KEYS}
 
 
 def _shown_value(key: str, value: Any) -> object:
@@ -130,7 +130,7 @@ def _shown_value(key: str, value: Any) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={one}" for name, one in value.items()) or "-"
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
     if isinstance(value, tuple):
         return ", ".join(value) or "-"
     return value if value != "" else "-"
@@ -138,5 +138,5 @@ def _shown_value(key: str, value: Any) -> object:
 
 def as_data(name: str, site: Site) -> Table:
     """Return a site as data for programs: durations in seconds, sizes in bytes."""
-    data: Table = msgspec.to_builtins(discreet(site))
+    data: Table = msgspec.to_builtins(without_values(site))
     return {"site": name, **data}

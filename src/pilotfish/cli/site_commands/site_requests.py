@@ -23,7 +23,7 @@ def served(pool: str) -> PoolSession | None:
         return None
 
 
-def masters_at_work() -> Iterator[PoolSession]:
+def running_masters() -> Iterator[PoolSession]:
     """Connect to the running masters of all pools, because all pools share the same sites."""
     from pilotfish.client.pools import find_pools
 
@@ -36,10 +36,10 @@ def masters_at_work() -> Iterator[PoolSession]:
                     master.close()
 
 
-def tell_masters(released: str = "") -> int:
+def notify_masters(released: str = "") -> int:
     """Have all masters read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
     count = 0
-    for master in masters_at_work():
+    for master in running_masters():
         master.ask("sites_reread")
         count += 1
         if released:
@@ -55,7 +55,7 @@ def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
     """Request N pilots at once with ``pilots add SITE [N]``, even without tasks."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
-        raise BadInput(f"pilots {' '.join(words)}: that is not understood", "Write it like this: pilotfish pilots add SITE 2")
+        raise BadInput(f"pilots {' '.join(words)}: not understood", "Write it like this: pilotfish pilots add SITE 2")
     name, number = rest[0], rest[1] if len(rest) == 2 else "1"
     if not (number.isascii() and number.isdigit() and int(number) > 0):
         raise BadInput(f"pilots add {name} {number}: {number!r} is not a number of pilots", f"Write: pilotfish pilots add {name} 2")
@@ -69,7 +69,7 @@ def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
     if as_json:
         screen.json({"site": name, "pilots": pilots})
     else:
-        screen.line(f"Asked site {clean(name)} for {plural(len(pilots), 'pilot')}: {', '.join(pilots)}. Look: pilotfish sites")
+        screen.line(f"Requested {plural(len(pilots), 'pilot')} at site {clean(name)}: {', '.join(pilots)}. See: pilotfish sites")
 
 
 def site_rows(master: PoolSession) -> list[dict[str, Any]]:

@@ -18,11 +18,11 @@ SITE_COLUMNS = (
     Column("SITE"),
     Column("BACKEND"),
     Column("STATE"),
-    Column("WAITING", right=True),
-    Column("ACTIVE", right=True),
+    Column("QUEUED", right=True),
+    Column("RUNNING", right=True),
     Column("WORKERS", right=True),
-    Column("QUEUE WAIT", right=True),
-    Column("9 OF 10", right=True),
+    Column("MEDIAN WAIT", right=True),
+    Column("P90 WAIT", right=True),
     Column("FAILURES", elastic=True),
 )
 
@@ -33,7 +33,7 @@ SITE_COLUMNS = (
 def sites(pool: str, as_json: bool) -> None:
     """Show sites, their pilots and recent failures.
 
-    Waits are times from the request of a pilot until its first worker joined: the median and the 90th percentile.
+    MEDIAN WAIT and P90 WAIT are times from the request of a pilot until its first worker joined: the median and the 90th percentile.
     """
     screen = Screen.of()
     master = served(pool)
@@ -47,9 +47,9 @@ def sites(pool: str, as_json: bool) -> None:
         if row["state"] != "ready":
             screen.line(clean(row["reason"]["text"]))
             for command in row["reason"]["commands"]:
-                screen.line(f"  do      {clean(command)}")
+                screen.line(f"  fix:    {clean(command)}")
     if all(row["site"] == LOCAL for row in rows):
-        screen.line("No other sites are described. Add one: pilotfish site add NAME --backend slurm")
+        screen.line("No other sites are configured. Add one: pilotfish site add NAME --backend slurm")
 
 
 def rows_as_written() -> list[Row]:

@@ -26,19 +26,19 @@ from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.environment import without_secrets
 from pilotfish.model.site import EXPIRED, FAILED, REFUSED, SUCCEEDED, Site
 
-LOOK_S = 0.2
-SELDOM_S = 1.0
-GOODBYE_S = 10.0
-CERTAIN_S = 5.0
+POLL_S = 0.2
+MAX_POLL_S = 1.0
+RELEASE_TIMEOUT_S = 10.0
+PERMANENT_AFTER_S = 5.0
 """Seconds after which a reason for waiting counts as permanent."""
-LOOK_ONESELF_S = 3.0
-LOOK_PATIENCE_S = 10.0
+QUERY_INTERVAL_S = 3.0
+QUERY_TIMEOUT_S = 10.0
 ENDING = "ending"
 CHECK = "test pilot"
 REASON = "it was only a test"
 
 
-def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
+def check_pilot(name: str, site: Site, pool: str, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
     """Request a pilot, wait for its worker, then release it; withdraw the pilot if no worker joins."""
     try:
         master = connect(pool, start=True)
@@ -49,24 +49,24 @@ def check_pilot(name: str, site: Site, pool: str, patience_s: float, waiting: In
             text = f"there is no room for one: {name} may have {plural(site.max_pilots, 'pilot')} at a time, and has {there}"
             return CheckResult(CHECK, DOUBTFUL, text, f"pilotfish site set {name} max_pilots={there + 1}")
         if waiting.is_over:
-            return CheckResult(CHECK, DOUBTFUL, "was not asked for any more", f"Once more: pilotfish doctor {name}")
+            return CheckResult(CHECK, DOUBTFUL, "was not requested: interrupted", f"Try again: pilotfish doctor {name}")
         (pilot,) = master.ask("pilots_add", site=name, pilots=1)["pilots"]
     except PilotfishError as error:
-        return CheckResult(CHECK, BAD, f"could not be asked for: {error}", error.hint or "pilotfish doctor")
+        return CheckResult(CHECK, BAD, f"could not be requested: {error}", error.hint or "pilotfish doctor")
     trial = TestPilot(master, name, site, pool, pilot)
     try:
         try:
-            return trial.judge(patience_s, waiting)
+            return trial.judge(timeout_s, waiting)
         finally:
             waiting.clear()
             trial.withdraw()
     except PilotfishError as error:
-        return CheckResult(CHECK, BAD, f"{pilot} was lost sight of: {error}", error.hint or "pilotfish sites")
+        return CheckResult(CHECK, BAD, f"{pilot} could not be followed: {error}", error.hint or "pilotfish sites")
 
 
 @dataclass(slots=True)
 class TestPilot:
-    """One test pilot. ``said`` is the text shown to the user, ``seen`` the status from its queue."""
+    """One test pilot. ``description`` is the text shown to the user, ``queue_status`` the status in its queue."""
 
     master: PoolSession
     name: str
@@ -74,15 +74,15 @@ class TestPilot:
     pool: str
     pilot: str
     began: float = field(default_factory=time.monotonic)
-    look_at: float = field(default_factory=lambda: time.monotonic() + LOOK_ONESELF_S)
-    sighting: JobStatus | None = None
-    said: str = ""
-    seen: dict[str, Any] | None = None
+    look_at: float = field(default_factory=lambda: time.monotonic() + QUERY_INTERVAL_S)
+    queue_answer: JobStatus | None = None
+    description: str = ""
+    queue_status: dict[str, Any] | None = None
     commands: list[str] = field(default_factory=list)
     since: float = 0.0
-    """Time at which ``said`` changed last."""
+    """Time at which ``description`` changed last."""
 
-    def judge(self, patience_s: float, waiting: InterruptibleWait) -> CheckResult:
+    def judge(self, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
         while True:
             workers = [worker for worker in self.master.ask("workers", all=False) if worker["pilot"] == self.pilot]
             if workers:
@@ -90,12 +90,12 @@ class TestPilot:
             row = self._pilot_row()
             if row is None:
                 return self._gone()
-            job, is_late = str(row["job"]), self._took_s > patience_s
+            job, is_late = str(row["job"]), self._took_s > timeout_s
             self._listen(at_once=is_late)
-            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._for_s > CERTAIN_S):
+            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._for_s > PERMANENT_AFTER_S):
                 return self._in_vain(job)
-            waiting.show(f"test pilot: {self.said}, {duration(max(1, int(self._took_s)))} of {duration(patience_s)}")
-            time.sleep(min(SELDOM_S, LOOK_S + self._took_s / 50))
+            waiting.show(f"test pilot: {self.description}, {duration(max(1, int(self._took_s)))} of {duration(timeout_s)}")
+            time.sleep(min(MAX_POLL_S, POLL_S + self._took_s / 50))
 
     def withdraw(self) -> None:
         """Withdraw the pilot: a queued one is cancelled, a running one released. One that has ended is not affected."""
@@ -111,11 +111,11 @@ class TestPilot:
 
     @property
     def _runs(self) -> bool:
-        return self.seen is not None and bool(self.seen["runs"])
+        return self.queue_status is not None and bool(self.queue_status["runs"])
 
     @property
     def _waits_for(self) -> str:
-        return "" if self.seen is None or self._runs else str(self.seen["reason"])
+        return "" if self.queue_status is None or self._runs else str(self.queue_status["reason"])
 
     def _pilot_row(self) -> dict[str, Any] | None:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
@@ -126,18 +126,19 @@ class TestPilot:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
             return
-        reason, job, seen = answer["reasons"][0], str(answer["job"]), answer["seen"]
-        said, commands = str(reason["text"]).removeprefix("pilot "), list(reason["commands"])
-        if job and seen is None and reason["code"] == "pending":
+        reason, job, queue_status = answer["reasons"][0], str(answer["job"]), answer["seen"]
+        description, commands = str(reason["text"]).removeprefix("pilot "), list(reason["commands"])
+        if job and queue_status is None and reason["code"] == "pending":
             if at_once or time.monotonic() >= self.look_at:
-                self.sighting = asyncio.run(_see(self.name, self.site, self.pool, job)) or self.sighting
-                self.look_at = time.monotonic() + LOOK_ONESELF_S
-            if self.sighting is not None and self.sighting.phase == QUEUED and self.sighting.reason:
-                said, seen = f"{said}: {self.sighting.reason}", {"runs": False, "reason": self.sighting.reason}
-                commands = for_wait(self.name, plugins.traits(self.site.backend), job, self.sighting.reason)
-        if said != self.said:
-            self.said, self.since = said, time.monotonic()
-        self.commands, self.seen = commands, seen
+                self.queue_answer = asyncio.run(_see(self.name, self.site, self.pool, job)) or self.queue_answer
+                self.look_at = time.monotonic() + QUERY_INTERVAL_S
+            if self.queue_answer is not None and self.queue_answer.phase == QUEUED and self.queue_answer.reason:
+                waits_for = self.queue_answer.reason
+                description, queue_status = f"{description}: {waits_for}", {"runs": False, "reason": waits_for}
+                commands = for_wait(self.name, plugins.traits(self.site.backend), job, waits_for)
+        if description != self.description:
+            self.description, self.since = description, time.monotonic()
+        self.commands, self.queue_status = commands, queue_status
 
     # --- results -------------------------------------------------------------------------------------------------------------------------
 
@@ -146,18 +147,18 @@ class TestPilot:
         info = workers[0].get("info") or {}
         where = info.get("hostname") or workers[0]["worker"]
         self.withdraw()
-        deadline = time.monotonic() + GOODBYE_S
+        deadline = time.monotonic() + RELEASE_TIMEOUT_S
         while time.monotonic() < deadline and (self._pilot_row() or {"state": ENDING})["state"] != ENDING:
-            time.sleep(LOOK_S)  # the queue forgets the batch job a little later
-        text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was sent home"
+            time.sleep(POLL_S)  # the queue forgets the batch job a little later
+        text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was released"
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
         """Report another Python than configured. It is only a remark: the configured path may be a script that starts another one."""
-        wanted, used = self.site.python, str(info.get("executable", ""))
-        if not wanted.startswith("/") or not used or os.path.normpath(wanted) == os.path.normpath(used):
+        configured, used = self.site.python, str(info.get("executable", ""))
+        if not configured.startswith("/") or not used or os.path.normpath(configured) == os.path.normpath(used):
             return ""
-        return f" (with Python {info.get('python', '')} {used}, not {wanted})"
+        return f" (with Python {info.get('python', '')} {used}, not {configured})"
 
     def _gone(self) -> CheckResult:
         """Explain a pilot that the master no longer lists: it failed or was removed from the queue."""
@@ -167,36 +168,36 @@ class TestPilot:
         except BadInput:  # later events at the site displaced its record
             end = {}
         if end.get("kind") == SUCCEEDED:
-            return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and is home already after {took}")
+            return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and was released after {took}")
         if end.get("kind") not in (FAILED, EXPIRED):
-            text = f"{self.pilot} is gone after {took}, and no worker of it came; somebody may have cancelled it"
-            return CheckResult(CHECK, DOUBTFUL, text, f"Once more: pilotfish doctor {self.name}")
-        cause, told = end["cause"], f"it {end['reason']}" if end["reason"] else f"{self.pilot} did not work ({end['cause']})"
-        cure = cure_for_other_variables(self.master, self.name, self.site, told) if cause == REFUSED else ""
-        changes = self._ways_out(for_bad_start(self.name, self.site, told), "")
-        return CheckResult(CHECK, BAD, told, cure or "; ".join(changes) or for_cause(self.name, cause))
+            text = f"{self.pilot} ended after {took} without a worker; a user may have cancelled it"
+            return CheckResult(CHECK, DOUBTFUL, text, f"Try again: pilotfish doctor {self.name}")
+        cause, message = end["cause"], f"it {end['reason']}" if end["reason"] else f"{self.pilot} failed ({end['cause']})"
+        fix = fix_for_other_variables(self.master, self.name, self.site, message) if cause == REFUSED else ""
+        changes = self._ways_out(for_bad_start(self.name, self.site, message), "")
+        return CheckResult(CHECK, BAD, message, fix or "; ".join(changes) or for_cause(self.name, cause))
 
     def _in_vain(self, job: str) -> CheckResult:
         row = _row(self.master, self.name)
         took = duration(self._took_s)
         if row.get("trouble"):
             return self._in_trouble(row, job, took)
-        text = f"{self.said}; no worker of it came for {took}, and it was withdrawn"
+        text = f"{self.description}; it had no worker after {took}, and it was withdrawn"
         if is_hopeless(self._waits_for) or (self._runs and self._for_s > LATE_S):
             ways = [] if HELD.search(self._waits_for) else self._ways_out(self.commands, job)
-            ways = ways or [f"See with what it is submitted: pilotfish site show {self.name} --dry-run"]
-            return CheckResult(CHECK, BAD, text, f"{'; '.join(ways)}; then once more: pilotfish doctor {self.name}")
-        ways = [f"It may take longer: pilotfish doctor {self.name} --timeout 1h", *self._ways_out(self.commands, job)]
+            ways = ways or [f"See how it is submitted: pilotfish site show {self.name} --dry-run"]
+            return CheckResult(CHECK, BAD, text, f"{'; '.join(ways)}; then try again: pilotfish doctor {self.name}")
+        ways = [f"Wait longer: pilotfish doctor {self.name} --timeout 1h", *self._ways_out(self.commands, job)]
         return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
 
     def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> CheckResult:
         """Explain why the master cannot use the site although this shell can, or why the site is held."""
         reason = row.get("reason") or {}
-        sent = f"{self.pilot} (job {job}) was not heard of" if job else f"{self.pilot} could not be sent"
+        sent = f"{self.pilot} (job {job}) had no answer" if job else f"{self.pilot} could not be submitted"
         ways = "; ".join(self._ways_out(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
-        cure = cure_for_other_variables(self.master, self.name, self.site, row["trouble"]) or ways
+        fix = fix_for_other_variables(self.master, self.name, self.site, row["trouble"]) or ways
         state = DOUBTFUL if reason.get("code") == "batch-limit" else BAD
-        return CheckResult(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", cure)
+        return CheckResult(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", fix)
 
     def _ways_out(self, commands: Any, job: str) -> list[str]:
         """Return the commands to type, without those that only check again or concern a withdrawn batch job."""
@@ -213,11 +214,11 @@ async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
-        command = replace(exchange.command, timeout_s=LOOK_PATIENCE_S)
+        command = replace(exchange.command, timeout_s=QUERY_TIMEOUT_S)
         with suppress(UnclearAnswer, CommandRefused):
-            seen = exchange.read(await runner.run(command))
-            if job in seen:
-                return seen[job]
+            statuses = exchange.read(await runner.run(command))
+            if job in statuses:
+                return statuses[job]
     return None
 
 
@@ -229,23 +230,25 @@ MISSING = re.compile(r"no such command|not found")
 """Matches errors that another PATH may explain."""
 
 
-def cure_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
+def fix_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
     """Return the fix if the master's commands fail because its variables differ from this shell's; else an empty text."""
     theirs = _variables_of(master)
+    if theirs is None:
+        return ""
     ours = without_secrets(os.environ)
-    names = [] if theirs is None else [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
+    names = [variable for variable in sorted(ours.keys() | theirs.keys()) if ours.get(variable) != theirs.get(variable)]
     # For a remote site only the variables that ssh itself reads matter.
     beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
-    found = [one for one in names if one.startswith(beginnings) and one not in site.environment]
+    found = [variable for variable in names if variable.startswith(beginnings) and variable not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):
         found = ["PATH"]
     if not found:
         return ""
-    changes = " ".join(f'"environment.{one}=${one}"' for one in found[:SHOWN] if one in ours)
-    told = f"The master was started with another {', '.join(found[:SHOWN])} than this shell has."
+    changes = " ".join(f'"environment.{variable}=${variable}"' for variable in found[:SHOWN] if variable in ours)
+    message = f"The master was started with another {', '.join(found[:SHOWN])} than this shell has."
     if not changes or site.via or site.hosts:
-        return f"{told} Have it start anew: pilotfish stop"
-    return f"{told} Write it down: pilotfish site set {name} {changes}; or have the master start anew: pilotfish stop"
+        return f"{message} Restart it: pilotfish stop"
+    return f"{message} Set it for the site: pilotfish site set {name} {changes}; or restart the master: pilotfish stop"
 
 
 def _variables_of(master: PoolSession) -> dict[str, str] | None:

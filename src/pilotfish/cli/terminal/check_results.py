@@ -9,13 +9,13 @@ from pilotfish.cli.terminal.screen import Screen, clean
 GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
 ASCII_MARKS = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}
-LITTLE_SPACE_BYTES = 1 << 30
+LOW_SPACE_BYTES = 1 << 30
 """Free disk space below which a check is doubtful."""
-NO_SPACE_BYTES = 64 << 20
+MIN_SPACE_BYTES = 64 << 20
 """Free disk space below which a check is bad."""
-FEW_INODES = 10_000
-FEW_DESCRIPTORS = 1024
-FEW_PROCESSES = 256
+MIN_INODES = 10_000
+MIN_DESCRIPTORS = 1024
+MIN_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,11 @@ class CheckResult:
     check: str
     state: str
     text: str
-    cure: str = ""
+    fix: str = ""
+
+    def as_data(self) -> dict[str, str]:
+        """Return the result for JSON, where the fix has the key ``cure``."""
+        return {"check": self.check, "state": self.state, "text": self.text, "cure": self.fix}
 
 
 def show_check(screen: Screen, result: CheckResult) -> None:
@@ -32,6 +36,6 @@ def show_check(screen: Screen, result: CheckResult) -> None:
     if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
         mark = ASCII_MARKS[result.state]
     screen.line(f"{screen.paint(mark, colour)} {result.check}: {clean(result.text)}")
-    if result.cure:
-        screen.line(f"    do: {clean(result.cure)}")
+    if result.fix:
+        screen.line(f"    fix: {clean(result.fix)}")
     screen.stream.flush()

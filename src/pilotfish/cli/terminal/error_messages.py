@@ -37,15 +37,15 @@ class ErrorExplanation:
 
     meaning: str
     commands: tuple[str, ...]
-    says_more: bool = True
+    adds_detail: bool = True
     """Whether the meaning adds anything to the error's own message."""
 
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
-    "P1000": ErrorExplanation("Pilotfish could not do what was asked.", ("pilotfish doctor",), says_more=False),
-    "P1001": ErrorExplanation("The command line has an option or a command that does not exist.", ("pilotfish --help",), says_more=False),
+    "P1000": ErrorExplanation("Pilotfish could not do what was asked.", ("pilotfish doctor",), adds_detail=False),
+    "P1001": ErrorExplanation("The command line has an option or a command that does not exist.", ("pilotfish --help",), adds_detail=False),
     "P1100": ErrorExplanation(
-        "Something that was typed or written in a file cannot be used; nothing was started.", ("pilotfish run --help",), says_more=False
+        "An argument or a file has a value that cannot be used; nothing was started.", ("pilotfish run --help",), adds_detail=False
     ),
     "P1101": ErrorExplanation(
         "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
@@ -56,7 +56,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         ("pip list", "pip uninstall DISTRIBUTION"),
     ),
     "P1201": ErrorExplanation(
-        "Two installed distributions provide a plug-in of the same kind and name, so that it is not clear which one is meant.",
+        "Two installed distributions provide a plug-in of the same kind and name, so it is unclear which one is meant.",
         ("pip uninstall DISTRIBUTION",),
     ),
     "P2100": ErrorExplanation(
@@ -65,25 +65,23 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     ),
     "P2101": ErrorExplanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
     "P2102": ErrorExplanation(
-        "The disk of the journal is full: nothing new is taken on until there is room.", ("df -h", "pilotfish doctor")
+        "The disk of the journal is full: nothing new is accepted until there is space.", ("df -h", "pilotfish doctor")
     ),
     "P3100": ErrorExplanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
-    "P3101": ErrorExplanation("Nothing was ever run in this pool.", ("pilotfish run -- COMMAND",), says_more=False),
+    "P3101": ErrorExplanation("This pool has no runs.", ("pilotfish run -- COMMAND",), adds_detail=False),
     "P3102": ErrorExplanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
     "P3200": ErrorExplanation(
-        "A machine of a site could not be reached through ssh, or let nobody in.", ("pilotfish site list", "pilotfish sites")
+        "A machine of a site could not be reached through ssh, or refused the login.", ("pilotfish site list", "pilotfish sites")
     ),
-    "P4100": ErrorExplanation(
-        "A task ended badly and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")
-    ),
+    "P4100": ErrorExplanation("A task failed and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
     "P4101": ErrorExplanation(
-        "An Executor cannot run anything any more, because its initializer failed or its master is gone.", ("pilotfish doctor",)
+        "An Executor cannot run more calls, because its initializer failed or its master ended.", ("pilotfish doctor",)
     ),
     "P4102": ErrorExplanation("A process or directory of a temporary pool outlived it.", ("pilotfish gc", "pilotfish gc --remove")),
     "P4200": ErrorExplanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
     "P5100": ErrorExplanation("The agent's bundle is larger than it may be: a bug in Pilotfish.", ("pilotfish doctor --json",)),
     "P9001": ErrorExplanation(
-        "Pilotfish was about to break one of its own rules and stopped: a bug in Pilotfish, not in your work.",
+        "Pilotfish detected an inconsistency and stopped: a bug in Pilotfish, not in your work.",
         ("pilotfish doctor --json",),
     ),
 }
@@ -98,7 +96,7 @@ def exit_status(error: PilotfishError) -> int:
     return BAD_INPUT if isinstance(error, BadInput) or error.code.startswith("P1") else CANNOT
 
 
-def complain(error: PilotfishError, as_json: bool = False) -> None:
+def show_error(error: PilotfishError, as_json: bool = False) -> None:
     screen = Screen.of(sys.stderr)
     explanation = explain(error.code)
     if as_json:
@@ -109,35 +107,35 @@ def complain(error: PilotfishError, as_json: bool = False) -> None:
     screen.line(f"{screen.paint('error:', 'red')} {clean(first)}")
     for line in more:
         screen.line(f"  {clean(line)}")
-    screen.line(f"  {screen.paint('do:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
-    if explanation.says_more:
+    screen.line(f"  {screen.paint('fix:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
+    if explanation.adds_detail:
         screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
 
 
 # Causes of failures, shown in brackets, with the text of ``pilotfish explain``.
 
 CAUSES: dict[str, str] = {
-    "cancelled": "Somebody cancelled it, or its run gave up after too many failures.",
+    "cancelled": "A user cancelled it, or its run was cancelled after too many failures.",
     "crash": "The process of a Python call died, perhaps inside a native library.",
-    "damaged": "What it was to do stood in a damaged part of the journal.",
-    "dependency": "A task that it comes after has failed.",
-    "disk": "The disk of its worker is full or broken, and so were those of the others where it was tried.",
+    "damaged": "Its description was in a damaged part of the journal.",
+    "dependency": "A task that it depends on failed.",
+    "disk": "The disk of its worker is full or broken, as were those of the other workers where it was tried.",
     "exception": "A Python call raised an exception.",
     "exit": "The program ended with an exit status other than 0.",
     "killed": "Something outside killed it.",
-    "missing-input": "An input could not be had: it was changed or removed since, or nobody who is here has it.",
-    "missing-output": "What was named as an output was not there when the task had ended, or is neither a regular file nor a directory.",
-    "no-directory": "The node does not have the directory in which the task was to run.",
-    "oom": "It took more memory than it had asked for.",
-    "poison": "Each worker that began it died.",
-    "result": "Its result could not be brought: it cannot be pickled, is too large, or its files could not be kept.",
+    "missing-input": "An input is not available: it was changed or removed, or no connected worker has it.",
+    "missing-output": "An output did not exist when the task had ended, or is neither a regular file nor a directory.",
+    "no-directory": "The node does not have the working directory of the task.",
+    "oom": "It used more memory than requested.",
+    "poison": "Each worker that started it died.",
+    "result": "Its result could not be returned: it cannot be pickled, is too large, or its files could not be stored.",
     "signal": "The program was ended by a signal.",
     "slot-lost": "The process on the worker in which it ran was killed from outside.",
     "spawn": "The program could not be started.",
     "time": "It took longer than its time limit.",
-    "unknown": "Nothing is known of the cause.",
+    "unknown": "The cause is unknown.",
     "unpickle": "The worker cannot import what the function or its arguments refer to.",
-    "version": "The Python of the worker is not the one from which the call came.",
-    "worker-lost": "Its worker was lost, as often as its losses allow.",
+    "version": "The worker has another Python version than the program that made the call.",
+    "worker-lost": "Its worker was lost more often than its losses allow.",
 }
-WHAT_HELPS = ("pilotfish why TASK", "pilotfish logs TASK")
+CAUSE_COMMANDS = ("pilotfish why TASK", "pilotfish logs TASK")

@@ -14,7 +14,7 @@ from pilotfish.plugins import SECTIONS
 
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
-TOLD = ("commands", "cure", "hint")
+COMMAND_KEYS = ("commands", "cure", "hint")
 """JSON keys that hold commands."""
 
 _pool: str | None = None
@@ -22,7 +22,7 @@ _loaded: dict[str, None] = {}
 """Loaded plug-in commands that take ``--pool``."""
 
 
-def commands_of_pool() -> list[str]:
+def commands_with_pool() -> list[str]:
     """Return the commands that have an option ``--pool``."""
     found: list[str] = []
     for name, entry in ((name, entry) for section in SECTIONS.values() for name, entry in section.items()):
@@ -30,12 +30,12 @@ def commands_of_pool() -> list[str]:
     return list(dict.fromkeys([*found, *_loaded]))
 
 
-def note_command_of_pool(name: str) -> None:
+def register_pool_command(name: str) -> None:
     """Register a plug-in command that takes ``--pool``."""
     _loaded[name] = None
 
 
-def mean(pool: str | None) -> None:
+def set_hint_pool(pool: str | None) -> None:
     """Set the pool of all further hints; None, as at the start of every command, means no particular pool."""
     global _pool
     _pool = pool
@@ -43,19 +43,19 @@ def mean(pool: str | None) -> None:
         _loaded.clear()
 
 
-def aimed(text: str) -> str:
+def with_pool(text: str) -> str:
     """Add ``--pool`` to the commands in the text that need it."""
     if _pool is None or _pool == DEFAULT_POOL == (os.environ.get(POOL_VARIABLE) or DEFAULT_POOL):
         return text
     option = f"--pool {shlex.quote(_pool)}"
-    command = re.compile(rf"\bpilotfish ({'|'.join(map(re.escape, commands_of_pool()))})(?![\w-])(?!.* --pool\b)")
+    command = re.compile(rf"\bpilotfish ({'|'.join(map(re.escape, commands_with_pool()))})(?![\w-])(?!.* --pool\b)")
     return command.sub(lambda found: f"{found[0]} {option}", text)
 
 
-def aimed_data(data: Any, told: bool = False) -> Any:
+def with_pool_in_data(data: Any, is_command: bool = False) -> Any:
     """Add ``--pool`` to the commands in JSON data."""
     if isinstance(data, dict):
-        return {name: aimed_data(value, told or name in TOLD) for name, value in data.items()}
+        return {name: with_pool_in_data(value, is_command or name in COMMAND_KEYS) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return [aimed_data(item, told) for item in data]
-    return aimed(data) if told and isinstance(data, str) else data
+        return [with_pool_in_data(item, is_command) for item in data]
+    return with_pool(data) if is_command and isinstance(data, str) else data

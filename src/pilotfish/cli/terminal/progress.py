@@ -16,7 +16,7 @@ from pilotfish.model.quantities import show_bytes
 REDRAW_S = 0.1
 PLAIN_LINE_S = 30.0
 RATE_WINDOW_S = 20.0
-LEAST_SAMPLE_S = 0.5
+MIN_SAMPLE_S = 0.5
 BAR_CELLS = 24
 READING_S = 0.5
 """Seconds until hashing of inputs is shown."""
@@ -37,7 +37,7 @@ class RateEstimate:
 
     def note(self, done: float) -> None:
         now = self._clock()
-        if now - self._samples[-1][0] >= LEAST_SAMPLE_S or len(self._samples) == 1:
+        if now - self._samples[-1][0] >= MIN_SAMPLE_S or len(self._samples) == 1:
             self._samples.append((now, done))
         while len(self._samples) > 2 and now - self._samples[1][0] > RATE_WINDOW_S:
             self._samples.popleft()
@@ -98,7 +98,7 @@ class RunProgress:
             parts.append(rate(self._speed.per_second(self.done)))
         if self.done < self.total:
             remaining = self.remaining_s()
-            parts.append(f"{duration(max(1, round(remaining)))} to go" if remaining is not None else "waiting for the first result")
+            parts.append(f"{duration(max(1, round(remaining)))} left" if remaining is not None else "waiting for the first result")
         if self.running:
             parts.append(f"{self.running:,} running")
         if self.failed:
@@ -144,20 +144,20 @@ class UploadProgressLine:
     """Number of tasks submitted so far, for large runs; only on a terminal."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], total: int) -> None:
-        self.handed_over = 0
+        self.submitted = 0
         self._total = total
         self._screen = screen
         self._clock = clock
         self._draw_at = clock() + REDRAW_S
         self._drawn = False
 
-    def one_more(self) -> None:
-        self.handed_over += 1
+    def count_task(self) -> None:
+        self.submitted += 1
         if self._screen.is_terminal and self._clock() >= self._draw_at:
             self._draw_at = self._clock() + REDRAW_S
             # Set before drawing, because Ctrl-C may arrive in between.
             self._drawn = True
-            self._screen.stream.write(f"\r\x1b[Ksubmitting {self.handed_over:,}/{self._total:,}")
+            self._screen.stream.write(f"\r\x1b[Ksubmitting {self.submitted:,}/{self._total:,}")
             self._screen.stream.flush()
 
     def clear(self) -> None:

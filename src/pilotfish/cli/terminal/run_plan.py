@@ -17,23 +17,23 @@ SHOWN_TASKS = 5
 """Maximum tasks shown."""
 
 
-def show_plan(screen: Screen, source: TaskSource, wanted: TaskOptions, asked: RunRequest) -> None:
-    files = {"inputs": list(asked.inputs), "outputs": list(asked.outputs), "keep": list(asked.keep)}
+def show_plan(screen: Screen, source: TaskSource, options: TaskOptions, request: RunRequest) -> None:
+    files = {"inputs": list(request.inputs), "outputs": list(request.outputs), "keep": list(request.keep)}
     first = [(task.argv, label) for task, _, label in islice(source.described(), SHOWN_TASKS)]
-    request = wanted.request
-    if asked.as_json:
-        amounts = dict(request.amounts())
+    resources = options.request
+    if request.as_json:
+        amounts = dict(resources.amounts())
         plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv, _ in first]}
-        screen.json({**plan, **files, "requirement": wanted.requirement, "rank": wanted.rank})
+        screen.json({**plan, **files, "requirement": options.requirement, "rank": options.rank})
         return
-    cores = f"{request.cores:g}" + (f" to {request.cores_max:g}" if request.cores_max else "")
-    needs = [f"{cores} core{'' if cores == '1' else 's'}" + (f" on each of {request.nodes} nodes" if request.nodes > 1 else "")]
-    needs += [f"{show_bytes(request.memory)} of memory"] if request.memory else []
-    needs += [f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}"] if request.gpus else []
-    needs += [f"{amount:g} {clean(name)}" for name, amount in request.custom.items()]
-    needs += [f"at most {show_seconds(wanted.time_s)}"] if wanted.time_s else []
-    needs += [f"a worker with {clean(wanted.requirement)}"] if wanted.requirement else []
-    where = "each in a fresh directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
+    cores = f"{resources.cores:g}" + (f" to {resources.cores_max:g}" if resources.cores_max else "")
+    needs = [f"{cores} core{'' if cores == '1' else 's'}" + (f" on each of {resources.nodes} nodes" if resources.nodes > 1 else "")]
+    needs += [f"{show_bytes(resources.memory)} of memory"] if resources.memory else []
+    needs += [f"{resources.gpus:g} GPU{'' if resources.gpus == 1 else 's'}"] if resources.gpus else []
+    needs += [f"{amount:g} {clean(name)}" for name, amount in resources.custom.items()]
+    needs += [f"at most {show_seconds(options.time_s)}"] if options.time_s else []
+    needs += [f"a worker with {clean(options.requirement)}"] if options.requirement else []
+    where = "each in a private directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
     screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
     for argv, label in first:
         screen.line("  " + clean(TaskDescription(shlex.join(argv), label=label).text()))
@@ -49,6 +49,6 @@ def show_run_file_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:
     if as_json:
         screen.json({"tasks": tasks, "application": loaded.manager is not None})
     elif tasks is None:
-        screen.line(f"Would start the application of {loaded.path.name}, which makes its tasks while it runs.")
+        screen.line(f"Would start the application of {loaded.path.name}, which creates its tasks at run time.")
     else:
         screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")

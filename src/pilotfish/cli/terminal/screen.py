@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from pilotfish.cli.terminal.pool_hints import aimed, aimed_data
+from pilotfish.cli.terminal.pool_hints import with_pool, with_pool_in_data
 from pilotfish.model.quantities import show_bytes, show_seconds
 
 ELLIPSIS = "…"
 GAP = "  "
-LEAST_WIDTH = 6
+MIN_WIDTH = 6
 """Minimum width of a column, even on a narrow terminal."""
 
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "bold": "1", "dim": "2"}
@@ -96,7 +96,7 @@ class Screen:
 
     def line(self, text: str = "") -> None:
         """Write one line of Pilotfish's own text; commands in it get ``--pool``."""
-        self._write(aimed(text))
+        self._write(with_pool(text))
 
     def _write(self, text: str) -> None:
         """Replace characters that the stream's encoding lacks instead of failing."""
@@ -129,7 +129,7 @@ class Screen:
 
     def json(self, data: Any) -> None:
         """Write one JSON document in ASCII, which is safe on any terminal."""
-        self._write(json.dumps(aimed_data(data), indent=2 if self.is_terminal else None, default=str))
+        self._write(json.dumps(with_pool_in_data(data), indent=2 if self.is_terminal else None, default=str))
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
         """Write lines of CSV. Control characters are escaped on a terminal only; programs get the text unchanged."""
@@ -180,7 +180,7 @@ def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])
-            if widths[widest] <= LEAST_WIDTH:
+            if widths[widest] <= MIN_WIDTH:
                 break
             widths[widest] -= 1
 
@@ -217,11 +217,11 @@ def rate(per_second: float | None) -> str:
     return f"{per_second * 60:.1f}/min" if per_second * 60 >= 0.1 else f"{per_second * 3600:.1f}/h"
 
 
-def under_way(moving: dict[str, Any] | None) -> str:
-    """Describe the current transfers: ``3 files under way, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; empty if there are none."""
+def describe_transfers(moving: dict[str, Any] | None) -> str:
+    """Describe the current transfers: ``3 files in transfer, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; empty if there are none."""
     if not moving:
         return ""
-    parts = [f"{plural(moving['contents'], 'file')} under way", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]
+    parts = [f"{plural(moving['contents'], 'file')} in transfer", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]
     if moving.get("rate_bytes_per_s"):
         parts.append(f"{show_bytes(moving['rate_bytes_per_s'])}/s")
     if moving.get("eta_s"):

@@ -135,7 +135,7 @@ def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
         try:
             text and parse(text)
         except BadExpression as problem:
-            raise BadInput(f"{name}: {problem}", "docs/reference/expressions.md says what may be written") from problem
+            raise BadInput(f"{name}: {problem}", "see docs/reference/expressions.md") from problem
     for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
         if not -MAX_COUNT <= count <= MAX_COUNT:
             raise BadInput(f"{name} is {count}", f"choose a number up to {MAX_COUNT}")
@@ -183,13 +183,13 @@ def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[
     for offset, files in message.expected_files.items():
         index = message.first + offset
         if not 0 <= offset < len(message.tasks) or any(not 0 <= file.maker < index for file in files):
-            raise BadInput(f"task {run.id}.{index} awaits files of tasks that are not before it", "a task may need earlier tasks only")
+            raise BadInput(f"task {run.id}.{index} expects files of tasks that are not before it", "a task may need earlier tasks only")
         if offset < known:
             continue
         number = message.tasks[offset][0]
         spec = run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
         if spec.kind != "exec" or not spec.launch.get("sandbox"):
-            raise BadInput(f"task {run.id}.{index} awaits files and has no directory for them", "only executables in sandboxes may")
+            raise BadInput(f"task {run.id}.{index} expects files and has no directory for them", "only executables in sandboxes may")
         found[index] = files
         deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
     return found

@@ -90,7 +90,7 @@ def check_options(options: RunOptions) -> None:
     """Refuse invalid shares, deadlines and priorities."""
     if not (0 <= options.weight <= MAX_WEIGHT and len(options.share) <= MAX_NAME and 0 <= options.deadline < MAX_TIME):
         text = f"share {options.share[:MAX_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
-        raise BadInput(text, "docs/how-to/share-a-pool.md says what may be written")
+        raise BadInput(text, "see docs/how-to/share-a-pool.md")
     if options.priority is not None and abs(options.priority) > MAX_PRIORITY:
         raise BadInput(f"priority is {options.priority}", f"choose a number up to {MAX_PRIORITY}")
 

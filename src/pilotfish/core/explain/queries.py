@@ -195,7 +195,7 @@ def _share_row(account: ShareAccount) -> dict[str, Any]:
 
 
 def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
-    pilot, sighting = machine.state.pilots[name], machine.sightings.get(name)
+    pilot, status = machine.state.pilots[name], machine.pilot_status.get(name)
     workers = machine.state.workers
     return {
         "pilot": pilot.id,
@@ -207,7 +207,7 @@ def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
         "reason": pilot.reason,
         "requested_at": pilot.requested_at,
         "joined_at": min((workers[worker].joined_at for worker in pilot.workers), default=None),
-        "queue_note": "" if sighting is None or sighting.runs else sighting.reason,
+        "queue_note": "" if status is None or status.runs else status.reason,
     }
 
 

@@ -87,7 +87,7 @@ def _done(run: Run) -> Reason:
 
 
 def _incomplete(run: Run) -> Reason:
-    text = f"its client went away before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
+    text = f"its client disconnected before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
     return make_reason("incomplete", text, *([f"again: {run.options.command}"] if run.options.command else []))
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_PILOTS = 3
 HOW_ENDED = {
-    SUCCEEDED: "ended in order",
-    EXPIRED: "ended because its time was over",
-    WITHDRAWN: "was withdrawn while it waited",
+    SUCCEEDED: "ended normally",
+    EXPIRED: "reached its walltime",
+    WITHDRAWN: "was withdrawn while queued",
 }
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
 """State of a site by the code of its reason; any other code is ready."""
@@ -41,7 +41,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
     if not names and state.local_cores <= 0 and not state.workers:
         names = tuple(name for name, record in state.sites.items() if record.site is not None)
         if not names:
-            text = "this machine has no workers for the pool, and no site is described"
+            text = "this machine has no workers for the pool, and no site is configured"
             return [make_reason("no-site", text, "pilotfish site add NAME --backend slurm")]
     return [_site_reason(machine, shape, name, state.sites.get(name)) for name in names if name != LOCAL]
 
@@ -83,7 +83,7 @@ def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     active = sum(pilot.joined > 0 for pilot in pilots)
     return found or make_reason(
-        "ready", f"site {name} is ready: {len(pilots) - active} of its pilots wait, {active} work", "pilotfish sites"
+        "ready", f"site {name} is ready: {len(pilots) - active} of its pilots queued, {active} running", "pilotfish sites"
     )
 
 
@@ -213,15 +213,15 @@ def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) 
     assert record.site is not None
     site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
-        text = f"site {name} has {len(pilots)} pilots, as many as it may"
+        text = f"site {name} has {len(pilots)} pilots, its maximum"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_pilots={2 * len(pilots)}")
     used = sum(pilot.cores for pilot in pilots)
     if site.max_cores and used + more > site.max_cores:
-        text = f"pilots of site {name} have {used:g} cores, and {site.max_cores} is the most that it may have"
+        text = f"pilots of site {name} have {used:g} cores, and {site.max_cores} is its maximum"
         return make_reason("site-limit", text, f"pilotfish site set {name} max_cores={math.ceil(used + more)}")
     there = sum(1 for pilot in machine.state.pilots.values() if pilot.site != LOCAL and pilot.state <= ACTIVE)
     if 0 < machine.settings.pilots <= there:
-        text = f"the pool has {there} pilots at all sites together, as many as it may: pilots = {machine.settings.pilots} in config.toml"
+        text = f"the pool has {there} pilots at all sites together, its maximum: pilots = {machine.settings.pilots} in config.toml"
         return make_reason("site-limit", text, remedies.try_now(name))
     if not site.max_queued:
         return make_reason("site-limit", f"no pilot may wait at site {name}", f"pilotfish site set {name} max_queued=1")
@@ -272,7 +272,7 @@ def ended_pilot_reason(machine: Machine, name: str, events: Sequence[SiteEvent])
         )
     site = machine.state.sites[end.site].site
     commands = remedies.for_bad_start(end.site, site, end.reason) if site is not None else ["pilotfish doctor"]
-    return make_reason("ended", f"pilot {name} {end.reason or f'did not work ({end.cause})'}", *commands)
+    return make_reason("ended", f"pilot {name} {end.reason or f'failed ({end.cause})'}", *commands)
 
 
 def end_of(events: Sequence[SiteEvent]) -> SiteEvent | None:

@@ -93,7 +93,7 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
     others = machine.state.multi_node_workers.get(task, ())[1:]
     if others:
-        text = f"it has the room of {', '.join(worker.id for worker in others)} as well, and finds their hosts in $PILOTFISH_HOSTFILE"
+        text = f"it also uses {', '.join(worker.id for worker in others)}; their hosts are in $PILOTFISH_HOSTFILE"
         reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
     copy = machine.state.copies.get(task)
     if copy is not None and copy.worker is not None:
@@ -126,12 +126,12 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     about_kept = lost_input(machine, task) or kept_elsewhere(machine, task) if state.workers else None
     reasons += [about_kept] if about_kept is not None else []
     if task.suspect:
-        text = "workers died while they ran it, so that it must run alone and waits for an empty worker"
+        text = "workers died while they ran it, so it must run alone and waits for an idle worker"
         reasons.append(make_reason("suspect", text, "pilotfish workers"))
     if not reasons:
         ahead = sum(len(shape.queue) for shape in state.ready if shape.priority >= task.shape.priority)
         others = count(max(ahead - 1, 0), "other task")
-        text = f"all workers that could take it are busy, with {others} ready as well"
+        text = f"all workers that could run it are busy; {others} ready as well"
         turn = _waits_for_turn(machine, task)
         reasons += [turn] if turn is not None else []
         planned = machine.policy.why(task)
@@ -176,9 +176,9 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
     reached = [worker for worker in usable if machine.link_of(worker.id) is not None]
     if not reached:
-        return [make_reason("out-of-reach", "no fitting worker can be reached just now", "pilotfish workers")]
+        return [make_reason("out-of-reach", "no worker that fits is connected", "pilotfish workers")]
     if too_few_nodes(machine, shape, reached) is not None:
-        text = f"it asks for {shape.nodes} nodes of one pilot, and of those that fit too few can be reached just now"
+        text = f"it asks for {shape.nodes} nodes of one pilot, and too few of those that fit are connected"
         return [make_reason("out-of-reach", text, "pilotfish workers")]
     return []
 
@@ -187,7 +187,9 @@ def no_workers(machine: Machine) -> Reason:
     state = machine.state
     site = state.sites.get("local")
     if site is not None and site.held:
-        return make_reason("held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
+        return make_reason(
+            "held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)"
+        )
     if state.local_cores <= 0:
         return make_reason("no-workers", "the pool has no workers", "pilotfish workers --local-cores 2")
     starting = list(state.pilots.values())
@@ -302,7 +304,7 @@ def _late(machine: Machine, run: Run, others: list[TaskShape]) -> Reason | None:
     before = in_danger(run)
     for other in dict.fromkeys(shape.run for shape in others):
         if other.options.deadline and in_danger(other) and not (before and run.options.deadline <= other.options.deadline):
-            text = f"run {other.id} would miss its deadline otherwise, and goes first until that is certain not to happen"
+            text = f"run {other.id} would miss its deadline, and goes first until it is on time"
             return make_reason("deadline", text, f"pilotfish set {other.id} --deadline none")
     return None
 

@@ -171,7 +171,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(f"site {name} is paused", f"pilotfish site resume {name}")
     there = len(machine.state.pilots_at(name))
     if there + count > site.max_pilots:
-        text = f"site {name} may have {site.max_pilots} pilots at a time, and {there} are there"
+        text = f"site {name} may have {site.max_pilots} pilots at a time, and has {there}"
         raise BadInput(text, f"pilotfish site set {name} max_pilots={there + count}")
     proposal = PilotProposal(name, site.pilot_size, "a user requested it")
     return {"pilots": [machine.request_pilot(proposal, by_user=True) for _ in range(count)]}

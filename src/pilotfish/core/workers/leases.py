@@ -51,7 +51,7 @@ def lease_expired(machine: Machine, key: str) -> None:
 def quarantine_expired(machine: Machine, key: str) -> None:
     worker = machine.state.workers.get(key)
     if worker is not None and 0 < worker.quarantined_until <= machine.now:
-        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine is over"))
+        machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine has ended"))
 
 
 def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:

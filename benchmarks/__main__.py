@@ -31,12 +31,12 @@ QUESTIONS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare Pilotfish with the other systems, on this machine.")
-    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all of them when none is named")
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"benchmarks to run [default: all]: {', '.join(QUESTIONS)}")
     Options.add_to(parser)
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.questions) - set(QUESTIONS))
     if unknown:
-        parser.error(f"no such question: {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
+        parser.error(f"unknown benchmark: {', '.join(unknown)}; available: {', '.join(QUESTIONS)}")
     options = Options.from_namespace(chosen)
     status = 0
     for name in chosen.questions or QUESTIONS:

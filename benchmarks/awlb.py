@@ -1,4 +1,4 @@
-"""What do chunks of the right sizes bring, next to equal ones? Modelled for 16 unequal workers; measured on agents of known slowness."""
+"""Compares balanced chunks with equal chunks: modelled for 16 unequal workers, measured on agents with known slowness."""
 
 from __future__ import annotations
 
@@ -13,20 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Contestant, Figure, Goal, Options, Question, compare, write_json
+from experiments.uplinks import ONE_PORT, PARALLEL, Uplink, best_ratio, plan, self_scheduled, time_of
 from pilotfish import BalanceReport, iterate
-from pilotfish.policies.load_balancing import (
-    ONE_PORT,
-    PARALLEL,
-    LoadModel,
-    Uplink,
-    WorkerCapacity,
-    best_ratio,
-    capacities,
-    heterogeneity,
-    plan,
-    self_scheduled,
-    time_of,
-)
+from pilotfish.policies.load_balancing import LoadModel, WorkerCapacity, compute_transfer_ratios, heterogeneity
 from tests.network.far_pool import MASTER, far_pool
 from tests.network.namespaces import network, what_is_missing
 from tests.support.peer_pool import PeerPool, peer_pool
@@ -48,9 +37,9 @@ MEGABYTES = 24
 ITERATIONS = 10
 
 THETA = Figure("theta", "theta", 2)
-EXPECTED = Figure("expected", "as planned", 2)
+EXPECTED = Figure("expected", "planned", 2)
 AGREEMENT = Figure("agreement", "agreement", 2)
-KNOWN = Figure("known", "by what is known", 2)
+KNOWN = Figure("known", "theoretical", 2)
 PHI = Figure("phi", "Phi", 2)
 
 
@@ -97,7 +86,7 @@ def by_heterogeneity() -> list[dict[str, float]]:
         for seed in range(POOLS):
             workers = draw_pool(random.Random(seed), spread, 0.0)
             balanced_s = plan(workers, LoadModel(), LOAD).time_s
-            seen.setdefault("phi", []).append(heterogeneity(capacities(workers)))
+            seen.setdefault("phi", []).append(heterogeneity(compute_transfer_ratios(workers)))
             for tasks in (1, 4, 16):
                 seen.setdefault(f"theta_{tasks}", []).append(self_scheduled(workers, LoadModel(), LOAD, tasks * WORKERS) / balanced_s)
         rows.append({"spread": spread, **{name: statistics.fmean(values) for name, values in seen.items()}})
@@ -205,8 +194,8 @@ def show_heterogeneity(rows: Sequence[dict[str, float]]) -> None:
 
 def main(options: Options) -> int:
     parallel, one_port, unlike = by_ratio(PARALLEL), by_ratio(ONE_PORT), by_heterogeneity()
-    show_ratios(f"{WORKERS} unequal workers, served in parallel, mean of {POOLS} drawn pools", parallel)
-    show_ratios(f"{WORKERS} unequal workers, served one after the other, mean of {POOLS} drawn pools", one_port)
+    show_ratios(f"{WORKERS} unequal workers, served in parallel, mean of {POOLS} random pools", parallel)
+    show_ratios(f"{WORKERS} unequal workers, served one after the other, mean of {POOLS} random pools", one_port)
     show_heterogeneity(unlike)
     print()
     write_json(options.out, "awlb_model", {"parallel": parallel, "one_port": one_port, "heterogeneity": unlike})
@@ -218,22 +207,22 @@ def ask_speeds(options: Options) -> int:
         "awlb",
         f"{ITERATIONS} iterations on {len(SLOWNESS)} agents slowed {', '.join(f'{times:g}' for times in SLOWNESS.values())} times",
         [THETA, EXPECTED, AGREEMENT, KNOWN, PHI],
-        [Goal("theta is what was planned, to a fifth", AGREEMENT, (), 0.8), Goal("at least twice as fast as equal chunks", THETA, (), 2.0)],
-        ["the agents sleep for as long as their slowness says, so that this machine's cores do not matter"],
+        [Goal("theta is within a fifth of the plan", AGREEMENT, (), 0.8), Goal("at least twice as fast as equal chunks", THETA, (), 2.0)],
+        ["the agents sleep in proportion to their slowness, so the cores of this machine do not matter"],
     )
     return compare(question, [Contestant("pilotfish", "ours", lambda: measure(options.seconds))], options)
 
 
 def ask_links(options: Options) -> int:
     if missing := what_is_missing():
-        print(f"there can be no network here: {missing}")
+        print(f"no network can be created here: {missing}")
         return 0
     question = Question(
         "awlb_links",
         f"{MEGABYTES} MB for agents behind {', '.join(f'{mbit:g}' for mbit in LINKS_MBIT.values())} Mbit/s",
         [THETA, EXPECTED, AGREEMENT, KNOWN, PHI],
-        [Goal("theta is what was planned, to a fifth", AGREEMENT, (), 0.8), Goal("faster than equal chunks", THETA, (), 1.5)],
-        ["nothing but these links is unequal; all bytes pass one master and two cores, so that the links are not all that takes time"],
+        [Goal("theta is within a fifth of the plan", AGREEMENT, (), 0.8), Goal("faster than equal chunks", THETA, (), 1.5)],
+        ["only the links differ; all bytes also pass through one master on the cores of this machine, which takes time too"],
     )
     return compare(question, [Contestant("pilotfish", "ours", measure_links)], options)
 

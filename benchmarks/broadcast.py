@@ -1,6 +1,6 @@
-"""How long until one file is at many agents behind the master's narrow link, and how often does it cross that link?
+"""Measures how long one file takes to many agents behind the narrow link of the master, and how often it crosses that link.
 
-Every agent is on a host of its own in a network of this machine's own (root is needed), so that every byte really travels.
+Every agent has its own network namespace on this machine (root is needed), so every byte is really sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 600.0
 
 SECONDS = Figure("seconds", "seconds", 1, higher_is_better=False)
 COPIES = Figure("copies", "copies leaving the master", 2, higher_is_better=False)
-BUSIEST = Figure("most_copies_of_an_agent", "the busiest agent", 2, higher_is_better=False)
+BUSIEST = Figure("most_copies_of_an_agent", "copies leaving the busiest agent", 2, higher_is_better=False)
 ONE, PEERS, ALONE = "one agent", "through each other", "each from the master"
 
 
@@ -60,7 +60,7 @@ def _broadcast(pool: FarPool, names: list[str], size: int) -> dict[str, Any]:
 
 def ask(agents: int, megabytes: int, options: Options) -> int:
     if missing := what_is_missing():
-        print(f"there can be no network here: {missing}")
+        print(f"no network can be created here: {missing}")
         return 1 if options.strict else 0
     names, size = [f"node{number}" for number in range(agents)], megabytes * 1_000_000
     question = Question(
@@ -69,7 +69,7 @@ def ask(agents: int, megabytes: int, options: Options) -> int:
         [SECONDS, COPIES, BUSIEST],
         [
             Goal("the file leaves the master at most twice", COPIES, (), 2.0, PEERS),
-            Goal("at least twice as fast as from the master alone, though all agents share this machine", SECONDS, (ALONE,), 2.0, PEERS),
+            Goal("at least twice as fast as from the master alone, although all agents share this machine", SECONDS, (ALONE,), 2.0, PEERS),
         ],
         [f"the link alone takes {size * 8 / MASTER_MBIT / 1e6:.1f} s for one copy"],
     )

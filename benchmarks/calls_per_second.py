@@ -1,4 +1,4 @@
-"""How many no-op Python calls go through submit and result in a second?"""
+"""Measures no-op Python calls per second through submit and result."""
 
 from __future__ import annotations
 

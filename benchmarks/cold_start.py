@@ -1,4 +1,4 @@
-"""How long does a person wait for the very first result?"""
+"""Measures the time from nothing to the first result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does an agent's connection cost the master: to make, to hold, and while it beats?"""
+"""Measures what agent connections cost the master: to connect, to hold, and to answer heartbeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WATCHED_S = 30.0
 def usage_of(pid: int) -> Process:
     process = read_process(pid)
     if process is None:
-        raise RuntimeError("the master is gone")
+        raise RuntimeError("the master has ended")
     return process
 
 
@@ -86,6 +86,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
     parser.add_argument("--agents", type=int, default=AGENTS)
-    parser.add_argument("--watch", type=float, default=WATCHED_S, metavar="SECONDS", help="how long to watch the master hold them")
+    parser.add_argument("--watch", type=float, default=WATCHED_S, metavar="SECONDS", help="seconds of measurement after all have joined")
     chosen = parser.parse_args()
     sys.exit(run(chosen.agents, chosen.watch, Options.from_namespace(chosen)))

@@ -1,4 +1,4 @@
-"""Where do the microseconds of a call go, and how many bytes does it leave on disk?"""
+"""Measures the CPU time of a call by process, and the bytes that it writes to disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUESTION = Question(
         Figure("cpu_us_per_task", "CPU us", 1, higher_is_better=False),
         Figure("disk_bytes_per_task", "disk bytes", 0, higher_is_better=False),
     ],
-    notes=["CPU time of all processes of a contestant; bytes that its files grew by (a journal, logs)"],
+    notes=["CPU time of all processes of a contestant; bytes written to its files (journal, logs)"],
 )
 ROLES = (("pilotfish.master ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
 """Part of the command line of each of our processes, and its role."""

@@ -1,7 +1,7 @@
-"""Does a large file arrive over a link that is cut again and again, what does that cost, and what memory does it take?
+"""Sends a large file over a link that is cut repeatedly; measures bytes, time and memory.
 
-Master and agent are on hosts of their own in a network of this machine's own (root is needed). In turn the link goes down, loses all
-packets silently, and breaks all connections. The small file is there to see that memory does not grow with the size.
+Master and agent each have a network namespace on this machine (root is needed). The link goes down, drops all packets, and resets all
+connections, in turn. The comparison with a small file shows whether memory grows with the size.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def peak_mib(pid: int) -> float:
 
 
 def cut_until(host: Host, there: Callable[[], bool]) -> int:
-    """Cuts the link again and again until the condition is true; returns the number of cuts."""
+    """Cuts the link repeatedly until the condition is true; returns the number of cuts."""
     for count, kind in enumerate(cycle(KINDS)):
         if becomes_true(there, CALM_S):
             return count
@@ -97,7 +97,7 @@ def send(pool: FarPool, gib: int) -> dict[str, Any]:
 def measure(gib: int, place: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="pfb", dir=place, ignore_cleanup_errors=True) as directory, network(MASTER, "far") as hosts:
         if shutil.disk_usage(directory).free < ROOM * gib * GIB:
-            raise SystemExit(f"{place} has no room for {ROOM} times {gib} GiB: name another place with --place")
+            raise SystemExit(f"{place} has no space for {ROOM} times {gib} GiB: choose another directory with --place")
         hosts["far"].shape(MBIT)
         with far_pool(Path(directory), hosts, beat_s=5.0, lease_s=20.0) as pool:
             pool.start("far")
@@ -107,10 +107,10 @@ def measure(gib: int, place: Path) -> dict[str, Any]:
 def goals(results: list[dict[str, Any]]) -> list[tuple[str, bool]]:
     small, large = results
     return [
-        ("all files arrive as they were", all(result["intact"] for result in results)),
-        ("at most a tenth more is sent than there is", large["bytes_on_the_wire_per_byte"] <= 1.1),
-        ("the master's peak of memory is the same within 16 MiB", large["master_peak_mib"] - small["master_peak_mib"] <= 16),
-        ("the agent's peak of memory is the same within 16 MiB", large["agent_peak_mib"] - small["agent_peak_mib"] <= 16),
+        ("all files arrive intact", all(result["intact"] for result in results)),
+        ("at most 1.1 bytes are sent per byte of the file", large["bytes_on_the_wire_per_byte"] <= 1.1),
+        ("peak memory of the master grows by at most 16 MiB", large["master_peak_mib"] - small["master_peak_mib"] <= 16),
+        ("peak memory of the agent grows by at most 16 MiB", large["agent_peak_mib"] - small["agent_peak_mib"] <= 16),
     ]
 
 
@@ -120,7 +120,7 @@ def show(value: Any) -> str:
 
 def ask(sizes: tuple[int, int], place: Path, options: Options) -> int:
     if missing := what_is_missing():
-        print(f"there can be no network here: {missing}")
+        print(f"no network can be created here: {missing}")
         return 1 if options.strict else 0
     results = [measure(gib, place) for gib in sizes]
     title = f"a link of {MBIT:g} Mbit/s that is cut for {CUT_S:g} s after every {CALM_S:g} s"
@@ -141,6 +141,6 @@ if __name__ == "__main__":
     Options.add_to(parser)
     parser.add_argument("--small", type=int, default=SMALL_GIB, metavar="GIB")
     parser.add_argument("--large", type=int, default=LARGE_GIB, metavar="GIB")
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="where there is room for the files")
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="directory for the files")
     chosen = parser.parse_args()
     sys.exit(ask((chosen.small, chosen.large), chosen.place, Options.from_namespace(chosen)))

@@ -1,4 +1,4 @@
-"""How many /bin/true with captured output end in a second?"""
+"""Measures executables per second: /bin/true with captured output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTION = Question(
     ],
     notes=[
         "Python contestants call subprocess.run in a worker; HyperQueue and pilotfish run start programs themselves",
-        "pilotfish run: a master is up already, the start of the command itself is counted",
+        "pilotfish run: the master is already running; the start of the command is counted",
     ],
 )
 

@@ -36,11 +36,11 @@ class Options:
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         default_cache = os.environ.get("PILOTFISH_BENCH_CACHE", "~/.cache/pilotfish-bench")
         parser.add_argument("--out", type=Path, help="directory to write the results to, as JSON")
-        parser.add_argument("--cache", type=Path, default=Path(default_cache), help="where the peers' environments are kept")
-        parser.add_argument("--rounds", type=int, default=3, help="how often every contestant has its turn")
-        parser.add_argument("--seconds", type=float, default=3.0, help="how long one measurement should take")
+        parser.add_argument("--cache", type=Path, default=Path(default_cache), help="directory of the peers' environments")
+        parser.add_argument("--rounds", type=int, default=3, help="number of measurements of every contestant")
+        parser.add_argument("--seconds", type=float, default=3.0, help="approximate seconds of one measurement")
         parser.add_argument("--workers", type=int, default=2)
-        parser.add_argument("--only", default="", help="comma-separated beginnings of contestants' names")
+        parser.add_argument("--only", default="", help="contestants to measure: comma-separated prefixes of their names")
         parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
 
     @classmethod
@@ -219,7 +219,7 @@ def write_json(out: Path | None, name: str, content: dict[str, Any]) -> None:
 def show_goals(verdicts: Sequence[dict[str, Any]]) -> None:
     for verdict in verdicts:
         seen, rival = verdict["seen"], verdict["rival"]
-        word = {True: "met", False: "MISSED", None: "not seen"}[verdict["met"]]
+        word = {True: "met", False: "MISSED", None: "not measured"}[verdict["met"]]
         detail = "" if seen is None else f": {seen:.3g}" + (f" (against {rival})" if rival else "")
         print(f"goal {word}: {verdict['goal']}{detail}")
 

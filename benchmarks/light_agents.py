@@ -1,7 +1,7 @@
-"""Many agents in one process, without slots: they speak the agents' protocol over real TLS sockets and answer every task at once.
+"""Runs many agents in one process, without slots. They use the real protocol over TLS sockets and return every task as done at once.
 
-Used to load a master with connections, or with tasks that cost nothing outside of it. Reads commands on standard input (``report``,
-end of file ends it) and answers with JSON lines.
+They load a master with connections, or with tasks that cost nothing outside the master. Each line on standard input requests a report,
+a JSON line; the end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LightAgent(asyncio.Protocol):
         self.binding = hashlib.sha256(certificate).hexdigest()
         wanted = self.credentials["endpoint"]["fingerprint"]
         if not hmac.compare_digest(self.binding, wanted):
-            self.give_up("the master shows another certificate than the pinned one")
+            self.give_up("the certificate of the master is not the pinned one")
 
     def give_up(self, reason: str) -> None:
         self.account.complaints.append(reason)
@@ -93,7 +93,7 @@ class LightAgent(asyncio.Protocol):
         if not self.leaving:
             self.account.lost += 1
         if not self.welcomed.done():
-            self.welcomed.set_exception(ConnectionError(str(exc) or "the master hung up"))
+            self.welcomed.set_exception(ConnectionError(str(exc) or "the master closed the connection"))
 
     def send(self, message: m.Message, parts: Sequence[bytes] = ()) -> None:
         if self.transport is not None:
@@ -124,7 +124,7 @@ class LightAgent(asyncio.Protocol):
             self.send(m.Prove(PROTOCOL, "agent", self.credentials["key_id"], self.nonce, mac))
         elif isinstance(message, m.Proved):
             if not hmac.compare_digest(message.mac, self.mac("master", (self.nonce, self.master_nonce))):
-                self.give_up("the master could not prove that it holds our key")
+                self.give_up("the master did not prove that it has the key")
                 return
             capacity = {"cores": self.cores, "memory": 2.0**30}
             pilot = self.credentials["pilot"]
@@ -154,7 +154,7 @@ class LightAgent(asyncio.Protocol):
     def leave(self) -> None:
         self.leaving = True
         if self.transport is not None:
-            self.send(m.Leave("the benchmark is over"))
+            self.send(m.Leave("the benchmark has ended"))
             self.transport.close()
 
 

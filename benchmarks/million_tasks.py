@@ -1,4 +1,4 @@
-"""What do a million queued tasks cost the master, does it slow down, and how soon is it back after a crash?"""
+"""Measures a master with a million queued tasks: memory, rate by tenth, and restart after a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Conversation:
             writable = [self.link] if self.link.waiting else []
             ready, room, _ = select.select([self.link], writable, [], SILENCE_S)
             if not ready and not room:
-                raise RuntimeError(f"the master said nothing for {SILENCE_S:.0f} s")
+                raise RuntimeError(f"no message from the master for {SILENCE_S:.0f} s")
             if room:
                 self.link.flush()
             if ready:
@@ -88,7 +88,7 @@ class Tenths:
 def usage_of(pid: int) -> Process:
     process = read_process(pid)
     if process is None:
-        raise RuntimeError("the master is gone")
+        raise RuntimeError("the master has ended")
     return process
 
 
@@ -163,7 +163,7 @@ def complete_all(conversation: Conversation, run: int, total: int, pid: int) -> 
     conversation.send(m.Watch(run, 0, False))
     conversation.hear_until(all_ended)
     if failed:
-        raise RuntimeError(f"{failed} of {total} tasks did not end well")
+        raise RuntimeError(f"{failed} of {total} tasks failed")
     return progress
 
 
@@ -188,7 +188,7 @@ def measure(pool: OwnPool, total: int, workers: int, simulated: bool) -> dict[st
     crash_s = pool.start(workers=0)
     counts = pool.ask("run", run=run)["counts"]
     if counts.get("done") != total:
-        raise RuntimeError(f"after the restart the master knows of {counts}")
+        raise RuntimeError(f"after the restart the master has {counts}")
     return {
         "tasks": total,
         "agent": "simulated" if simulated else "real",
@@ -236,8 +236,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
     parser.add_argument("--tasks", type=int, default=TASKS)
-    parser.add_argument(
-        "--simulated-agent", action="store_true", help="tasks are answered by an agent without slots: the master alone is measured"
-    )
+    parser.add_argument("--simulated-agent", action="store_true", help="use an agent without slots, to measure the master alone")
     chosen = parser.parse_args()
     sys.exit(run_once(chosen.tasks, chosen.simulated_agent, Options.from_namespace(chosen)))

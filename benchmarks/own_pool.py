@@ -53,13 +53,13 @@ class OwnPool:
         return bytes_below(str(self.directory))
 
     def kill(self, pid: int) -> None:
-        """Kills the master and waits until its process is gone."""
+        """Kills the master and waits until its process has ended."""
         self.master.close()
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 30
         while read_process(pid) is not None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"process {pid} lives on after SIGKILL")
+                raise RuntimeError(f"process {pid} still runs after SIGKILL")
             time.sleep(0.001)
 
     def agent_credentials(self) -> Path:

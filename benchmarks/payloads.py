@@ -1,4 +1,4 @@
-"""How fast does 1 MiB travel to a task and back?"""
+"""Measures the rate of payloads of 1 MiB to a task and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def question(form: str) -> Question:
         title=f"1 MiB of {form} in and out",
         figures=[RATE],
         goals=[Goal("at least as fast as the best distributed peer", RATE, ("peer",), 1.0)],
-        notes=["MiB/s each way: n x 1 MiB / elapsed, at most 32 calls under way"],
+        notes=["MiB/s each way: n x 1 MiB / elapsed, at most 32 calls at a time"],
     )
 
 

@@ -1,4 +1,4 @@
-"""Which policy ends first, in simulation? The published sweep, a hundred random grids, and forecasts that are wrong by more and more."""
+"""Compares the makespans of policies in simulation: the published sweep, a hundred random grids, and increasingly wrong forecasts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Options, describe_machine, write_json
+from benchmarks.line_charts import draw_lines
 from pilotfish import plugins
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios import apst_sweep
-from pilotfish.sim.scenarios.svg_charts import draw_lines
-from pilotfish.sim.scenarios.workload_generator import wrong
+from pilotfish.sim.scenarios.workload_generator import error_factor
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 COMPARED = ("workqueue", "near", "min-min", "max-min", "sufferage", "xsufferage", "auto")
@@ -58,43 +58,43 @@ class Misjudged(LightWorld):
 
     error = 0.0
 
-    def tell(self, item: i.Input) -> None:
+    def deliver(self, item: i.Input) -> None:
         if self.error and isinstance(item, i.AgentMessage) and isinstance(item.message, m.Hello):
-            item.message.info["benchmark"] *= wrong(self.error, self.dice)
-        super().tell(item)
+            item.message.info["benchmark"] *= error_factor(self.error, self.rng)
+        super().deliver(item)
 
 
 def draw_grid(seed: int) -> tuple[list[SimulatedSite], Workload]:
     """Draws ten sites of 20 hosts, bandwidths from 0.1 to 100 MB/s, speeds from 0.5 to 2, and 10 to 40 files, each for a group of tasks."""
-    dice = random.Random(f"grid {seed}")
-    places = [
-        SimulatedSite(f"site{number}", HOSTS, speed=_even(dice, 0.5, 2.0), spread=0.1, bandwidth=_even(dice, 0.1, 100.0) * MB)
+    rng = random.Random(f"grid {seed}")
+    sites = [
+        SimulatedSite(f"site{number}", HOSTS, speed=_even(rng, 0.5, 2.0), spread=0.1, bandwidth=_even(rng, 0.1, 100.0) * MB)
         for number in range(SITES)
     ]
-    files = {sha256(b"%d" % number).hexdigest(): round(_even(dice, 1.0, 200.0) * MB) for number in range(dice.randint(10, 40))}
-    costs = [dice.uniform(1.0, 20.0) for _ in range(dice.randint(400, 1000))]
+    files = {sha256(b"%d" % number).hexdigest(): round(_even(rng, 1.0, 200.0) * MB) for number in range(rng.randint(10, 40))}
+    costs = [rng.uniform(1.0, 20.0) for _ in range(rng.randint(400, 1000))]
     names = list(files)
-    return places, Workload(
-        seconds=[5.0 * cost * dice.lognormvariate(0.0, 0.1) for cost in costs],
+    return sites, Workload(
+        seconds=[5.0 * cost * rng.lognormvariate(0.0, 0.1) for cost in costs],
         costs=costs,
         files=files,
         needs=[(names[number * len(names) // len(costs)],) for number in range(len(costs))],
     )
 
 
-def _even(dice: random.Random, least: float, most: float) -> float:
+def _even(rng: random.Random, least: float, most: float) -> float:
     """Draws from a log-uniform distribution."""
-    return least * math.exp(dice.uniform(0.0, math.log(most / least)))
+    return least * math.exp(rng.uniform(0.0, math.log(most / least)))
 
 
 def play(turn: Turn) -> tuple[Turn, float]:
     if turn.case:
-        places, work = apst_sweep.places(turn.case), apst_sweep.sweep(turn.seed, turn.unit_s)
+        sites, work = apst_sweep.apst_sites(turn.case), apst_sweep.sweep(turn.seed, turn.unit_s)
     else:
-        places, work = draw_grid(turn.seed)
-    dice = random.Random(f"error {turn.seed}")
-    work.costs = [cost * wrong(turn.error, dice) for cost in work.costs]
-    world = Misjudged(places, work, plugins.load("policies", turn.policy)(), turn.seed)
+        sites, work = draw_grid(turn.seed)
+    rng = random.Random(f"error {turn.seed}")
+    work.costs = [cost * error_factor(turn.error, rng) for cost in work.costs]
+    world = Misjudged(sites, work, plugins.load("policies", turn.policy)(), turn.seed)
     world.error = turn.error
     return turn, world.run().makespan_s
 
@@ -106,11 +106,11 @@ def play_all(turns: Sequence[Turn]) -> Makespans:
     """Simulates one seed after the other, so that partial results are comparable."""
     order = sorted(turns, key=lambda turn: turn.seed)
     found: Makespans = {}
-    began = time.monotonic()
+    started_at = time.monotonic()
     for done, (turn, makespan_s) in enumerate(in_parallel(play, order), start=1):
         found[turn] = makespan_s
         if done % 100 == 0 or done == len(order):
-            print(f"  {done}/{len(order)} rehearsals in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(f"  {done}/{len(order)} rehearsals in {time.monotonic() - started_at:.0f} s", file=sys.stderr, flush=True)
     return found
 
 
@@ -130,7 +130,7 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
     def mean_s(policy: str, case: str, unit_s: float) -> float:
         return statistics.fmean(found[Turn(policy, seed, case, unit_s)] for seed in range(seeds))
 
-    rows = [["scenario", "cost 1, s", "workqueue, s", "most possible", *COMPARED[1:], "auto against the best"]]
+    rows = [["scenario", "cost 1, s", "workqueue, s", "upper bound", *COMPARED[1:], "makespan of auto / best"]]
     for case in apst_sweep.SCENARIOS:
         for unit_s in units_s:
             base_s = mean_s("workqueue", case, unit_s)
@@ -151,7 +151,7 @@ def published(seeds: int, units_s: Sequence[float]) -> tuple[list[str], Makespan
 
 def unhindered_s(unit_s: float, seeds: int) -> float:
     """Returns a lower bound of the makespan: all hosts always busy, every file everywhere."""
-    hosts = sum(place.hosts for place in apst_sweep.places("d"))
+    hosts = sum(site.hosts for site in apst_sweep.apst_sites("d"))
     return statistics.fmean(sum(apst_sweep.sweep(seed, unit_s).seconds) / hosts for seed in range(seeds))
 
 
@@ -168,9 +168,9 @@ def grids(count: int) -> tuple[list[str], Makespans]:
             "makespan, min",
             "longer than the best, mean",
             "median",
-            "at worst",
+            "maximum",
             "within 1 % of the best",
-            "quicker than workqueue, times",
+            "speed-up over workqueue",
         ]
     ]
     for policy in COMPARED:
@@ -200,10 +200,8 @@ def misjudged(count: int, picture: Path | None) -> tuple[list[str], Makespans]:
     rows = [["hints and benchmarks wrong by up to", *(f"{100 * error:.0f} %" for error in ERRORS)]]
     rows += [[policy, *(f"{gain:.2f}" for gain in gains)] for policy, gains in lines.items()]
     if picture is not None:
-        axes = ("error of hints and benchmarks, %", "times quicker than workqueue")
-        picture.write_text(
-            draw_lines(f"What wrong forecasts cost: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0)
-        )
+        axes = ("error of hints and benchmarks, %", "speed-up over workqueue")
+        picture.write_text(draw_lines(f"Wrong forecasts: means over {count} grids", axes, [100 * error for error in ERRORS], lines, 1.0))
     return as_table(rows), found
 
 
@@ -280,9 +278,9 @@ def main(options: Options) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this one; again for more")
-    parser.add_argument("--size", type=float, default=1.0, help="a part of the grids and seeds: 0.1 for a quick look")
-    parser.add_argument("--picture", type=Path, help="where to draw what wrong forecasts cost, as SVG")
-    parser.add_argument("--page", type=Path, help="a page in Markdown into which the tables are written")
+    parser.add_argument("--part", choices=PARTS, action="append", help="part to run [default: all]; repeatable")
+    parser.add_argument("--size", type=float, default=1.0, help="fraction of the grids and seeds, such as 0.1")
+    parser.add_argument("--picture", type=Path, help="SVG file for the plot of wrong forecasts")
+    parser.add_argument("--page", type=Path, help="Markdown page to write the tables to")
     chosen = parser.parse_args()
     sys.exit(run(chosen.part or PARTS, chosen.size, (chosen.picture, chosen.page), Options.from_namespace(chosen)))

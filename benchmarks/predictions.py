@@ -1,6 +1,6 @@
-"""How good are predictions? Bands and medians of ``predict``, and the order of ``whatif``, against simulated worlds that go on.
+"""Compares predictions with simulated worlds: intervals and medians of ``predict``, and the order of options in ``whatif``.
 
-Beside it: how good they could be. A sage who knows what everything is drawn from, and only not what luck will do, is wrong as well.
+A predictor that knows all distributions of a world, but not its random numbers, shows the best accuracy that is possible.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 from benchmarks.harness import Options, describe_machine, layout, write_json
 from benchmarks.worlds import Fate, Sage, World, draw_options
-from pilotfish.sim.projections.finish_estimate import foresee
+from pilotfish.sim.projections.finish_estimate import estimate_finish
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
 
 WORKLOADS = 200
 MOMENTS = (0.1, 0.5, 0.9)
 """Fractions of finished tasks at which predictions are made."""
 HALF = 0.5
-REPLICAS = 24
+SAMPLES = 24
 DIFFERENT = 0.05
 """Minimum relative difference of two options that are ranked."""
 
 
 def predict_all(seed: int) -> list[dict[str, Any]]:
     world = World(seed)
-    world.begin()
+    world.start()
     total = len(world.work)
     rows = []
     asked = []
     for part in MOMENTS:
-        world.go_on(left=max(1, round(total * (1 - part))))
-        moment = world.moment()
-        foresight = foresee(moment, None, replicas=REPLICAS, cores=1)[0]
-        wise = [Sage(world, moment, AS_IT_IS, luck).end_s() for luck in range(REPLICAS)] if part == HALF else [0.0]
+        world.advance(left=max(1, round(total * (1 - part))))
+        snapshot = world.snapshot()
+        foresight = estimate_finish(snapshot, None, samples=SAMPLES, cores=1)[0]
+        wise = [Sage(world, snapshot, AS_IT_IS, luck).end_s() for luck in range(SAMPLES)] if part == HALF else [0.0]
         asked.append((part, world.now, foresight, median(wise)))
-    world.go_on()
+    world.advance()
     for part, at, foresight, wise_s in asked:
-        low, high = foresight.band()
+        low, high = foresight.interval()
         rows.append(
             {
                 "seed": seed,
@@ -61,16 +61,16 @@ def predict_all(seed: int) -> list[dict[str, Any]]:
 
 def rank_two(seed: int) -> dict[str, Any]:
     world = World(seed)
-    world.begin()
-    world.go_on(left=round(len(world.work) * (1 - HALF)))
-    moment = world.moment()
+    world.start()
+    world.advance(left=round(len(world.work) * (1 - HALF)))
+    snapshot = world.snapshot()
     options = draw_options(random.Random(f"options {seed}"), world)
-    told = foresee(moment, None, options, replicas=REPLICAS, cores=1)
+    told = estimate_finish(snapshot, None, options, samples=SAMPLES, cores=1)
     return {
         "seed": seed,
         "options": [option.text for option in options],
-        "true_s": [geometric_mean(Sage(world, moment, option, luck).end_s() for luck in range(REPLICAS)) for option in options],
-        "once_s": [Fate(world, moment, option, seed).end_s() for option in options],
+        "true_s": [geometric_mean(Sage(world, snapshot, option, luck).end_s() for luck in range(SAMPLES)) for option in options],
+        "once_s": [Fate(world, snapshot, option, seed).end_s() for option in options],
         "merit_s": [each.merit_s for each in told],
         "traits": world.traits,
     }
@@ -105,9 +105,7 @@ def run(workloads: int, options: Options, first: int = 0) -> int:
     with ProcessPoolExecutor() as pool:
         rows = [row for some in pool.map(predict_all, seeds, chunksize=2) for row in some]
         pairs = list(pool.map(rank_two, seeds, chunksize=2))
-    lines = [
-        ["tasks ended", "predictions", "inside the 80 % band", "before it", "error of what is left", "of the whole", "bias", "high / low"]
-    ]
+    lines = [["tasks ended", "predictions", "inside 80 % interval", "below", "error / time left", "error / makespan", "bias", "high / low"]]
     for part in MOMENTS:
         told = figures(rows, part)
         lines.append(
@@ -125,18 +123,20 @@ def run(workloads: int, options: Options, first: int = 0) -> int:
     print(layout(lines))
     half = [row for row in rows if row["part"] == HALF]
     wise = median(abs(row["sage_s"] - row["true_s"]) / row["true_s"] for row in half)
-    print(f"at half-way, who knows all but luck has an error of {wise:.1%} of what is left")
+    print(f"at half-way, a predictor that knows all distributions has a median error of {wise:.1%} of the time left")
     right, count = ranked(pairs, "true_s", "merit_s")
     print(
-        f"whatif, {len(pairs)} pairs of options: {right} of {count} are ranked rightly that differ by more than {DIFFERENT:.0%} on average"
+        f"whatif, {len(pairs)} pairs of options: of {count} that differ by more than {DIFFERENT:.0%} on average, {right} are ranked right"
     )
-    for who, teller in (("whatif", "merit_s"), ("who knows all but luck", "true_s")):
-        once = ranked(pairs, "once_s", teller)
-        print(f"against what one throw of the dice makes of them, {who} is right in {once[0]} of {once[1]}")
+    for name, predicted in (("whatif", "merit_s"), ("a predictor that knows all distributions", "true_s")):
+        once = ranked(pairs, "once_s", predicted)
+        print(f"for single random outcomes, {name} ranks {once[0]} of {once[1]} pairs correctly")
     write_json(options.out, "predictions", {"machine": describe_machine(), "predictions": rows, "pairs": pairs})
     inside = sum(row["low_s"] <= row["true_s"] <= row["high_s"] for row in rows) / len(rows)
     met = inside >= 0.75 and figures(rows, HALF)["error"] <= 0.15 and right >= 0.9 * count
-    goals = f"bands hold in 75 % ({inside:.0%}), median error at half-way at most 15 %, ranks right in 90 % ({right / max(1, count):.0%})"
+    goals = (
+        f"75 % in the interval ({inside:.0%}), median error at half-way at most 15 %, 90 % ranked correctly ({right / max(1, count):.0%})"
+    )
     print(f"goal: {goals}: {'met' if met else 'missed'}")
     return 1 if options.strict and not met else 0
 
@@ -149,6 +149,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
     parser.add_argument("--workloads", type=int, default=WORKLOADS)
-    parser.add_argument("--first", type=int, default=0, help="the seed of the first of them")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first workload")
     chosen = parser.parse_args()
     sys.exit(run(chosen.workloads, Options.from_namespace(chosen), chosen.first))

@@ -1,4 +1,4 @@
-"""How long does one call take, one at a time, when everything is warm?"""
+"""Measures the round trip of single calls, one at a time, after warm-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUESTION = Question(
     title="round trip of one call",
     figures=[MEDIAN, Figure("p90_ms", "p90 ms", 2, higher_is_better=False), Figure("p99_ms", "p99 ms", 2, higher_is_better=False)],
     goals=[Goal("p50 at most 1 ms", MEDIAN, (), 1.0)],
-    notes=["pilotfish: over TLS; facts are written before they are acted on, and synced beside the call (decision 0019)"],
+    notes=["pilotfish: over TLS; facts are written before they take effect and synced in parallel with the call (decision 0019)"],
 )
 
 

@@ -1,9 +1,8 @@
-"""Is a plan worth it where files are shared and links are narrow, and does the simulator say beforehand how long it takes?
+"""Measures the gain of a plan if files are shared and links are narrow, and compares the makespan with the simulator's.
 
-The experiment of pilotfish.sim.scenarios.apst_sweep in small, for real: three sites, each a network of its own behind a link
-of its own width (root is
-needed), real agents that have the disk of their site in common, real files. Tasks sleep, so that one machine has enough cores. What is
-rehearsed has the same numbers, and what a task costs beside its own time (LAUNCH_S) from an earlier run.
+A small version of the experiment of pilotfish.sim.scenarios.apst_sweep with real agents and files: three sites, each with its own network
+behind its own link (root is needed) and a disk that its agents share. Tasks sleep, so one machine has enough cores. The simulation has the
+same numbers, and the overhead per task (LAUNCH_S) of an earlier run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pilotfish.applications.input_files import digests
 from pilotfish.core.learning.forecasts import Forecasts
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.sim.light_world import LightWorld
-from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, places, sweep
+from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, apst_sites, sweep
 from pilotfish.sim.workload import SimulatedSite, Workload
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.state_recovery import replay
@@ -48,8 +47,8 @@ WALLTIME_S = 3600.0
 WORKQUEUE, PLAN, AUTO = "workqueue", "xsufferage", "auto"
 PAPER = 1.62
 SECONDS = Figure("seconds", "seconds", 1, higher_is_better=False)
-REHEARSED = Figure("rehearsed_s", "rehearsed", 1, higher_is_better=False)
-WRONG = Figure("wrong", "wrong by", 2, higher_is_better=False)
+REHEARSED = Figure("rehearsed_s", "simulated", 1, higher_is_better=False)
+WRONG = Figure("wrong", "error", 2, higher_is_better=False)
 LINKS = [Figure(f"{name}_link", f"link {name}: forecast/true", 2) for name in (NEAR, MIDDLE, FAR)]
 
 PYTHON = """#!/bin/sh
@@ -64,7 +63,7 @@ def work_of(seed: int) -> Workload:
 
 
 def sites_of(scenario: str) -> list[SimulatedSite]:
-    return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in places(scenario, BANDWIDTH, HOSTS)]
+    return [replace(place, launch_s=LAUNCH_S, walltime_s=WALLTIME_S) for place in apst_sites(scenario, BANDWIDTH, HOSTS)]
 
 
 def rehearse(scenario: str, policy: str, seed: int) -> float:
@@ -130,7 +129,7 @@ def _folder(pool: FarPool, site: SimulatedSite) -> Path:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return digests().of(str(path), file.fileno())
+        return digests().digest(str(path), file.fileno())
 
 
 def run(pool: FarPool, work: Workload, inputs: dict[str, Path]) -> float:
@@ -169,23 +168,23 @@ def _forecasts(pool: FarPool) -> Forecasts:
 
 
 def question(scenario: str) -> Question:
-    gain, words = {"a": (PAPER, f"{PAPER} times as quick as")}.get(scenario, (1.0, "quicker than"))
-    gain, words = (0.9, "about as quick as") if scenario == "d" else (gain, words)
+    gain, words = {"a": (PAPER, f"{PAPER} times as fast as")}.get(scenario, (1.0, "faster than"))
+    gain, words = (0.9, "about as fast as") if scenario == "d" else (gain, words)
     return Question(
         f"shared_files_{scenario}",
         f"scenario {scenario}, {TASKS} tasks",
         [SECONDS, REHEARSED, WRONG, *LINKS],
         [
-            Goal(f"({scenario}) a plan is {words} who comes first is served first", SECONDS, (WORKQUEUE,), gain, PLAN),
-            Goal(f"({scenario}) left to itself it is within a tenth of the better one", SECONDS, (WORKQUEUE, PLAN), 0.9, AUTO),
-            *(Goal(f"({scenario}) {name}: rehearsed within 20 %", WRONG, (), 0.2, name) for name in (WORKQUEUE, PLAN, AUTO)),
+            Goal(f"({scenario}) a plan is {words} workqueue", SECONDS, (WORKQUEUE,), gain, PLAN),
+            Goal(f"({scenario}) auto is within a tenth of the better one", SECONDS, (WORKQUEUE, PLAN), 0.9, AUTO),
+            *(Goal(f"({scenario}) {name}: simulated within 20 %", WRONG, (), 0.2, name) for name in (WORKQUEUE, PLAN, AUTO)),
         ],
     )
 
 
 def ask(scenarios: str, options: Options, first_seed: int = 0) -> int:
     if missing := what_is_missing():
-        print(f"there can be no network here: {missing}")
+        print(f"no network can be created here: {missing}")
         return 1 if options.strict else 0
     options = replace(options, workers=sum(HOSTS))
     seeds = range(first_seed, first_seed + options.rounds)
@@ -209,7 +208,7 @@ def main(options: Options) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
-    parser.add_argument("--scenarios", default="".join(SCENARIOS), help="such as ad")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round")
+    parser.add_argument("--scenarios", default="".join(SCENARIOS), help="scenarios to run, such as ad")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first round")
     chosen = parser.parse_args()
     sys.exit(ask(chosen.scenarios, Options.from_namespace(chosen), chosen.seed))

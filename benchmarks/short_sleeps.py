@@ -1,4 +1,4 @@
-"""How much of two workers' time is left for the work when a task takes 1 ms?"""
+"""Measures the utilisation of two workers with tasks of 1 ms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUESTION = Question(
     title="sleeps of 1 ms",
     figures=[EFFICIENCY],
     goals=[Goal("at least 75 % efficient", EFFICIENCY, (), 0.75)],
-    notes=["efficiency = n x 1 ms / workers / elapsed; the sleep itself takes longer than 1 ms, so 1.00 is out of reach"],
+    notes=["efficiency = n x 1 ms / workers / elapsed; the sleep itself takes longer than 1 ms, so 1.00 is not possible"],
 )
 
 

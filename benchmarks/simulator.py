@@ -1,4 +1,4 @@
-"""How quick is the simulator? Completions per second of one core, with the real machine and policy, up to a million tasks."""
+"""Measures the speed of the simulator: completions per second on one core, with the real machine and policy, up to a million tasks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TURN_S = 0.05
 def main(options: Options) -> int:
     print(f"{'tasks':>10} {'workers':>8} {'simulated':>12} {'processor':>10} {'per second':>11} {'memory':>9}")
     for tasks, workers in CASES:
-        dice = random.Random(1)
-        work = Workload([dice.uniform(50.0, 150.0) for _ in range(tasks)])
+        rng = random.Random(1)
+        work = Workload([rng.uniform(50.0, 150.0) for _ in range(tasks)])
         world = LightWorld(
             [SimulatedSite("here", workers // 2), SimulatedSite("there", workers // 2)],
             work,
@@ -30,10 +30,10 @@ def main(options: Options) -> int:
             turn_s=TURN_S,
         )
         began = time.process_time()
-        played = world.run()
+        result = world.run()
         took = time.process_time() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(f"{tasks:>10,} {workers:>8,} {played.makespan_s:>10,.0f} s {took:>8.1f} s {tasks / took:>11,.0f} {peak:>5,} MiB", flush=True)
+        print(f"{tasks:>10,} {workers:>8,} {result.makespan_s:>10,.0f} s {took:>8.1f} s {tasks / took:>11,.0f} {peak:>5,} MiB", flush=True)
     return 0
 
 

@@ -36,7 +36,7 @@ class OneFile:
     def __init__(self, source: str, cache: ContentCache) -> None:
         self.source, self.cache = source, cache
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
         return FileReader(self.source, size)
 
     def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:

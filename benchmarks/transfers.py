@@ -1,4 +1,4 @@
-"""How fast does a large file travel between master and agent, next to a bare TLS socket, scp and rsync?"""
+"""Measures the rate of a large file between master and agent, compared with a bare TLS socket, scp and rsync."""
 
 from __future__ import annotations
 
@@ -174,9 +174,9 @@ def run(size_mib: int, where: Path, options: Options) -> int:
         goals.append(Goal(f"{way}: at least {SCP_RATIO} times as fast as scp", RATE, (f"scp {way}",), SCP_RATIO, name))
         goals.append(Goal(f"{way}: at least {PLAIN_RATIO} times as fast as a bare TLS socket", RATE, ("plain TLS",), PLAIN_RATIO, name))
     notes = [
-        f"from the page cache to a file in {where}, over loopback; every end is a process of its own",
-        "plain TLS: Python's sockets, 1 MiB blocks, the same bytes again and again; nothing is read, written or hashed",
-        "plain TLS, file to file, hashed: the same work as ours; with few cores that is what can be reached",
+        f"from the page cache to a file in {where}, over loopback; each end is a separate process",
+        "plain TLS: Python sockets, the same block of 1 MiB repeatedly; nothing is read, written or hashed",
+        "plain TLS, file to file, hashed: the same work as ours; an upper bound if there are few cores",
     ]
     question = Question("transfers", f"a file of {size_mib} MiB", [RATE, CPU, OUR_PEAK, MASTER_PEAK], goals, notes)
     with (
@@ -199,7 +199,7 @@ def main(options: Options) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     Options.add_to(parser)
-    parser.add_argument("--mib", type=int, default=FILE_MIB, help="the size of the file")
-    parser.add_argument("--where", type=Path, default=SHM if SHM.is_dir() else Path(tempfile.gettempdir()), help="where the files lie")
+    parser.add_argument("--mib", type=int, default=FILE_MIB, help="size of the file in MiB")
+    parser.add_argument("--where", type=Path, default=SHM if SHM.is_dir() else Path(tempfile.gettempdir()), help="directory of the files")
     chosen = parser.parse_args()
     sys.exit(run(chosen.mib, chosen.where, Options.from_namespace(chosen)))

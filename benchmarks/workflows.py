@@ -1,22 +1,22 @@
-"""How near to the best possible do workflows end, and what is it worth to begin with the longest chain?
+"""Simulates nine families of scientific workflows: makespan divided by the larger of two bounds, the critical path and the area.
 
-Nine families of scientific workflows, in simulation: makespan over the larger of two bounds, the critical path and the area. ``list``:
-ready tasks in the order in which they came. ``ranked``: by upward ranks, on what is learnt during the run; ``second run``: with what the
-first one taught about each program; ``hints``: with costs given that are exact.
+``list``: ready tasks in order of arrival. ``ranked``: by upward ranks, from forecasts learned during the run. ``second run``: the same with
+the forecasts of the first run. ``hints``: the same with exact costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 
 from benchmarks.harness import Options, layout, write_json
 from pilotfish import plugins
 from pilotfish.applications.wfcommons import Workflow
 from pilotfish.core.learning.forecasts import Forecasts
-from pilotfish.sim.light_world import LightWorld
+from pilotfish.sim.light_world import LightWorld, TaskInterval
 from pilotfish.sim.scenarios.workflow_families import FAMILIES, family
-from pilotfish.sim.scenarios.workload_generator import unlawful, work_of
+from pilotfish.sim.scenarios.workload_generator import work_of
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 SIZES = ((100, 8), (1000, 32), (5000, 64))
@@ -24,14 +24,25 @@ SEEDS = 3
 WAYS = ("list", "ranked", "second run", "hints")
 
 
+def order_violations(workflow: Workflow, intervals: Iterable[TaskInterval]) -> list[tuple[int, int]]:
+    """Returns pairs of a task and its dependency where the task started before the dependency ended."""
+    ran = {interval.task: interval for interval in intervals}
+    return [
+        (index, parent)
+        for index, task in enumerate(workflow.tasks)
+        for parent in task.parents
+        if ran[index].started_at < ran[parent].ended_at
+    ]
+
+
 def play(workflow: Workflow, work: Workload, policy: str, cores: int, known: Forecasts | None = None) -> tuple[float, Forecasts]:
-    world = LightWorld([SimulatedSite("here", cores)], work, plugins.load("policies", policy)(), keep=True)
+    world = LightWorld([SimulatedSite("here", cores)], work, plugins.load("policies", policy)(), record_intervals=True)
     if known is not None:
         world.machine.state.forecasts = known
-    played = world.run()
-    wrong = unlawful(workflow, played.stints)
-    assert not wrong, f"{workflow.name}: task {wrong[0][0]} began before task {wrong[0][1]} had ended"
-    return played.makespan_s / workflow.least_s(cores), world.machine.state.forecasts
+    result = world.run()
+    early = order_violations(workflow, result.intervals)
+    assert not early, f"{workflow.name}: task {early[0][0]} began before task {early[0][1]} had ended"
+    return result.makespan_s / workflow.least_s(cores), world.machine.state.forecasts
 
 
 def ratios(name: str, size: int, cores: int, seed: int) -> dict[str, float]:

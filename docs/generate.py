@@ -20,9 +20,9 @@ from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.run import Run, Submitter
 from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.executable import Completed
-from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN
+from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS
 from pilotfish.applications.task_list import TaskList
-from pilotfish.applications.task_options import KNOWN
+from pilotfish.applications.task_options import TASK_KEYWORDS
 from pilotfish.cli.main import pilotfish as command_group
 from pilotfish.cli.terminal.error_messages import CAUSES, EXIT_STATUSES, EXPLANATIONS
 from pilotfish.config import QUANTITIES, SITE_KEYS
@@ -376,7 +376,7 @@ EXECUTABLE_OPTIONS = {
 
 def python_page() -> str:
     """Documents the exported classes from their docstrings."""
-    errors = [cls for cls in map(package.__getattr__, package._HOMES) if isinstance(cls, type) and issubclass(cls, Exception)]
+    errors = [cls for cls in map(package.__getattr__, package._MODULES) if isinstance(cls, type) and issubclass(cls, Exception)]
     missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors, divide, iterate)}
     assert not missing, f"exported, but not documented: {missing}"
     lines = [
@@ -391,8 +391,8 @@ def python_page() -> str:
         lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _prose(function.__doc__ or "") + "\n"]
     lines += ["They accept all task options except `rank`, and:\n", *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)), ""]
     lines += ["## Task options\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
-    lines += [*_options(TASK_OPTIONS, KNOWN), "", "Executables also take:\n"]
-    lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KNOWN if name not in KNOWN)), ""]
+    lines += [*_options(TASK_OPTIONS, TASK_KEYWORDS), "", "Executables also take:\n"]
+    lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KEYWORDS if name not in TASK_KEYWORDS)), ""]
     lines += ["## Errors\n", "All errors have `hint`, a suggestion, and `code`, for `pilotfish explain`.\n"]
     lines += ["| error | code | meaning |", "|---|---|---|"]
     for cls in sorted(errors, key=lambda cls: (str(cls.code), len(cls.__mro__))):
@@ -423,9 +423,10 @@ def _signature(function: Callable[..., object], first: int = 1) -> str:
 def _members(cls: type) -> list[str]:
     lines = []
     texts = _attribute_texts(cls)
-    names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *vars(cls)])]
+    members = {**vars(cls), **vars(Submitter)} if cls is Run else vars(cls)
+    names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *members])]
     for name in names:
-        member, key = vars(cls).get(name), f"{cls.__name__}.{name}"
+        member, key = members.get(name), f"{cls.__name__}.{name}"
         if name.startswith("_") or (key in MEMBERS and not MEMBERS[key]):
             continue
         text = MEMBERS.get(key) or texts.get(name) or _prose(getattr(member, "__doc__", "") or "" if _has_own_text(member) else "")

@@ -14,11 +14,11 @@ STEP_S = 0.002
 
 def mean_amplitude(damping: float, seed: int) -> float:
     """Returns the root mean square of the position, without the first tenth of the steps."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     position, velocity, total = 1.0, 0.0, 0.0
     push = math.sqrt(STEP_S)
     for step in range(STEPS):
-        velocity += (-position - damping * velocity) * STEP_S + push * dice.gauss(0.0, 1.0)
+        velocity += (-position - damping * velocity) * STEP_S + push * rng.gauss(0.0, 1.0)
         position += velocity * STEP_S
         if step > STEPS // 10:
             total += position * position

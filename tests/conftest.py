@@ -66,4 +66,4 @@ def pool(pilotfish_home: Path) -> Iterator[PoolHandle]:
     client = MasterClient.connect(made.directory)
     client.ask("stop", now=True)
     client.close()
-    assert made.wait_until_gone(PATIENCE_S) == []
+    assert made.wait_until_stopped(PATIENCE_S) == []

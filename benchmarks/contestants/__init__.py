@@ -1,1 +1,1 @@
-"""Programs that run inside each contestant's own environment: standard library and the contestant, nothing else."""
+"""Programs that run in the environment of each contestant. They use only the standard library and the contestant."""

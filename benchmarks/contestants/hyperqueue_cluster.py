@@ -1,4 +1,4 @@
-"""HyperQueue's Python package. It has no result values: a function's value is what it left in a file, read back here."""
+"""HyperQueue's Python package. It does not return values, so each function writes its value to a file, which is read here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def call_and_keep(function: Callable[..., Any], argument: Any, path: str) -> Non
 
 
 def wait_for_file(path: Path) -> None:
-    """Its own wait asks once a second, which would drown what is measured; a file is seen within a millisecond."""
+    """Waits until a file exists, within a millisecond. HyperQueue's own wait polls once a second, longer than the measured times."""
     deadline = time.monotonic() + WAIT_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ def wait_for_file(path: Path) -> None:
 
 class HyperqueueEngine(Engine):
     def start(self, workers: int) -> None:
-        # Its progress bar would be part of what is measured.
+        # Its progress bar would be part of the measurement.
         hyperqueue.client.create_progress_callback = lambda: lambda jobs: None
         self.directory = Path(tempfile.mkdtemp(prefix="values-"))
         self.cluster = LocalCluster(str(self.directory / "server"), WorkerConfig(cores=workers))
@@ -85,7 +85,7 @@ class HyperqueueEngine(Engine):
             yield from self.call_all(function, batch)
 
     def time_true_programs(self, count: int) -> float:
-        """An output file is made when its task starts: when the last one is there, all but a task per worker have ended."""
+        """Returns the seconds until all tasks have started: their output files exist then, and at most one task per worker still runs."""
         directory, job = self.new_job()
         began = time.perf_counter()
         for number in range(count):

@@ -1,6 +1,6 @@
-"""The questions, asked of whatever can call functions: how an engine is measured, the same way for all of them.
+"""Measures an engine that can call functions. All engines are measured in the same way.
 
-An engine module defines a subclass of Engine and ends with ``main(ItsEngine())``. The answer is one line, ``RESULT {json}``.
+An engine module defines a subclass of Engine and ends with ``main(ItsEngine())``. The output is one line, ``RESULT {json}``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROUND_TRIP_WARM_UP = 50
 
 
 class Engine:
-    """A contestant: something that calls functions in other processes."""
+    """A contestant that calls functions in other processes."""
 
     time_true: Callable[[int], float] | None = None
-    """Set where the contestant has its own way of running programs: the seconds that n times /bin/true take, output captured."""
+    """Returns the seconds of n times /bin/true with captured output. None unless the contestant can run programs itself."""
 
     def start(self, workers: int) -> None:
         raise NotImplementedError
@@ -44,14 +44,14 @@ class Engine:
         return [self.result(handle) for handle in handles]
 
     def call_windowed(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Iterable[Any]:
-        """Call with no more than WINDOW calls under way, in order: for arguments that are too large to be all in memory."""
-        under_way: deque[Any] = deque()
+        """Yields results in order, with at most WINDOW calls at a time, because all arguments together do not fit into memory."""
+        pending: deque[Any] = deque()
         for argument in arguments:
-            if len(under_way) >= WINDOW:
-                yield self.result(under_way.popleft())
-            under_way.append(self.submit(function, argument))
-        while under_way:
-            yield self.result(under_way.popleft())
+            if len(pending) >= WINDOW:
+                yield self.result(pending.popleft())
+            pending.append(self.submit(function, argument))
+        while pending:
+            yield self.result(pending.popleft())
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -66,7 +66,7 @@ def timed_calls(engine: Engine, function: Callable[..., Any]) -> Callable[[int],
         values = engine.call_all(function, range(count))
         elapsed = time.perf_counter() - began
         if list(values) != list(range(count)):
-            raise RuntimeError("the contestant returned other values than it was given")
+            raise RuntimeError("the contestant returned values that differ from those sent")
         return elapsed
 
     return run
@@ -104,7 +104,7 @@ def ask_executables(engine: Engine, options: argparse.Namespace) -> dict[str, An
         values = engine.call_all(workloads.run_true, range(count))
         elapsed = time.perf_counter() - began
         if any(tuple(value) != (0, b"", b"") for value in values):
-            raise RuntimeError("a /bin/true did not end well")
+            raise RuntimeError("a /bin/true failed")
         return elapsed
 
     count, elapsed = sized_run(engine.time_true or run, options.seconds)
@@ -112,7 +112,7 @@ def ask_executables(engine: Engine, options: argparse.Namespace) -> dict[str, An
 
 
 def payloads_of(form: str) -> list[Any]:
-    """A few different payloads of 1 MiB each, so that nobody can send one of them only once."""
+    """Returns different payloads of 1 MiB each, so that no contestant can send one payload once for all calls."""
     if form == "bytes":
         return [os.urandom(MEBIBYTE) for _ in range(8)]
     numpy = importlib.import_module("numpy")
@@ -130,7 +130,7 @@ def ask_payloads(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
         for value in engine.call_windowed(workloads.echo, (payloads[number % len(payloads)] for number in range(count))):
             received += memoryview(value).nbytes
         if received != count * MEBIBYTE:
-            raise RuntimeError("the contestant returned fewer bytes than it was given")
+            raise RuntimeError("the contestant returned fewer bytes than were sent")
         return time.perf_counter() - began
 
     count, elapsed = sized_run(run, options.seconds)
@@ -138,12 +138,12 @@ def ask_payloads(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def ask_first(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
-    """The first result alone; ``main`` has already had it."""
+    """Measures nothing more: ``main`` already has the time of the first result."""
     return {}
 
 
 def ask_cost(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
-    """CPU time of every process of the contestant over one run of calls, and what it wrote below its own directory."""
+    """Returns the CPU time of every process of the contestant during a series of calls, and the bytes written below its directory."""
     run = timed_calls(engine, workloads.nothing)
     count, _ = sized_run(run, options.seconds)
     mark = os.environ[MARK]
@@ -190,11 +190,11 @@ def main(engine: Engine) -> None:
     engine.start(options.workers)
     try:
         if engine.result(engine.submit(workloads.nothing, 7)) != 7:
-            raise RuntimeError("the first call returned something else than it was given")
+            raise RuntimeError("the first call returned a value that differs from the one sent")
         answer: dict[str, Any] = {"first_result_at": time.time(), "start_s": time.perf_counter() - began}
         answer.update(QUESTIONS[options.question](engine, options))
         answer["version"] = engine.version()
-        # Before the engine is stopped: how long that takes, or whether it hangs, is another question.
+        # Printed before the engine stops, because the stop is not measured and may hang.
         print("RESULT " + json.dumps(answer), flush=True)
     finally:
         engine.stop()

@@ -1,4 +1,4 @@
-"""Parsl's HighThroughputExecutor. PARSL_PREFETCH lets workers hold tasks ahead, PARSL_QUIET switches its log file off."""
+"""Parsl's HighThroughputExecutor. PARSL_PREFETCH is the number of tasks that workers prefetch; PARSL_QUIET disables the log file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours: pilotfish.Executor, durable and encrypted as by default."""
+"""pilotfish.Executor with its defaults: durable and encrypted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The floor: concurrent.futures.ProcessPoolExecutor of the standard library."""
+"""concurrent.futures.ProcessPoolExecutor of the standard library, as the lower bound."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Which processes belong to a contestant, and what they have used: read from /proc.
+"""Finds the processes of a contestant and their resource usage in /proc.
 
-Every contestant is started with a mark in its environment, which its children inherit, so that daemons that left the process tree
-are found as well.
+Every contestant has a mark in its environment, which its children inherit. Daemons that left the process tree are therefore found too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Process:
 
 
 def read_process(pid: int) -> Process | None:
-    """What /proc says about one process; None when it is gone or a zombie."""
+    """Reads one process from /proc; returns None if it has ended or is a zombie."""
     root = Path("/proc") / str(pid)
     try:
         stat = (root / "stat").read_text()
@@ -35,7 +34,7 @@ def read_process(pid: int) -> Process | None:
     fields = stat[name_end + 2 :].split()
     if fields[0] == "Z":
         return None
-    # Nanosecond run time is far finer than the clock ticks of stat, but covers the main thread alone: add up the threads.
+    # The run time in nanoseconds is finer than the clock ticks of stat, but each value is for one thread: add up the threads.
     nanoseconds = 0
     try:
         for thread in (root / "task").iterdir():
@@ -43,7 +42,7 @@ def read_process(pid: int) -> Process | None:
     except (OSError, ValueError, IndexError):
         nanoseconds = 0
     own_ticks_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-    # Tasks that were processes of their own are gone by now; whoever waited for them has their time.
+    # Child processes that have ended are counted in the process that waited for them.
     waited_for_s = (int(fields[13]) + int(fields[14])) / TICKS_PER_S
     return Process(
         pid=pid,
@@ -55,7 +54,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def marked_processes(mark: str) -> dict[int, Process]:
-    """All living processes that inherited the mark."""
+    """Returns all running processes that inherited the mark."""
     needle = f"{MARK}={mark}".encode()
     found = {}
     for entry in os.scandir("/proc"):
@@ -73,7 +72,7 @@ def marked_processes(mark: str) -> dict[int, Process]:
 
 
 def bytes_below(directory: str) -> int:
-    """Size of all files below a directory."""
+    """Returns the size of all files below a directory."""
     total = 0
     for root, _, names in os.walk(directory):
         for name in names:

@@ -1,4 +1,4 @@
-"""How many tasks to measure: as many as take a few seconds, whoever runs them."""
+"""Chooses the number of tasks so that a measurement takes a few seconds with any contestant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST_RUN = 400_000
 
 
 def sized_run(run: Callable[[int], float], seconds: float) -> tuple[int, float]:
-    """Find the n that takes about ``seconds``, then run it: (n, elapsed). The search warms the contestant up as well."""
+    """Returns the number of tasks that take about ``seconds``, and their time. The search also warms up the contestant."""
     count = 16
     elapsed = run(count)
     while elapsed < seconds * 0.7 and count < LONGEST_RUN:

@@ -1,4 +1,4 @@
-"""The functions that contestants call. They live in a module of their own, so that every pickler sends them by name."""
+"""Functions that contestants call. They have their own module, so that every pickler sends them by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SLEEP_S = 0.001
 
 
 def nothing(number: int) -> int:
-    """The smallest call that still proves, by its value, that it was made."""
+    """Returns its argument, as a proof that the call was made."""
     return number
 
 
@@ -24,6 +24,6 @@ def echo(data: Any) -> Any:
 
 
 def run_true(number: int) -> tuple[int, bytes, bytes]:
-    """Start /bin/true, wait for it, keep what it said: what a person without a workflow system would write."""
+    """Runs /bin/true and captures its output, as a user without a workflow system would."""
     done = subprocess.run(["/bin/true"], capture_output=True, check=False)
     return done.returncode, done.stdout, done.stderr

@@ -1,6 +1,6 @@
-"""The pictures of docs/explanation/policies.md and the pages below it: ``python docs/plots/policies.py``. A minute; the same each time.
+"""Draws the plots of docs/explanation/policies.md and its subpages: ``python docs/plots/policies.py``. Takes a minute; reproducible.
 
-Each is made by the command that its page shows, and the bars by that of the overview with all policies.
+Each Gantt chart is drawn by the command that its page shows, the bar chart by the command of the overview with all policies.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from experiments.grid.grid_world import TICK_S, GridFigures, GridWorld, TaskBag
 from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings, HybridFactory
 from pilotfish.factories.on_demand import DemandFactory, DemandSettings
-from pilotfish.factories.simple import RANDOM, TURNS, SimpleFactory
-from pilotfish.factories.swift import SwiftFactory
-from pilotfish.factories.swift_scores import BEST, SwiftSettings
-from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
+from pilotfish.factories.simple import RANDOM, ROUND_ROBIN, SimpleFactory
+from pilotfish.factories.swift import BEST, SwiftFactory, SwiftSettings
+from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
 WORKERS = 20
 PATIENCE_S = 1800.0
@@ -24,7 +23,7 @@ Draw = Callable[[int], list[GridSite]]
 
 
 def _heuristic() -> HeuristicSettings:
-    return HeuristicSettings(workers=WORKERS, window_s=7200.0, patience_s=PATIENCE_S, period_s=TICK_S)
+    return HeuristicSettings(workers=WORKERS, window_s=7200.0, max_wait_s=PATIENCE_S, period_s=TICK_S)
 
 
 def _swift(choice: str = "weighted", replicas: int = 2) -> SwiftSettings:
@@ -32,15 +31,15 @@ def _swift(choice: str = "weighted", replicas: int = 2) -> SwiftSettings:
 
 
 MAKERS: dict[str, Maker] = {
-    "by turns": lambda dice, sites: SimpleFactory(WORKERS, dice, TURNS, TICK_S, PATIENCE_S),
-    "at random": lambda dice, sites: SimpleFactory(WORKERS, dice, RANDOM, TICK_S, PATIENCE_S),
-    "heuristic": lambda dice, sites: HeuristicFactory(_heuristic(), dice),
-    "hybrid": lambda dice, sites: HybridFactory(_heuristic(), dice, {site.name: site.speed for site in sites}),
-    "swift": lambda dice, sites: SwiftFactory(_swift(), dice),
-    "swift, best score": lambda dice, sites: SwiftFactory(_swift(BEST), dice),
-    "swift, no replicas": lambda dice, sites: SwiftFactory(_swift(replicas=0), dice),
-    "demand": lambda dice, sites: DemandFactory(DemandSettings(workers=WORKERS)),
-    "demand, no limit": lambda dice, sites: DemandFactory(),
+    "by turns": lambda rng, sites: SimpleFactory(WORKERS, rng, ROUND_ROBIN, TICK_S, PATIENCE_S),
+    "at random": lambda rng, sites: SimpleFactory(WORKERS, rng, RANDOM, TICK_S, PATIENCE_S),
+    "heuristic": lambda rng, sites: HeuristicFactory(_heuristic(), rng),
+    "hybrid": lambda rng, sites: HybridFactory(_heuristic(), rng, {site.name: site.speed for site in sites}),
+    "swift": lambda rng, sites: SwiftFactory(_swift(), rng),
+    "swift, best score": lambda rng, sites: SwiftFactory(_swift(BEST), rng),
+    "swift, no replicas": lambda rng, sites: SwiftFactory(_swift(replicas=0), rng),
+    "demand": lambda rng, sites: DemandFactory(DemandSettings(workers=WORKERS)),
+    "demand, no limit": lambda rng, sites: DemandFactory(),
 }
 
 

@@ -38,7 +38,7 @@ class GridSite:
 
     def nature(self, now: float) -> str:
         """Returns the kind of behaviour at this time."""
-        turned = sum(1 for moment in self.changes_at if now >= moment) % 2
+        turned = sum(1 for at in self.changes_at if now >= at) % 2
         if self.kind == FLAPPING:
             return DEAD if turned else GOOD
         if self.kind == RETURNING:
@@ -48,31 +48,31 @@ class GridSite:
         return self.kind
 
 
-def draw_site(name: str, kind: str, dice: random.Random) -> GridSite:
-    wait_s = {BUSY: dice.uniform(1500, 4000), BLACK_HOLE: 5.0, KILLER: 5.0}.get(kind, dice.uniform(30, 400))
-    bad_start = dice.uniform(0.3, 0.7) if kind == FLAKY else 0.02
-    submit_s = dice.uniform(10, 40) if kind == REFUSING else dice.uniform(0.2, 3)
+def draw_site(name: str, kind: str, rng: random.Random) -> GridSite:
+    wait_s = {BUSY: rng.uniform(1500, 4000), BLACK_HOLE: 5.0, KILLER: 5.0}.get(kind, rng.uniform(30, 400))
+    bad_start = rng.uniform(0.3, 0.7) if kind == FLAKY else 0.02
+    submit_s = rng.uniform(10, 40) if kind == REFUSING else rng.uniform(0.2, 3)
     changes: tuple[float, ...] = ()
     if kind == FLAPPING:
-        moments = [dice.uniform(600, 2400)]
-        while moments[-1] < 100_000:
-            moments.append(moments[-1] + dice.uniform(1200, 3600))
-        changes = tuple(moments)
+        look_times = [rng.uniform(600, 2400)]
+        while look_times[-1] < 100_000:
+            look_times.append(look_times[-1] + rng.uniform(1200, 3600))
+        changes = tuple(look_times)
     elif kind in (RETURNING, LEAVING):
-        changes = (dice.uniform(1800, 7200),)
-    return GridSite(name, kind, dice.randint(4, 12), wait_s, bad_start, submit_s, dice.uniform(0.6, 1.6), changes)
+        changes = (rng.uniform(1800, 7200),)
+    return GridSite(name, kind, rng.randint(4, 12), wait_s, bad_start, submit_s, rng.uniform(0.6, 1.6), changes)
 
 
 def draw_grid(seed: int, count: int = 12) -> list[GridSite]:
     """Draws a grid with two good sites and a busy one; all others are bad."""
-    dice = random.Random(f"grid {seed}")
-    kinds = [GOOD, GOOD, BUSY, *(dice.choice(BAD) for _ in range(count - 3))]
-    dice.shuffle(kinds)
-    return [draw_site(f"site{number}", kind, dice) for number, kind in enumerate(kinds, 1)]
+    rng = random.Random(f"grid {seed}")
+    kinds = [GOOD, GOOD, BUSY, *(rng.choice(BAD) for _ in range(count - 3))]
+    rng.shuffle(kinds)
+    return [draw_site(f"site{number}", kind, rng) for number, kind in enumerate(kinds, 1)]
 
 
 def draw_uneven_grid(seed: int, count: int = 12) -> list[GridSite]:
     """Draws a grid of good sites, some ten times as fast as others."""
-    dice = random.Random(f"uneven grid {seed}")
-    sites = [draw_site(f"site{number}", GOOD, dice) for number in range(1, count + 1)]
-    return [replace(site, speed=0.3 * 10 ** dice.random()) for site in sites]
+    rng = random.Random(f"uneven grid {seed}")
+    sites = [draw_site(f"site{number}", GOOD, rng) for number in range(1, count + 1)]
+    return [replace(site, speed=0.3 * 10 ** rng.random()) for site in sites]

@@ -84,14 +84,14 @@ class GridPlace:
 class GridWorld:
     def __init__(self, shapes: list[GridSite], factory: Factory, seed: int, bag: TaskBag | None = None) -> None:
         self.bag = bag or TaskBag()
-        self.dice = random.Random(f"fate {seed}")
+        self.rng = random.Random(f"fate {seed}")
         self.factory = factory
         self.now = 0.0
         self.state = State()
         self.places = {shape.name: GridPlace(shape, self._describe(shape)) for shape in shapes}
         self.bodies: dict[str, PilotLife] = {}
-        dice = random.Random(f"tasks {seed}")
-        self.waiting = deque(dice.lognormvariate(0.0, 0.5) * self.bag.mean_s / 1.133 for _ in range(self.bag.tasks))
+        rng = random.Random(f"tasks {seed}")
+        self.waiting = deque(rng.lognormvariate(0.0, 0.5) * self.bag.mean_s / 1.133 for _ in range(self.bag.tasks))
         self.unfinished = self.bag.tasks
         self.measured = GridFigures()
         self.workers = 0
@@ -140,7 +140,7 @@ class GridWorld:
         self.factory = make()
         events = [event for place in self.places.values() for event in place.history]
         for event in sorted(events, key=lambda event: event.at):
-            self.factory.hear(event)
+            self.factory.on_event(event)
         self._look_soon()
 
     # --- factory ----------------------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class GridWorld:
     def _tell(self, pilot: Pilot, kind: str, seconds: float = 0.0, cause: str = "") -> None:
         event = SiteEvent(self.now, pilot.site, kind, pilot.id, seconds, cause)
         self.places[pilot.site].history.append(event)
-        self.factory.hear(event)
+        self.factory.on_event(event)
         self._look_soon()
 
     def _look_soon(self) -> None:
@@ -156,7 +156,7 @@ class GridWorld:
             self._news = True
             self.after(max(0.0, self._asked_at + TICK_S - self.now), self._ask)
 
-    def prospect(self) -> FactoryView:
+    def view(self) -> FactoryView:
         self.state.unfinished = self.unfinished
         views = [SiteView(name, place.site, [], place.history) for name, place in self.places.items()]
         by_name = {view.name: view for view in views}
@@ -180,17 +180,17 @@ class GridWorld:
     def _ask(self) -> None:
         self._news = False
         self._asked_at = self.now
-        prospect = self.prospect()
-        for proposal in self.factory.propose(prospect):
+        view = self.view()
+        for proposal in self.factory.propose(view):
             if isinstance(proposal, PilotProposal):
                 self._submit(proposal)
             else:
                 self._withdraw(self.bodies[proposal.pilot], proposal.cause)
         queued = sum(1 for pilot in self.state.pilots.values() if is_queued(pilot))
         self.measured.most_queued = max(self.measured.most_queued, queued)
-        moment = self.factory.next_look_at(prospect)
-        if moment is not None:
-            self.after(max(TICK_S, moment - self.now), self._look_soon)
+        at = self.factory.next_look_at(view)
+        if at is not None:
+            self.after(max(TICK_S, at - self.now), self._look_soon)
 
     def _withdraw(self, body: PilotLife, cause: str) -> None:
         if is_queued(body.pilot):
@@ -202,7 +202,7 @@ class GridWorld:
         pilot = Pilot(f"p{len(self.bodies) + 1}", wish.site, wish.size, self.now, reason=wish.reason, replica_of=wish.replaces)
         body = self.bodies[pilot.id] = PilotLife(pilot, self.places[wish.site].shape)
         self.state.pilots[pilot.id] = pilot
-        self.after(body.site.submit_s * self.dice.uniform(0.5, 2.0), self._accept, body, self.now)
+        self.after(body.site.submit_s * self.rng.uniform(0.5, 2.0), self._accept, body, self.now)
 
     def _accept(self, body: PilotLife, since: float) -> None:
         if body.gone:
@@ -212,7 +212,7 @@ class GridWorld:
             return
         body.pilot.state = states.SUBMITTED
         self._tell(body.pilot, SUBMITTED, self.now - since)
-        wait = self.dice.lognormvariate(0.0, 0.8) * body.site.wait_s / 1.377
+        wait = self.rng.lognormvariate(0.0, 0.8) * body.site.wait_s / 1.377
         body.ready_at = self.now + wait
         self.places[body.pilot.site].queue.append(body)
         self.after(wait, self._start_some, body.pilot.site)
@@ -233,12 +233,12 @@ class GridWorld:
 
     def _boot(self, body: PilotLife) -> None:
         nature = body.site.nature(self.now)
-        if nature == BLACK_HOLE or self.dice.random() < body.site.bad_start:
-            self.after(self.dice.uniform(1, 20), self._end, body, FAILED, 0.0, BOOTSTRAP)
+        if nature == BLACK_HOLE or self.rng.random() < body.site.bad_start:
+            self.after(self.rng.uniform(1, 20), self._end, body, FAILED, 0.0, BOOTSTRAP)
             return
-        self.after(self.dice.uniform(3, 15), self._join, body)
+        self.after(self.rng.uniform(3, 15), self._join, body)
         if nature == KILLER:
-            self.after(self.dice.uniform(20, 60), self._end, body, FAILED, 0.0, DIED)
+            self.after(self.rng.uniform(20, 60), self._end, body, FAILED, 0.0, DIED)
         body.ends_at = self.now + self.bag.walltime_s
         self.after(self.bag.walltime_s, self._end, body, EXPIRED)
 

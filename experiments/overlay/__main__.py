@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.overlay.overlay_settings import ARCHITECTURES, SIZES, WORKFLOWS, OverlayRun
 from experiments.overlay.overlay_world import OverlayWorld
-from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
+from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
 BEATS = "beat"
 
@@ -67,7 +67,7 @@ def measure(plan: OverlayRun, progress: Callable[[OverlayWorld], None] | None = 
     nodes = list(world.links.values())
     delays = [delay for node in nodes for delay in node.delays] or [(0.0, 0.0)]
     whole, known = MeanAndDeviation.of(delay for delay, _ in delays), MeanAndDeviation.of(known for _, known in delays)
-    own = sum(node.reads_here + node.machine.staging.seen for node in nodes)
+    own = sum(node.reads_here + node.machine.staging.cache_hits for node in nodes)
     peers, storage = sum(node.reads_of_peers for node in nodes), sum(node.reads_of_storage for node in nodes)
     reads = max(1, own + peers + storage)
     return OverlayFigures(

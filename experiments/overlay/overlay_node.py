@@ -198,7 +198,7 @@ class OverlayNode:
             offer = self.machine.offer
             properties = worker_properties(self.worker, header[1], offer.capacity, offer.tags, offer.info)
             matching = SiteMatching(self.me, self.worker, properties, self.machine.staging.holds, offer.capacity)
-            self.member = SiteMember.new(matching, self.link, now, self.world.plan.tuning)
+            self.member = SiteMember(matching, self.link, now, self.world.plan.tuning)
         contacts, term, master = header[5:8]
         self.member.peer.bootstrap(list(valid_contacts(contacts)), now)
         for contact in valid_contacts([master] if master else []):

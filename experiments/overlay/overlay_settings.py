@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pilotfish.agent.peers.contacts import OverlayTuning
-from pilotfish.agent.peers.peer import SHIPPED
+from pilotfish.agent.peers.peer import DEFAULT_TUNING
 
 NO_TABLE, CENTRAL, DISTRIBUTED = "no table", "central", "distributed"
 ARCHITECTURES = (NO_TABLE, CENTRAL, DISTRIBUTED)
@@ -62,7 +62,7 @@ class OverlayRun:
     tasks: int
     seed: int
     surroundings: OverlaySettings = OverlaySettings()
-    tuning: OverlayTuning = SHIPPED
+    tuning: OverlayTuning = DEFAULT_TUNING
     through_json: bool = False
     """Passes messages between peers through JSON, as in a live pool. This is slower."""
 

@@ -1,4 +1,4 @@
-"""Pilotfish: one pool of workers out of the places you have."""
+"""Pilotfish: one pool of workers from all your clusters and machines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each exported name lives: it is imported when first asked for, so that ``import pilotfish`` costs next to nothing.
-_HOMES = {
+# Modules of the exported names. A module is imported when a name is first used, so that ``import pilotfish`` is fast.
+_MODULES = {
     "ApplicationManager": "pilotfish.applications.application_manager",
     "ApplicationWorker": "pilotfish.applications.application_manager",
     "BadInput": "pilotfish.errors",
@@ -57,14 +57,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'pilotfish' has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(home), name)
+    value = globals()[name] = getattr(importlib.import_module(module), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -59,13 +59,13 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSe
 
 def _refuse_unknown_name(path: Path, key: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise BadInput(f"{path}: {key} = {_shown(name)} does not exist", _known(name, known))
+        raise BadInput(f"{path}: {key} = {_shown(name)} does not exist", _nearest_or_all(name, known))
 
 
 def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str], what: str = "") -> None:
     for key in table:
         if key not in known:
-            raise BadInput(f"{path}: unknown setting {_shown(key)}{what}", _known(key, known))
+            raise BadInput(f"{path}: unknown setting {_shown(key)}{what}", _nearest_or_all(key, known))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -100,17 +100,17 @@ def _not_toml(path: Path, problem: Exception) -> BadInput:
 QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
 """Keys with durations such as "2h", and the fields of Site that hold them."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
-MOST_COUNT = 1_000_000
-MOST_BYTES = 10**15
-MOST_SECONDS = 10 * 365 * 86400.0
-LEAST_WALLTIME_S = 30.0
-LEAST_PERIOD_S = 1.0
+MAX_COUNT = 1_000_000
+MAX_BYTES = 10**15
+MAX_SECONDS = 10 * 365 * 86400.0
+MIN_WALLTIME_S = 30.0
+MIN_PERIOD_S = 1.0
 SIZES = ("memory", "cache_size")
 """Keys with sizes, such as "2G"."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-KIND_OF = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
+VALUE_TYPES = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
 """Type of each key's value: bool, int, float, str, tuple or dict."""
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 HIDDEN = "..."
 """Shown instead of the value of a variable, which may be a secret."""
 
@@ -149,19 +149,19 @@ def make_site(name: str, table: Any, where: str) -> Site:
     _refuse_unknown(Path(where), table, SITE_KEYS, f" of site {name}")
     backend = table.get("backend")
     if not isinstance(backend, str) or backend not in plugins.names("backends"):
-        raise BadInput(f"{where}: site {name}: there is no backend {_shown(backend)}", _known(backend, plugins.names("backends")))
+        raise BadInput(f"{where}: site {name}: there is no backend {_shown(backend)}", _nearest_or_all(backend, plugins.names("backends")))
     place = f"{where}: site {name}: "
     values: dict[str, Any] = {key: _read_value(place, key, value) for key, value in table.items()}
     for key, value in values.items():
-        _refuse_broken(place, key, table[key], value)
+        _check_rules(place, key, table[key], value)
     site = msgspec.convert({QUANTITIES.get(key, key): value for key, value in values.items()}, Site)
-    for what, fix in _clashes(site):
+    for what, fix in _contradictions(site):
         raise BadInput(place + what, fix)
     return site
 
 
-def _known(given: object, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(given)[:MOST_SHOWN], names, 1) if isinstance(given, str) else []
+def _nearest_or_all(given: object, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1) if isinstance(given, str) else []
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
 
 
@@ -173,7 +173,7 @@ def _shown(value: object, key: str = "") -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number with very many digits, or deeply nested tables
         return "(too much to show)"
-    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 def _part(key: str, name: str) -> str:
@@ -182,7 +182,7 @@ def _part(key: str, name: str) -> str:
 
 # --- types --------------------------------------------------------------------------------------------------------------------------
 
-WORDS: dict[Any, tuple[tuple[type, ...], str]] = {
+TYPE_FIXES: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "write true or false"),
     int: ((int,), "write a whole number, without quotes, such as {key} = 8"),
     float: ((int, float), "write a number, without quotes, such as {key} = 8"),
@@ -202,18 +202,18 @@ def read_quantity(key: str, value: Any, field: str) -> Any:
 
 
 def _read_value(place: str, key: str, value: Any) -> Any:
-    kind = KIND_OF[key]
+    kind = VALUE_TYPES[key]
     if key in QUANTITIES or key in SIZES:
-        if type(value) not in (str, int, float) or len(_shown(value)) > MOST_SHOWN:
+        if type(value) not in (str, int, float) or len(_shown(value)) > MAX_SHOWN:
             fix = SIZE_FIX if key in SIZES else DURATION_FIX
             raise BadInput(f"{place}{key} = {_shown(value)} is not a {'size' if key in SIZES else 'duration'}", fix)
         return read_quantity(key, value, place + key)
-    types, fix = WORDS[kind]
+    types, fix = TYPE_FIXES[kind]
     if type(value) not in types:
         raise BadInput(f"{place}{key} = {_shown(value, key)}", fix.format(key=key))
     for label, text in _texts(key, value) if kind in (tuple, dict) else ():
         if type(text) is not str:
-            raise BadInput(f"{place}{label} = {_shown(text, key)} is not a text", WORDS[str][1].format(key=label))
+            raise BadInput(f"{place}{label} = {_shown(text, key)} is not a text", TYPE_FIXES[str][1].format(key=label))
     return tuple(value) if kind is tuple else value
 
 
@@ -233,12 +233,12 @@ Rule = tuple[str, Callable[[Any], object], str, str]
 NUMBER_RULES: tuple[Rule, ...] = (
     (f"{COUNTS} memory cache_size", lambda number: number >= 0, " is negative", "set {key} to 0 or more, or leave it out"),
     ("max_pilots nodes commands_at_once transfers", lambda number: number >= 1, "", "set {key} to 1 or more, or leave it out"),
-    (COUNTS, lambda number: number <= MOST_COUNT, " is too much", f"choose a number up to {MOST_COUNT}"),
-    ("memory cache_size", lambda size: size <= MOST_BYTES, " is too much", f"choose at most {MOST_BYTES} bytes"),
-    (" ".join(QUANTITIES), lambda seconds: seconds <= MOST_SECONDS, " is too long", "choose at most 10 years"),
-    ("walltime", lambda seconds: seconds == 0 or seconds >= LEAST_WALLTIME_S, "", f"a pilot needs {LEAST_WALLTIME_S:g} s to be of use"),
-    ("period", lambda seconds: seconds >= LEAST_PERIOD_S, " is too often", f"30s is polite; the least is {LEAST_PERIOD_S:g}s"),
-    ("poll", lambda seconds: seconds == 0 or seconds >= LEAST_PERIOD_S, " is too often", f"choose {LEAST_PERIOD_S:g}s or more, or 0"),
+    (COUNTS, lambda number: number <= MAX_COUNT, " is too much", f"choose a number up to {MAX_COUNT}"),
+    ("memory cache_size", lambda size: size <= MAX_BYTES, " is too much", f"choose at most {MAX_BYTES} bytes"),
+    (" ".join(QUANTITIES), lambda seconds: seconds <= MAX_SECONDS, " is too long", "choose at most 10 years"),
+    ("walltime", lambda seconds: seconds == 0 or seconds >= MIN_WALLTIME_S, "", f"a pilot needs {MIN_WALLTIME_S:g} s to be of use"),
+    ("period", lambda seconds: seconds >= MIN_PERIOD_S, " is too often", f"30s is polite; the least is {MIN_PERIOD_S:g}s"),
+    ("poll", lambda seconds: seconds == 0 or seconds >= MIN_PERIOD_S, " is too often", f"choose {MIN_PERIOD_S:g}s or more, or 0"),
 )
 """Keys, a condition on their values, the message if it is violated, and the fix. NaN violates every condition."""
 TEXT_RULES: tuple[Rule, ...] = (
@@ -274,21 +274,21 @@ NAME_RULES: tuple[Rule, ...] = (
 )
 
 
-def _refuse_broken(place: str, key: str, written: Any, value: Any) -> None:
+def _check_rules(place: str, key: str, written: Any, value: Any) -> None:
     """``written``: the value as the user wrote it; ``value``: after parsing."""
 
-    def hold(rules: Iterable[Rule], label: str, tested: Any, shown: str) -> None:
+    def check(rules: Iterable[Rule], label: str, tested: Any, shown: str) -> None:
         for keys, holds, verdict, fix in rules:
             if key in keys.split() and not holds(tested):
                 raise BadInput(f"{place}{label}{shown}{verdict}", fix.format(key=key))
 
     if isinstance(value, int | float):
-        hold(NUMBER_RULES, key, value, f" = {_shown(written)}")
+        check(NUMBER_RULES, key, value, f" = {_shown(written)}")
     elif value or key == "folder":  # other texts may be empty
         for name in value if isinstance(value, dict) else ():
-            hold(NAME_RULES, _part(key, name), name, "")
+            check(NAME_RULES, _part(key, name), name, "")
         for label, text in _texts(key, value):
-            hold(TEXT_RULES, label, text, f" = {_shown(text, key)}")
+            check(TEXT_RULES, label, text, f" = {_shown(text, key)}")
 
 
 _PLAIN = Site(backend="")
@@ -300,7 +300,7 @@ IGNORED = {
 }
 
 
-def _clashes(site: Site) -> Iterator[tuple[str, str]]:
+def _contradictions(site: Site) -> Iterator[tuple[str, str]]:
     """Contradictions between keys: message and fix."""
     kind, backend = plugins.traits(site.backend), site.backend
     if site.hosts and backend != "ssh":
@@ -312,7 +312,7 @@ def _clashes(site: Site) -> Iterator[tuple[str, str]]:
     known = {**kind.options, **ANY_OPTIONS}
     for name, text in site.options.items():
         if name not in known:
-            yield f"{_part('options', name)} = {_shown(text)} is no option of {backend}", _known(name, list(known))
+            yield f"{_part('options', name)} = {_shown(text)} is no option of {backend}", _nearest_or_all(name, list(known))
         elif not known[name][0](text):
             yield f"options.{name} = {_shown(text)}", f"write {known[name][1]}"
     for name in kind.needs:

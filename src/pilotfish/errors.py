@@ -1,4 +1,4 @@
-"""What a person or a caller may have to deal with. Each says what happened, and ``hint`` says what to do now."""
+"""Errors for users and callers. The message says what happened, ``hint`` what to do."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ class PilotfishError(Exception):
         super().__init__(message)
         self.hint = hint
         if hint:
-            # A Python traceback shows it below the message; the command line has a line of its own for it.
+            # A Python traceback shows it below the message; the command line prints it on its own line.
             self.add_note(hint)
 
 
 class BadInput(PilotfishError):
-    """Something that a person wrote cannot be used: the message names the field and the value, the hint the fix."""
+    """Invalid input of a user. The message names the field and the value, the hint the fix."""
 
     code = "P1100"
 
 
 class IllegalTransition(PilotfishError):
-    """The machine was about to do what its tables forbid: a bug in Pilotfish, never in a task."""
+    """A state change that the transition tables forbid: a bug in Pilotfish, not in a task."""
 
     code = "P9001"
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read; nothing may be acknowledged."""
+    """The journal cannot be written or read, so nothing is acknowledged."""
 
     code = "P2100"
 
 
 class JournalFull(PilotfishError):
-    """There is no room: nothing of what was asked was kept, what was kept before is safe, and it works again when space returns."""
+    """The disk is full. The request was not recorded; earlier records are safe. The pool continues when there is space again."""
 
     code = "P2102"
 
 
 class AlreadyRunning(PilotfishError):
-    """Another master holds this pool."""
+    """Another master serves this pool."""
 
     code = "P2101"
 
 
 class ConnectionFailed(PilotfishError):
-    """No master could be reached, or it refused us."""
+    """No master can be reached, or it refused the connection."""
 
     code = "P3100"
 
 
 class PoolStopped(PilotfishError):
-    """Somebody stopped the pool while we watched."""
+    """The pool was stopped by a user."""
 
     code = "P3102"
 
 
 class TaskFailed(PilotfishError):
-    """A task ended badly; the message is its cause, ``remote_traceback`` what its Python said."""
+    """A task failed. The message is the cause; ``remote_traceback`` is the traceback from the worker."""
 
     code = "P4100"
 
@@ -79,16 +79,13 @@ class DamagedPayload(PilotfishError):
 
 
 class PayloadTooLarge(BadInput):
-    """A value or file exceeds what one frame may carry."""
+    """A value or file is larger than one frame may be."""
 
     code = "P1101"
 
 
-# The nearest name to a misspelt one.
-
-
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """``Did you mean 'alpha'?``, or nothing when no name is near."""
+    """Returns ``Did you mean 'alpha'?``; empty if no name is similar."""
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
     return f"Did you mean {lowered[close[0]]!r}?" if close else ""

@@ -115,8 +115,8 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
 _SWEEPS, _PLANNED = "pilotfish.applications.sweeps.tables", "pilotfish.policies.planning.planned_matcher"
 BUILT_IN: dict[str, dict[str, str]] = {
     "policies": {
-        "workqueue": "pilotfish.policies.built_in_policies:workqueue",
-        "stealing": "pilotfish.policies.built_in_policies:stealing",
+        "workqueue": "pilotfish.policies.dispatcher:workqueue",
+        "stealing": "pilotfish.policies.dispatcher:stealing",
     },
     "matchers": {
         "near": "pilotfish.policies.matchers:LocalityMatcher",

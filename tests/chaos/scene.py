@@ -163,7 +163,7 @@ class Scene:
         client = MasterClient.connect(self.pool.directory)
         client.ask("stop", now=True)
         client.close()
-        assert self.pool.wait_until_gone(PATIENCE_S) == []
+        assert self.pool.wait_until_stopped(PATIENCE_S) == []
         assert list(processes_of(self.pool.directory)) == []
         assert not PoolDirectory(self.pool.directory).socket_path().exists()
         assert list((self.pool.directory / "work").iterdir()) == [], "a sandbox is left"

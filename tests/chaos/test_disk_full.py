@@ -65,7 +65,7 @@ def test_a_full_disk_holds_the_work_up_and_loses_none(small_disk: Path, monkeypa
     client = MasterClient.connect(pool.directory)
     client.ask("stop", now=True)
     client.close()
-    assert pool.wait_until_gone(PATIENCE_S) == []
+    assert pool.wait_until_stopped(PATIENCE_S) == []
 
 
 @pytest.mark.parametrize("size", [1_000_000, 100_000])

@@ -80,7 +80,7 @@ def test_kill_of_the_client(scene: Scene, stage: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot"])
-def test_kill_of_somebody_idle(scene: Scene, victim: str) -> None:
+def test_kill_of_an_idle_process(scene: Scene, victim: str) -> None:
     with scene.start_client(4, 0.0) as client:
         scene.wait_for_end(4)
         client.wait()
@@ -93,7 +93,7 @@ def test_kill_of_somebody_idle(scene: Scene, victim: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["agent", "slot", "task"])
-def test_stop_of_somebody_who_never_wakes(scene: Scene, victim: str) -> None:
+def test_stop_of_a_process_that_is_never_continued(scene: Scene, victim: str) -> None:
     """A stopped task is like one that hangs: its time limit would end it; here it is continued at last."""
     with scene.start_client(TASKS, 0.1) as client:
         reach(scene, "running")

@@ -27,7 +27,7 @@ from pilotfish.model.facts import decode_record
 from pilotfish.model.ids import task_id
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.journal.journal_writer import Journal
-from pilotfish.store.pool_directory import PoolDirectory, stop_marker
+from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.chaos.scene import PATIENCE_S, children, is_alive, wait_until
 
 SETTINGS: dict[str, Any] = {
@@ -138,11 +138,11 @@ class ThreeSites:
 
     def leave(self) -> None:
         self.pool.may_start.set()
-        stop_marker(self.pool.directory).touch()
+        stop_mark_path(self.pool.directory).touch()
         with suppress(Exception):
             self.ask("stop", now=True)
         self.client.close()
-        assert self.pool.wait_until_gone(PATIENCE_S) == []
+        assert self.pool.wait_until_stopped(PATIENCE_S) == []
         wait_until(lambda: not list(processes_of(self.place)), f"nothing is left: {list(processes_of(self.place))[:3]}")
 
 

@@ -140,7 +140,7 @@ class _NoSession:
 
     run = 0
 
-    def cancelled_here(self, future: TaskFuture[Any]) -> None:
+    def report_cancelled(self, future: TaskFuture[Any]) -> None:
         pass
 
 

@@ -16,8 +16,8 @@ from pilotfish.testing.factory_suite import FactoryContract
 class EveryFactory(FactoryContract):
     name: str
 
-    def make_factory(self, pilots: int, dice: random.Random) -> Factory:
-        factory: Factory = plugins.load("factories", self.name)(pilots, dice)
+    def make_factory(self, pilots: int, rng: random.Random) -> Factory:
+        factory: Factory = plugins.load("factories", self.name)(pilots, rng)
         return factory
 
 
@@ -48,21 +48,21 @@ def test_every_factory_is_tested() -> None:
 class Greedy:
     """A factory that looks at no limit."""
 
-    def hear(self, event: SiteEvent) -> None:
+    def on_event(self, event: SiteEvent) -> None:
         pass
 
-    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal]:
-        return [PilotProposal(view.name, PilotSize(), "more") for view in prospect.sites for _ in range(prospect.demand.tasks)]
+    def propose(self, view: FactoryView) -> Sequence[PilotProposal]:
+        return [PilotProposal(site.name, PilotSize(), "more") for site in view.sites for _ in range(view.demand.tasks)]
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
         return {}
 
-    def next_look_at(self, prospect: FactoryView) -> float | None:
+    def next_look_at(self, view: FactoryView) -> float | None:
         return None
 
 
 def test_the_suite_finds_a_factory_that_ignores_limits() -> None:
     suite = FactoryContract()
-    suite.make_factory = lambda pilots, dice: Greedy()  # type: ignore[method-assign]
+    suite.make_factory = lambda pilots, rng: Greedy()  # type: ignore[method-assign]
     with pytest.raises(AssertionError):
         suite.test_the_limits_of_a_site_hold()

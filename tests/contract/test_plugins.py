@@ -22,7 +22,7 @@ class Single:
     """Keeps one pilot at the first site."""
     def __init__(self, pilots, dice):
         self.pilots, self.dice = pilots, dice
-    def hear(self, event):
+    def on_event(self, event):
         pass
     def propose(self, view):
         if not view.demand.tasks or not view.sites or view.sites[0].pilots:
@@ -104,8 +104,8 @@ def test_the_factory_of_a_plug_in_passes_through_the_settings_to_the_machine(ins
 
 def test_the_command_is_in_the_help_and_says_what_is_missing(installed: Path, tmp_path: Path) -> None:
     said = run(installed, tmp_path, "-m", "pilotfish", "--help")
-    look = said.stdout.partition("Look:\n")[2].partition("\n\n")[0]
-    assert "busy     Count the workers and what they do." in look
+    inspect = said.stdout.partition("Inspect:\n")[2].partition("\n\n")[0]
+    assert "busy     Count the workers and what they do." in inspect
     said = run(installed, tmp_path, "-m", "pilotfish", "busy")
     assert said.returncode and said.stderr.startswith("error: ")
 

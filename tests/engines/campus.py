@@ -13,7 +13,7 @@ from typing import Any
 import pilotfish
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
-from pilotfish.store.pool_directory import PoolDirectory, stop_marker
+from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.engines import processes
 from tests.engines.daemons import Engine
 from tests.engines.openssh import OpenSSH
@@ -82,10 +82,10 @@ class Campus:
         processes.end([int(json.loads(lock.read_text())["pid"])])
 
     def leave(self) -> None:
-        stop_marker(self.pool.directory).touch()  # keeps a client that still watches from starting the master again
+        stop_mark_path(self.pool.directory).touch()  # keeps a client that still watches from starting the master again
         self.ask("stop", now=True)
         self.client.close()
-        left = self.pool.wait_until_gone(60.0)
+        left = self.pool.wait_until_stopped(60.0)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
         processes.wait_until(lambda: not self.left_in_queues(), "the queues are empty")  # some systems list removed jobs for a moment
 

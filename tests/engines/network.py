@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from pilotfish.client.pools import PoolHandle, is_served
 from pilotfish.errors import PoolStopped
-from pilotfish.store.pool_directory import stop_marker
+from pilotfish.store.pool_directory import stop_mark_path
 from tests.engines import processes
 from tests.engines.openssh import OpenSSH
 
@@ -61,7 +61,7 @@ class Laptop:
 
         class PoolThere(PoolHandle):
             def revive(self) -> None:
-                if stop_marker(self.directory).exists():
+                if stop_mark_path(self.directory).exists():
                     raise PoolStopped("the pool was stopped", "")
                 if not is_served(self.directory):
                     command = laptop.enter(sys.executable, "-c", REVIVE, str(self.directory), json.dumps(self.settings))

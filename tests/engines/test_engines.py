@@ -153,14 +153,14 @@ def test_a_condor_job_outlives_the_schedd_and_nothing_is_left_after_the_end(star
     assert_job_outlives_its_daemon_and_nothing_its_engine(start_engine(HTCondor()), person)
 
 
-def test_people_come_in_through_openssh(openssh: OpenSSH, person: Person) -> None:
+def test_users_log_in_through_openssh(openssh: OpenSSH, person: Person) -> None:
     theirs = person.run(*openssh.client(person.name), "login-node", "id -un; pwd")
     assert theirs.stdout.split() == [person.name, str(person.home)], theirs
     ours = subprocess.run([*openssh.client("root"), f"{person.name}@elsewhere", "id -un"], capture_output=True, text=True)
     assert ours.stdout == f"{person.name}\n", ours
 
 
-def test_who_is_in_stays_when_sshd_dies(openssh: OpenSSH, person: Person) -> None:
+def test_open_sessions_continue_when_sshd_dies(openssh: OpenSSH, person: Person) -> None:
     with subprocess.Popen(
         [*openssh.client("root"), "here", "echo in; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as session:

@@ -37,7 +37,7 @@ def test_one_queue_of_tasks_over_all_places_at_once(
     assert where == {"local", *names}
 
 
-def test_a_pilot_that_somebody_cancels_is_replaced(campus: Campus, slurm: Slurm) -> None:
+def test_a_pilot_that_a_user_cancels_is_replaced(campus: Campus, slurm: Slurm) -> None:
     campus.add("pond", "slurm", slurm, cores=2)
     with campus.run("pond:1") as run:
         futures = [run.executable(["sleep", "1"]) for _ in range(12)]

@@ -17,7 +17,7 @@ import pytest
 
 import pilotfish.agent
 import pilotfish.portable
-from pilotfish.master.agent_bundle import MAX_BYTES, blank_prose, build_bundle, bundle_content
+from pilotfish.master.agent_bundle import MAX_BYTES, blank_comments, build_bundle, bundle_content
 from pilotfish.model import messages as wire
 from tests.support.scripted_master import Agent, Client, FakeMaster, running_agent
 
@@ -142,7 +142,7 @@ def test_a_traceback_from_the_bundle_has_the_line_numbers_of_the_source(tmp_path
     ],
 )
 def test_only_comments_and_docstrings_are_left_out(source: str, blanked: str) -> None:
-    assert blank_prose(source) == blanked
+    assert blank_comments(source) == blanked
 
 
 @pytest.mark.parametrize("python", [sys.executable, *found_pythons(old=False)])

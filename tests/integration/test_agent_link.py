@@ -45,7 +45,7 @@ def test_it_joins_and_tells_what_it_offers(master: FakeMaster) -> None:
     assert 900 < hello.ends_in_s < 1000 and hello.info["hostname"]
 
 
-def test_it_beats_and_stays_as_long_as_it_is_answered(master: FakeMaster) -> None:
+def test_it_sends_heartbeats_and_stays_while_they_are_answered(master: FakeMaster) -> None:
     with running_agent(master, "--cores", "1"):
         master.wait_for(wire.Hello)
         for _ in range(4):

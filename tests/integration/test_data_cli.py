@@ -92,7 +92,7 @@ def test_a_file_that_only_the_last_task_misses_is_told_before_the_first_one_begi
     assert not list(typist.directory.glob("ran-*"))
 
 
-def test_who_runs_one_task_is_told_where_its_files_are(typist: Typist) -> None:
+def test_a_run_of_one_task_shows_where_its_files_are(typist: Typist) -> None:
     said = typist.type("run", "--local-cores", "1", "--output", "out.*", "--", "sh", "-c", "echo 1 > out.dat; echo hello")
     assert (said.status, said.out) == (0, "hello\n")
     assert "1 file in run-1/" in said.err
@@ -122,7 +122,7 @@ def test_a_result_that_was_damaged_on_the_disk_is_not_handed_out(typist: Typist)
     assert said.status != 0 and "is damaged: it has other bytes than the task left" in said.err
 
 
-def test_a_requirement_that_nobody_meets_is_told_and_kept(typist: Typist) -> None:
+def test_a_run_with_a_requirement_that_no_worker_meets_is_reported_and_kept(typist: Typist) -> None:
     said = typist.type("run", "--local-cores", "1", "--require", "memory >= 4000G and coers > 0", "--", "echo", "at last")
     assert said.status == 3
     assert "warning: --require: no connected worker has a property 'coers'. Did you mean 'cores'?" in said.err

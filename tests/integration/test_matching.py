@@ -59,7 +59,7 @@ def settle(site: PeerPool) -> None:
     wait_until(delegated, "the site matches by itself")
 
 
-def test_everybody_of_a_site_gets_work_through_its_master(site: PeerPool) -> None:
+def test_every_worker_of_a_site_gets_tasks_from_the_site_master(site: PeerPool) -> None:
     names = [f"w{number}" for number in range(4)]
     site.start(*names)
     settle(site)
@@ -91,7 +91,7 @@ def test_requirements_ranks_and_tags_are_respected(site: PeerPool) -> None:
     assert ranked == [["large"], ["small"]] * 2
 
 
-def test_tasks_go_to_who_has_their_inputs(site: PeerPool) -> None:
+def test_tasks_go_to_workers_that_have_their_inputs(site: PeerPool) -> None:
     if not CAN_HIDE:
         pytest.skip("only root can hide a directory from a process")
     names = ["a", "b", "c"]
@@ -107,7 +107,7 @@ def test_tasks_go_to_who_has_their_inputs(site: PeerPool) -> None:
             assert {name: future.result(timeout=PATIENCE_S).text.strip() for name, future in futures.items()} == {n: n for n in names}
 
 
-def test_who_comes_later_is_served_too_and_who_goes_is_missed_by_nobody(site: PeerPool) -> None:
+def test_late_workers_get_tasks_and_workers_that_leave_cost_none(site: PeerPool) -> None:
     site.start("a", "b")
     settle(site)
     with site.run() as run:
@@ -148,7 +148,7 @@ def more(run: pilotfish.Run, site: PeerPool) -> bool:
     return False
 
 
-def test_a_site_goes_on_while_the_pools_master_is_away(site: PeerPool, tmp_path: Path) -> None:
+def test_a_site_continues_while_the_master_is_down(site: PeerPool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     site.start("a", "b", "c", "d")
     settle(site)

@@ -53,7 +53,7 @@ def test_it_finds_both_hosts_and_others_wait_for_its_room(pool: PeerPool, tmp_pa
         assert other.result(PATIENCE_S).exit == 0
 
 
-def test_who_asks_for_one_node_finds_its_name_as_well(pool: PeerPool) -> None:
+def test_a_task_on_one_node_gets_the_host_file_too(pool: PeerPool) -> None:
     pool.start("a")
     with pool.run() as run:
         said = run.executable(["sh", "-c", HOSTS], nodes=1).result(PATIENCE_S)

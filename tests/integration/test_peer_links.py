@@ -164,7 +164,7 @@ def test_what_was_sent_before_a_goodbye_was_heard_is_not_lost(site: Site, agent:
     assert site.dead == []
 
 
-def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_connected_to_us_counts_as_alive_if_we_cannot_connect_to_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     dialled, may_fail = threading.Event(), threading.Event()
 
     def fail(*arguments: Any) -> FrameLink:
@@ -184,7 +184,7 @@ def test_who_has_reached_us_is_not_dead_because_we_cannot_reach_it(site: Site, m
     assert site.dead == []
 
 
-def test_a_link_that_something_comes_by_is_in_use(site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_receives_messages_is_in_use(site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_LINKS", 2)
     first, second = site.friend(agent, "first"), site.friend(agent, "second")
     assert second.answers(1)
@@ -258,7 +258,7 @@ def test_a_bulk_connection_is_used_for_the_next_content_too_unless_it_has_ended(
         channel = asker.channel(contact_of(agent))
         with mine.incoming(digest, size) as incoming:
             fetch(channel, digest, size, incoming)
-        assert mine.take(digest, size) is not None
+        assert mine.verified_path(digest, size) is not None
         ends.append(channel.connection)
         if number == 1:
             channel.abort()
@@ -288,7 +288,7 @@ def stranger_at(agent: PeerNetwork, secured: bool = True) -> socket.socket:
 
 
 @pytest.mark.parametrize("secured", [True, False], ids=["in the proof", "in the handshake of TLS"])
-def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
+def test_an_unauthenticated_peer_that_sends_slowly_is_disconnected_in_time(
     site: Site, agent: PeerNetwork, secured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers_module, "HANDSHAKE_TIMEOUT_S", SHORT_S)
@@ -306,7 +306,7 @@ def test_a_stranger_that_says_a_byte_now_and_then_is_shown_out_in_time(
     assert site.friend(agent, "friend").answers(1)
 
 
-def test_the_stranger_that_has_stood_longest_in_the_door_makes_room_for_a_friend(
+def test_the_oldest_unauthenticated_connection_is_dropped_for_a_new_peer(
     site: Site, agent: PeerNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers_module, "HANDSHAKE_TIMEOUT_S", LONG_S)
@@ -322,7 +322,7 @@ def test_the_stranger_that_has_stood_longest_in_the_door_makes_room_for_a_friend
 
 
 @pytest.mark.parametrize("proof", [[5, "0" * 64, ""], ["0" * 64, [], ""], ["a|b", "c|d", ""], ["0" * 64, "0" * 64, 5], [{}, None, None]])
-def test_a_proof_that_is_none_is_no_news(agent: PeerNetwork, proof: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_proof_is_refused_without_an_exception(agent: PeerNetwork, proof: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
     with stranger_at(agent) as stranger:

@@ -192,7 +192,7 @@ def test_whatever_a_cancelled_task_was_waiting_for_the_next_one_gets_what_it_nee
 # --- unauthenticated connections ------------------------------------------------------------------------------------------------------
 
 
-def test_who_has_the_key_is_served_and_who_has_another_is_not(peers: PeerPool, tmp_path: Path) -> None:
+def test_a_peer_is_served_only_with_the_right_key(peers: PeerPool, tmp_path: Path) -> None:
     peers.start("a")
     path = peers.write_input("input", MB)
     use(peers, path, "a")
@@ -206,7 +206,7 @@ def test_who_has_the_key_is_served_and_who_has_another_is_not(peers: PeerPool, t
     with cache.incoming(digest, MB) as incoming:
         fetch(channel, digest, MB, incoming, False)
     channel.close()
-    assert cache.take(digest, MB) is not None
+    assert cache.verified_path(digest, MB) is not None
 
 
 def test_a_peer_cannot_pass_for_another_one(peers: PeerPool) -> None:
@@ -226,7 +226,7 @@ GREETINGS = [
 
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("greeting", GREETINGS, ids=["http", "noise", "length", "silence"])
-def test_a_stranger_is_told_nothing_and_shown_out(peers: PeerPool, greeting: bytes, secured: bool) -> None:
+def test_an_unauthenticated_peer_gets_no_information_and_is_disconnected(peers: PeerPool, greeting: bytes, secured: bool) -> None:
     peers.start("a")
     with socket.create_connection(peers.address_of("a"), PATIENCE_S) as plain, ExitStack() as stack:
         connection: socket.socket = plain
@@ -245,7 +245,7 @@ def test_a_stranger_is_told_nothing_and_shown_out(peers: PeerPool, greeting: byt
     use(peers, path, "a")
 
 
-def test_a_hundred_silent_strangers_neither_keep_friends_out_for_long_nor_cost_much(peers: PeerPool) -> None:
+def test_a_hundred_silent_unauthenticated_connections_cost_little_and_block_no_peer_for_long(peers: PeerPool) -> None:
     peers.start("a", "b")
     path = peers.write_input("input", MB)
     use(peers, path, "a")

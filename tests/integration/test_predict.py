@@ -66,7 +66,7 @@ def test_a_run_is_predicted_and_the_record_tells_how_good_that_was(typist: Typis
     assert refused.status != 0 and "run 1 has ended" in refused.err
 
 
-def test_of_a_program_that_nobody_knows_only_a_rough_guess_is_told(typist: Typist) -> None:
+def test_the_prediction_of_an_unknown_program_is_a_rough_guess(typist: Typist) -> None:
     script = "while test {n}; do sleep 0.1; done"
     assert typist.type("run", "--detach", "--deadline", "2h", "--param", "n=1..4", "--", "sh", "-c", script).status == 0
     said = typist.type("predict").out
@@ -76,7 +76,7 @@ def test_of_a_program_that_nobody_knows_only_a_rough_guess_is_told(typist: Typis
     assert "its deadline is" in typist.type("why").out
 
 
-def test_a_run_that_is_over_is_played_again(typist: Typist) -> None:
+def test_a_finished_run_is_replayed(typist: Typist) -> None:
     submit(typist).touch()
     wait_until(lambda: typist_done(typist) == TASKS, "the run to end")
     rows = ask(typist, "replay", "1", "--policy", "workqueue,near", "--total-cores", "3")["rows"]

@@ -314,7 +314,7 @@ def open_growing(client: MasterClient, folder: Path) -> int:
     (folder / "growing.py").write_text(APPLICATION)
     client.ask("workers_set", local=2)
     options = RunOptions(name="growing", command="growing.py", cwd=str(folder), application=str(folder / "growing.py"))
-    return client.open_run("growing", options, feeds=False).run
+    return client.open_run("growing", options, sends_tasks=False).run
 
 
 def check_growing(client: MasterClient, run: int, folder: Path) -> None:

@@ -19,7 +19,7 @@ from pilotfish.backends.interface import Command, CommandOutput, CommandRefused,
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner, RateLimit
 from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage, stage_bundle
-from pilotfish.master.sites.ssh_connection import control_directory, leave_directory, remote_line
+from pilotfish.master.sites.ssh_connection import control_directory, remote_command, remove_control_directory
 from pilotfish.model.site import LOGIN_NEEDED, Site
 from tests.engines import requirements
 from tests.support.scripted_master import alive, eventually
@@ -47,16 +47,15 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         assert list(server.sockets.iterdir()) == []
 
 
-def play(story: Story, site: Site, sockets: Path) -> CommandRunner:
-    async def whole() -> CommandRunner:
-        runner = CommandRunner("here", site, sockets)
+def play(story: Story, site: Site, sockets: Path, log: Path | None = None) -> None:
+    async def whole() -> None:
+        runner = CommandRunner("here", site, sockets, log)
         try:
             await story(runner)
         finally:
             await runner.close()
-        return runner
 
-    return asyncio.run(whole())
+    asyncio.run(whole())
 
 
 def run_one(server: Sshd, *argv: str, **fields: Any) -> CommandOutput:
@@ -91,14 +90,14 @@ def test_commands_are_run_here_if_a_site_has_no_login_node(tmp_path: Path, monke
         assert (await runner.run(Command(("sh", "-c", "kill -9 $$")))).status == 128 + signal.SIGKILL
         assert (await runner.run(Command(("printf", "%s|", *ODD)))).stdout == "".join(f"{word}|" for word in ODD)
 
-    runner = play(story, Site(backend="slurm"), tmp_path)
-    first = runner.recent[0]
-    assert (first.typed, first.status, first.complaint) == ("sh -c 'cat; echo no >&2; exit 3'  # 3 characters of input", 3, "no")
+    play(story, Site(backend="slurm"), tmp_path, tmp_path / "log")
+    first, complaint = (tmp_path / "log").read_text().splitlines()[:2]
+    assert first.endswith(" s  exit 3     sh -c 'cat; echo no >&2; exit 3'  # 3 characters of input") and complaint.strip() == "no"
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
-        answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!; wait"), patience_s=0.3))
+        answer = await runner.run(Command(("sh", "-c", "sleep 1000 & echo $!; wait"), timeout_s=0.3))
         assert answer.status is None and answer.complaint() == "it did not answer in time"
         eventually(lambda: not alive(int(answer.stdout)))
 
@@ -114,7 +113,7 @@ def test_nobody_waits_for_what_a_command_left_in_the_background(tmp_path: Path) 
     play(story, Site(backend="slurm"), tmp_path)
 
 
-def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
+def test_output_beyond_the_limit_is_an_error_without_output(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
         answer = await runner.run(Command(("head", "-c", "20000000", "/dev/zero")))
         assert answer.status is None and not answer.stdout and "more than" in answer.complaint()
@@ -123,19 +122,19 @@ def test_a_command_that_says_too_much_has_said_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pipe", ["1", "2"])
-def test_a_command_that_never_stops_talking_is_stopped(tmp_path: Path, pipe: str) -> None:
+def test_a_command_with_endless_output_is_stopped(tmp_path: Path, pipe: str) -> None:
     """It is stopped long before the timeout, because no useful output is that long."""
 
     async def story(runner: CommandRunner) -> None:
-        command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), patience_s=1000.0)
+        command = Command(("sh", "-c", f"echo $$ > {tmp_path}/pid; exec yes >&{pipe}"), timeout_s=1000.0)
         answer = await asyncio.wait_for(runner.run(command), 100.0)
-        assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
+        assert answer.status is None and not answer.stdout and "more than 16 MiB" in answer.complaint()
         await asyncio.to_thread(until_dead, int((tmp_path / "pid").read_text()))
 
     play(story, Site(backend="slurm"), tmp_path)
 
 
-def test_hundreds_of_commands_may_be_under_way(tmp_path: Path) -> None:
+def test_hundreds_of_commands_can_run_at_once(tmp_path: Path) -> None:
     async def story(runner: CommandRunner) -> None:
         answers = await asyncio.gather(*(runner.run(Command(("echo", str(number)))) for number in range(200)))
         assert [answer.stdout for answer in answers] == [f"{number}\n" for number in range(200)]
@@ -164,7 +163,7 @@ def test_commands_are_run_on_the_login_node_word_for_word(server: Sshd) -> None:
 
 def test_words_pass_unharmed_through_csh() -> None:
     requirements.require("csh")
-    line = remote_line(["sh", "-c", 'printf "%s|" "$@"', "sh", *ODD])
+    line = remote_command(["sh", "-c", 'printf "%s|" "$@"', "sh", *ODD])
     said = subprocess.run(["tcsh", "-f", "-c", line], capture_output=True, text=True)
     assert said.stdout == "".join(f"{word}|" for word in ODD), said.stderr
 
@@ -215,7 +214,7 @@ def test_nobody_at_an_address_is_no_answer(server: Sshd) -> None:
 
 
 @pytest.mark.parametrize(("destination", "words"), [("refused", "Permission denied"), ("unknown", "Host key verification failed")])
-def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, destination: str, words: str) -> None:
+def test_a_login_that_needs_the_user_is_reported_and_not_retried_at_once(server: Sshd, destination: str, words: str) -> None:
     log = server.directory / "sshd.log"
 
     async def story(runner: CommandRunner) -> None:
@@ -228,7 +227,7 @@ def test_what_needs_a_person_is_said_and_not_tried_again_at_once(server: Sshd, d
         assert words in runner.login_needed and log.read_text().count("Connection from") == knocks
         # After a login by the user, the same runner continues.
         ready = ["-i", str(server.directory / "id"), "-o", f"UserKnownHostsFile={server.directory}/known_hosts"]
-        log_in = runner.ssh().log_in()
+        log_in = runner.ssh().open(login=True)
         subprocess.run([*log_in[:1], *ready, *log_in[1:]], check=True)
         assert (await runner.run(Command(("echo", "in")))).stdout == "in\n" and not runner.login_needed
         subprocess.run(runner.ssh().control("exit"), check=True, capture_output=True)
@@ -252,7 +251,7 @@ def test_fifty_commands_share_one_connection_and_respect_the_limit(server: Sshd)
 
 def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        hanging = asyncio.create_task(runner.run(Command(("sh", "-c", "echo $$; exec sleep 1000"), patience_s=1.0)))
+        hanging = asyncio.create_task(runner.run(Command(("sh", "-c", "echo $$; exec sleep 1000"), timeout_s=1.0)))
         for _ in range(3):
             assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
         answer = await hanging
@@ -264,10 +263,10 @@ def test_a_command_that_hangs_there_harms_no_other(server: Sshd) -> None:
     play(story, server.site(), server.sockets)
 
 
-def test_a_command_that_never_stops_talking_there_is_stopped(server: Sshd) -> None:
+def test_a_remote_command_with_endless_output_is_stopped(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        answer = await asyncio.wait_for(runner.run(Command(("yes",), patience_s=1000.0)), 100.0)
-        assert answer.status is None and not answer.stdout and "more than anybody could read" in answer.complaint()
+        answer = await asyncio.wait_for(runner.run(Command(("yes",), timeout_s=1000.0)), 100.0)
+        assert answer.status is None and not answer.stdout and "more than 16 MiB" in answer.complaint()
         assert (await runner.run(Command(("echo", "well")))).stdout == "well\n"
 
     play(story, server.site(), server.sockets)
@@ -307,8 +306,8 @@ def test_places_for_connections_that_nobody_uses_are_removed(tmp_path: Path, mon
         os.utime(place, (0, 0))
     mine = control_directory(tmp_path)
     assert (left.exists(), used.exists(), young.exists(), mine.exists()) == (False, True, True, True)
-    leave_directory(tmp_path)
-    leave_directory(tmp_path / "used")
+    remove_control_directory(tmp_path)
+    remove_control_directory(tmp_path / "used")
     assert used.exists() and not mine.exists()
     shutil.rmtree(tempfile.gettempdir())
 
@@ -343,7 +342,7 @@ def test_files_arrive_intact_with_their_modes_and_twice_is_once(
             assert found == {"1.json": 0o600, "start.sh": 0o755, "empty": 0o640}
             assert (folder / "1.json").read_bytes() == secret
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and folder.owner() == (server.user if far else Path.home().owner())
-        assert not any("key" in ran.typed for ran in runner.recent)
+        assert "rm -rf" in (log := (tmp_path / "log").read_text()) and "key" not in log
         assert await read_tail(runner, str(folder / "1.json"), 5) == "key 1"
         assert await read_tail(runner, str(folder / "none")) == ""
         for _ in range(2):
@@ -351,7 +350,7 @@ def test_files_arrive_intact_with_their_modes_and_twice_is_once(
             assert not folder.exists()
         await remove(runner, top)
 
-    play(story, server.site() if far else Site(backend="slurm"), server.sockets)
+    play(story, server.site() if far else Site(backend="slurm"), server.sockets, tmp_path / "log")
 
 
 def test_a_folder_may_have_variables_in_it_or_begin_with_nothing(server: Sshd) -> None:

@@ -72,7 +72,7 @@ def test_a_stopped_straggler_that_wakes_up_too_late_changes_nothing(pool: PeerPo
     assert pool.ask("run", run=run.id)["counts"]["done"] == USUAL + 1
 
 
-def test_nothing_runs_twice_that_nobody_allowed_to(pool: PeerPool, tmp_path: Path) -> None:
+def test_no_task_is_copied_without_permission(pool: PeerPool, tmp_path: Path) -> None:
     with pilotfish.Run(pool=pool.pool) as run:
         straggler, process = begin_straggler(pool, run, tmp_path / "note")
         pool.start("quick")

@@ -16,7 +16,7 @@ import pytest
 
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader
-from pilotfish.portable.transfer.transfer_client import ask, dial_transfer, fetch, push, take
+from pilotfish.portable.transfer.transfer_client import dial_transfer, fetch, push, receive_answer, send_request
 from pilotfish.portable.transfer.transfer_protocol import ConnectionCut, TransferChannel
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost, dial
 from tests.support.scripted_master import eventually
@@ -106,8 +106,8 @@ def test_a_put_that_is_cut_anywhere_goes_on_until_it_is_kept(
         except (LinkLost, ConnectionCut):
             continue
     assert tries > 5
-    assert Path(source.cache.take(digest, len(data)) or "").read_bytes() == data
-    assert endpoint.server.by_digest[digest].into == len(data), "nothing was taken twice"
+    assert Path(source.cache.verified_path(digest, len(data)) or "").read_bytes() == data
+    assert endpoint.server.received[digest] == len(data), "nothing was taken twice"
 
 
 # --- the hand-over -------------------------------------------------------------------------------------------------------------------
@@ -126,16 +126,16 @@ def test_nothing_that_was_sent_ahead_is_lost(tmp_path: Path, source: Files, cach
         connection.sendall(ahead[:first])
         connection.sendall(ahead[first:])
         for digest, data in zip(digests, contents, strict=True):
-            assert Path(take(channel, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-        assert endpoint.closed == 0 and not endpoint.doorman.unproven and not endpoint.heard
-        assert endpoint.server.by_asker[KEY_ID].out == 300_000
+            assert Path(receive_answer(channel, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
+        assert endpoint.closed == 0 and not endpoint.doorman.unauthenticated and not endpoint.heard
+        assert endpoint.server.sent_to[KEY_ID] == 300_000
         channel.close()
 
 
 def test_a_connection_on_which_nothing_is_asked_takes_no_memory(endpoint: TransferEndpoint, source: Files, cache: ContentCache) -> None:
     data = random_bytes(1, MIB)
     channel = endpoint.dial()
-    ask(channel, source.add(data), len(data), 0)
+    send_request(channel, source.add(data), len(data), 0)
     while channel.receive()[0] != ["end", MIB]:
         pass
     (visitor,) = eventually(lambda: list(endpoint.server._idle.values()))
@@ -149,13 +149,13 @@ def test_the_stream_goes_on_without_a_word_of_tls(endpoint: TransferEndpoint, so
     digest = source.add(data)
     channel = endpoint.dial()
     for _ in range(3):
-        ask(channel, digest, len(data), MIB - 10)
+        send_request(channel, digest, len(data), MIB - 10)
         assert channel.receive()[0] == ["piece", MIB - 10]
         assert channel.receive()[0] == ["end", MIB]
     channel.close()
 
 
-def test_who_has_said_hello_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
+def test_an_agent_after_hello_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
     link = dial(endpoint.credentials())
     link.connection.settimeout(PATIENCE_S)
     link.connection.sendall(framed(["beat", []]) + framed(["bulk"]))
@@ -172,13 +172,13 @@ def test_a_master_without_a_transfer_server_refuses_transfers(endpoint: Transfer
     assert hangs_up(link)
 
 
-def test_a_stranger_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
+def test_an_unauthenticated_peer_gets_no_bulk_connection(endpoint: TransferEndpoint) -> None:
     class Stranger:
         key_id, key, endpoints = KEY_ID, b"wrong", [endpoint.address]
 
     with pytest.raises(Exception, match="wrong or revoked key"):
         dial(Stranger())  # type: ignore[arg-type]
-    assert not endpoint.server.by_asker
+    assert not endpoint.server.sent_to
 
 
 def test_a_pilots_key_asks_for_workers_of_that_pilot_only(
@@ -201,7 +201,7 @@ def test_a_pilots_key_asks_for_workers_of_that_pilot_only(
 
 
 @pytest.mark.parametrize("call", [dial, dial_transfer])
-def test_who_finds_no_master_says_where_it_looked(endpoint: TransferEndpoint, call: Any) -> None:
+def test_an_error_without_a_master_names_the_endpoints_tried(endpoint: TransferEndpoint, call: Any) -> None:
     with pytest.raises(LinkLost, match=r"127\.0\.0\.1:1: .*refused"):
         call(endpoint.credentials(port=1))
     with pytest.raises(LinkLost, match="unknown kind 'pigeon'"):
@@ -227,17 +227,16 @@ def test_one_that_reads_slowly_does_not_hold_up_another(endpoint: TransferEndpoi
     data = random_bytes(2, 32 * MIB)
     digest = source.add(data)
     slow, quick = endpoint.dial(), endpoint.dial()
-    ask(slow, digest, len(data), 0)
+    send_request(slow, digest, len(data), 0)
     slow.receive()
     assert Path(fetch(quick, digest, len(data), cache.incoming(digest, len(data)))).read_bytes() == data
-    traffic = endpoint.server.by_digest[digest]
-    assert traffic.out < 2 * len(data), "the slow one has not taken all of it"
+    assert endpoint.server.sent[digest] < 2 * len(data), "the slow one has not taken all of it"
     offset = MIB
     while offset < len(data):
         header, body = slow.receive()
         assert header == ["piece", offset]
         offset += len(body)
-    assert traffic.out == 2 * len(data)
+    assert endpoint.server.sent[digest] == 2 * len(data)
     slow.close()
     quick.close()
 
@@ -249,7 +248,7 @@ def test_idle_connections_take_no_thread_and_askers_wait_for_their_turn(tmp_path
             self.order: list[str] = []
             self.gate = threading.Semaphore(0)
 
-        def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader:
+        def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
             self.order.append(digest)
             assert self.gate.acquire(timeout=PATIENCE_S)
             return FileReader(str(self.paths[digest]), size)
@@ -261,15 +260,15 @@ def test_idle_connections_take_no_thread_and_askers_wait_for_their_turn(tmp_path
     with open_endpoint(tmp_path / "door", source, max_streams=1) as endpoint:
         channels = [endpoint.dial() for _ in digests]
         assert streams() == 0
-        ask(channels[0], digests[0], 1000, 0)
+        send_request(channels[0], digests[0], 1000, 0)
         eventually(lambda: source.order == digests[:1])
         for number in range(1, 8):
-            ask(channels[number], digests[number], 1000, 0)
+            send_request(channels[number], digests[number], 1000, 0)
             eventually(lambda: len(endpoint.server._waiting) == number)  # noqa: B023
         assert source.order == digests[:1] and streams() == 1
         source.gate.release(8)
         for number, digest in enumerate(digests):
-            take(channels[number], 1000, cache.incoming(digest, 1000))
+            receive_answer(channels[number], 1000, cache.incoming(digest, 1000))
         assert source.order == digests
         for channel in channels:
             channel.close()
@@ -287,7 +286,7 @@ def test_a_transfer_server_that_closes_cuts_everything(tmp_path: Path, source: F
     (tmp_path / "door").mkdir()
     with open_endpoint(tmp_path / "door", source) as endpoint:
         busy, idle = endpoint.dial(), endpoint.dial()
-        ask(busy, digest, len(data), 0)
+        send_request(busy, digest, len(data), 0)
         busy.receive()
     with pytest.raises(ConnectionCut):
         idle.receive(PATIENCE_S)
@@ -328,5 +327,5 @@ def test_beats_are_answered_beside_four_streams(endpoint: TransferEndpoint, sour
         answered.append(time.monotonic() - began)
     assert len(took) == 4
     assert sorted(answered)[len(answered) // 2] < min(took) / 10
-    assert endpoint.server.by_asker[KEY_ID].out == 4 * len(data)
+    assert endpoint.server.sent_to[KEY_ID] == 4 * len(data)
     link.close()

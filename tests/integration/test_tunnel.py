@@ -69,8 +69,8 @@ class Watched:
 
     def changed(self) -> None:
         self.changes += 1
-        assert self.tunnel.endpoint is not None
-        self.master.write_credentials(**self.tunnel.endpoint)
+        assert self.tunnel.endpoints
+        self.master.write_credentials(**self.tunnel.endpoints[0])
 
     async def __aenter__(self) -> Watched:
         bundle = await bundle_at(self.server)
@@ -202,7 +202,7 @@ def test_where_only_a_person_can_log_in_it_uses_the_persons_connection(server: S
         async with Watched(server, master, ssh) as watched:
             await until(lambda: watched.tunnel.login_needed)
             assert "Permission denied" in watched.tunnel.trouble
-            log_in = ssh.log_in()
+            log_in = ssh.open(login=True)
             subprocess.run([*log_in[:1], "-i", str(server.directory / "id"), *log_in[1:]], check=True)
             await watched.until_open()
             with running_agent(master, "--cores", "1"):
@@ -220,7 +220,7 @@ def test_why_it_does_not_open_is_said(server: Sshd, master: FakeMaster) -> None:
     async def story() -> None:
         async with Watched(server, master, server.ssh("nowhere")) as watched:
             await until(lambda: "Connection refused" in watched.tunnel.trouble)
-            assert not watched.tunnel.up and watched.tunnel.endpoint is None and not watched.tunnel.login_needed
+            assert not watched.tunnel.up and not watched.tunnel.endpoints and not watched.tunnel.login_needed
 
     asyncio.run(story())
 
@@ -297,7 +297,7 @@ def is_served(port: int, listener: socket.socket) -> bool:
         return served
 
 
-def test_a_relay_keeps_little_for_who_does_not_read(tmp_path: Path) -> None:
+def test_a_relay_buffers_little_for_a_peer_that_does_not_read(tmp_path: Path) -> None:
     with running_relay(tmp_path) as (process, port, listener), call(port) as agent, listener.accept()[0]:
         agent.setblocking(False)
         sent = 0

@@ -40,7 +40,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
         client = MasterClient.connect(pool.directory)
         client.ask("stop", now=True)
         client.close()
-        assert pool.wait_until_gone(PATIENCE_S) == []
+        assert pool.wait_until_stopped(PATIENCE_S) == []
 
 
 def ask(pool: PoolHandle, kind: str, **arguments: Any) -> Any:
@@ -205,7 +205,7 @@ def test_results_outlive_the_master(start: Start) -> None:
     with pilotfish.Run(pool=pool) as run:
         run.executable(["echo", "kept"])
     ask(pool, "stop")
-    assert pool.wait_until_gone(PATIENCE_S) == []
+    assert pool.wait_until_stopped(PATIENCE_S) == []
     pool.revive()
     client = MasterClient.connect(pool.directory)
     reply = client.ask("payload", task=f"{run.id}.0")
@@ -244,7 +244,7 @@ def test_the_master_goes_by_itself_when_the_work_is_done(start: Start) -> None:
     pool = start(linger_s=0.2)
     with pilotfish.Run(pool=pool) as run:
         run.submit(pow, 2, 2).result(PATIENCE_S)
-    assert pool.wait_until_gone(PATIENCE_S) == []
+    assert pool.wait_until_stopped(PATIENCE_S) == []
 
 
 def test_a_pool_grows_and_shrinks_as_asked(start: Start) -> None:
@@ -299,7 +299,7 @@ def test_large_payloads_are_removed_when_nobody_needs_them(start: Start) -> None
     wait_until(lambda: not list(shared.iterdir()), "the results to go")
 
 
-def test_a_worker_that_has_nothing_to_do_is_sent_home_and_comes_back_with_work(start: Start) -> None:
+def test_an_idle_worker_is_released_and_restarted_for_new_tasks(start: Start) -> None:
     pool = start(idle_s=0.5)
     with pilotfish.Run(pool=pool) as run:
         assert run.submit(pow, 2, 2).result(PATIENCE_S) == 4

@@ -51,10 +51,10 @@ class Watched:
             self.depth.setdefault(to.node, depth)
             self.seconds.setdefault(depth, []).append(message[6])
 
-    def spread(self, peer: Peer) -> str:
+    def send_to_all(self, peer: Peer) -> str:
         self.began_at = self.network.now
         self.depth[peer.me.node] = 0
-        name = peer.spread({"tasks": [1, 2]}, self.network.now, SECONDS)
+        name = peer.send_to_all({"tasks": [1, 2]}, self.network.now, SECONDS)
         self.network.step(peer)
         return name
 
@@ -70,7 +70,7 @@ class Watched:
 def assert_everybody_once(network: Network) -> Watched:
     watched = Watched(network)
     peer = network.any_peer()
-    count, answers = watched.result(peer, watched.spread(peer))
+    count, answers = watched.result(peer, watched.send_to_all(peer))
     assert sorted(answers) == sorted(network.peers)
     assert count == len(network.peers)
     assert watched.delivered == Counter(list(network.peers))
@@ -101,7 +101,7 @@ def test_live_peers_are_counted_once_although_others_die_meanwhile(seed: int, si
     watched = Watched(network)
     peer = network.any_peer()
     before = set(network.peers)
-    name = watched.spread(peer)
+    name = watched.send_to_all(peer)
     for after_s, silently in sorted(deaths):
         network.run(max(0.0, watched.began_at + after_s - network.now))
         others = [node for node in network.peers if node != peer.me.node]
@@ -121,7 +121,7 @@ def test_peers_found_dead_are_replaced_at_once_and_not_waited_for(seed: int, siz
     peer = network.any_peer()
     for node in network.random.sample([node for node in network.peers if node != peer.me.node], min(dead, size - 1)):
         network.die(node, silently=True)
-    count, answers = watched.result(peer, watched.spread(peer))
+    count, answers = watched.result(peer, watched.send_to_all(peer))
     assert sorted(answers) == sorted(network.peers) and count == len(network.peers)
     assert network.now - watched.began_at < SECONDS / 3
 
@@ -132,7 +132,7 @@ def test_the_answer_is_in_time_whichever_peers_die(seed: int, size: int, dead: f
     network = grown(seed, size)
     watched = Watched(network)
     peer = network.any_peer()
-    name = watched.spread(peer)
+    name = watched.send_to_all(peer)
     network.run(0.02)
     for node in [node for node in network.peers if node != peer.me.node and network.random.random() < dead]:
         network.die(node, silently=True)
@@ -147,14 +147,14 @@ def test_hosts_that_answer_too_late_are_not_counted_and_delay_no_other() -> None
     lazy = set(list(network.peers)[:5])
     peer = network.peers[next(node for node in network.peers if node not in lazy)]
     network.on_report = lambda each, effect: None if each.me.node in lazy else watched._reported(each, effect)
-    count, answers = watched.result(peer, watched.spread(peer))
+    count, answers = watched.result(peer, watched.send_to_all(peer))
     assert set(answers) == set(network.peers) - lazy and count == 25
 
 
 def test_a_broadcast_without_answers_counts_the_peers_reached() -> None:
     network = grown(4, 50)
     peer = network.any_peer()
-    name = peer.spread("stop", network.now, SECONDS, wants_answer=False)
+    name = peer.send_to_all("stop", network.now, SECONDS, wants_answer=False)
     network.step(peer)
     network.run(5.0)
     assert ("gathered", name, 50, None) in network.reports[peer.me.node]
@@ -166,7 +166,7 @@ def test_only_the_latest_broadcasts_are_remembered() -> None:
     network = grown(5, 10, QUICK._replace(max_broadcasts=4))
     for _ in range(20):
         peer = network.any_peer()
-        peer.spread("x" * 100, network.now, 5.0, wants_answer=False)
+        peer.send_to_all("x" * 100, network.now, 5.0, wants_answer=False)
         network.step(peer)
         network.run(1.0)
     assert all(len(peer.broadcast._known) <= 4 for peer in network.peers.values())

@@ -43,11 +43,11 @@ def test_any_pieces_and_interruptions_give_the_same_content(
                 if incoming.offset == len(content):
                     assert Path(incoming.finish()).read_bytes() == content
                     break
-        assert cache.take(digest, len(content)) and cache.contents() == {digest: len(content)}
+        assert cache.verified_path(digest, len(content)) and cache.contents() == {digest: len(content)}
         copied = os.path.join(directory, "own")
         Path(copied).write_bytes(content)
         assert ContentCache(directory, 1 << 40).adopt_copy(digest, len(content), copied)
-        path = cache.take(digest, len(content))
+        path = cache.verified_path(digest, len(content))
         assert path and Path(path).read_bytes() == content
 
 
@@ -64,7 +64,7 @@ while True:
     which = dice.randrange(12)
     content = (b"%d" % which) * ((1 + which % 5) << 20)
     digest = hashlib.sha256(content).hexdigest()
-    path = cache.take(digest, len(content))
+    path = cache.verified_path(digest, len(content))
     assert path is not None or not cache.damaged, "a content was damaged"
     try:
         if path is not None:
@@ -111,7 +111,7 @@ def test_agents_that_share_it_and_are_killed_at_any_moment_leave_nothing_wrong(t
     assert contents
     for digest, size in contents.items():
         assert hashlib.sha256(Path(content_path(directory, digest)).read_bytes()).hexdigest() == digest
-        assert cache.take(digest, size)
+        assert cache.verified_path(digest, size)
     for left in os.listdir(directory + "/incoming"):
         if len(left) == 64:
             cache.incoming(left, 1 << 30).close()

@@ -28,7 +28,7 @@ MODES = {"lost", "torn", "reordered", "zero-filled"}
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reserve of full size would be most of what these tests copy and compare."""
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 1000)
 
 
 @cache
@@ -119,17 +119,17 @@ def covered(records: list[bytes]) -> list[int]:
 
 def read(disk: MemoryDisk) -> tuple[list[int], DamageReport, Journal]:
     journal, recovery = Journal.open("/pool", disk, SEGMENT_BYTES)
-    return covered(list(recovery)), recovery.salvage, journal
+    return covered(list(recovery)), recovery.damage_report, journal
 
 
 def check_readable(image: Image) -> frozenset[int]:
     """Opens this disk, twice, appends, loses power again; returns what was there the first time."""
     disk = MemoryDisk(image)
-    found, salvage, journal = read(disk)
+    found, damage_report, journal = read(disk)
     assert found == sorted(set(found)), "in order, and nothing twice"
     missing = set(range(1, max(found, default=0) + 1)).difference(found)
-    assert missing == {number for gap in salvage.gaps for number in range(gap.first, gap.last + 1)}, "what is missing is told"
-    assert not any(gap.durable for gap in salvage.gaps), "and known never to have been promised"
+    assert missing == {number for gap in damage_report.gaps for number in range(gap.first, gap.last + 1)}, "what is missing is told"
+    assert not any(gap.durable for gap in damage_report.gaps), "and known never to have been promised"
     assert journal.last_sequence == max(found, default=0)
 
     for after_cut in {image for mode, image in disk.moment().images() if mode == "lost"}:

@@ -165,13 +165,13 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
     keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert set(keepers) == set(network.nearest(key, 3))
     seeker = network.any_peer()
-    found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+    found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
     assert set(nodes_of(found)) == {peer.me.node for peer in holding} - {seeker.me.node}
     first = holding[0]
     first.withdraw(key, network.now)
     network.step(first)
     network.run(1.0)
-    found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+    found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
     assert set(nodes_of(found)) == {peer.me.node for peer in holding[1:]} - {seeker.me.node}
 
 
@@ -191,7 +191,7 @@ def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: i
             seeker = network.any_peer()
             live = set(holders) - {seeker.me.node}
             if live:
-                found = network.answer_to(seeker, seeker.find(key, network.now, enough=0), "holders")
+                found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
                 assert live & set(nodes_of(found))
         network.run(network.tuning.republish_s / 2)
 
@@ -352,5 +352,5 @@ def test_a_peer_that_left_sends_nothing_any_more() -> None:
     assert {effect[2][0] for effect in peer.turn(network.now)} == {"leave"}
     peer.find(7, network.now)
     peer.publish(7, network.now)
-    peer.spread("x", network.now)
+    peer.send_to_all("x", network.now)
     assert peer.turn(network.now) == [] and peer.deadline == float("inf")

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, SandboxError
 from tests.support.hostile_sandbox import ACTS, SECRET, World
 
 
@@ -141,13 +140,13 @@ def test_what_is_no_name_is_refused(world: World, name: Any) -> None:
                 act(world, name)
 
 
-@pytest.mark.parametrize("act", ["put", "place", "make_directory", "make_link"])
+@pytest.mark.parametrize("act", ["write_file", "add_cached_file", "make_directory", "make_link"])
 def test_odd_names_are_taken_as_they_are(world: World, act: str) -> None:
     with world.untouched():
         for name in odd_but_inside():
             ACTS[act](world, name)
             assert os.path.lexists(os.fsencode(world.box) + b"/" + os.fsencode(name))
-            if act == "put" and not set("*?[").intersection(name):
+            if act == "write_file" and not set("*?[").intersection(name):
                 assert world.taken_out(name) == [b"x", b"x"]
             world.fresh()
 
@@ -194,9 +193,9 @@ def make_anything(world: World, dice: random.Random) -> None:
         if kind < 2:
             world.sandbox.make_link(name, target)
         elif kind == 2:
-            world.sandbox.put(name, 0o4755, b"x")
+            world.sandbox.write_file(name, 0o4755, b"x")
         elif kind == 3:
-            world.sandbox.place(name, 0o644, str(world.content))
+            world.sandbox.add_cached_file(name, 0o644, str(world.content))
         else:
             world.sandbox.make_directory(name, 0o755)
 
@@ -218,13 +217,13 @@ def test_no_order_of_entries_makes_a_way_out(world: World, seed: int) -> None:
 
 
 def test_an_entry_does_not_go_through_a_link_that_came_before_it(world: World) -> None:
-    world.sandbox.put("real/file", 0o600, b"x")
+    world.sandbox.write_file("real/file", 0o600, b"x")
     world.sandbox.make_link("inside", "real")
     os.symlink(world.decoy, world.box / "outside")
     os.symlink(world.decoy / "new", world.box / "new")
     with world.untouched():
         for name in ("inside/x", "outside/x", "outside/etc/new", "outside", "new", "inside", "new/x"):
-            for act in ("put", "place", "make_directory", "make_link"):
+            for act in ("write_file", "add_cached_file", "make_directory", "make_link"):
                 with pytest.raises(SandboxError):
                     ACTS[act](world, name)
             with pytest.raises(SandboxError):
@@ -265,7 +264,7 @@ def test_special_bits_and_other_names_of_a_file_stay_behind(world: World, length
     shared.write_bytes(b"s" * length)
     shared.chmod(0o640)
     os.link(shared, world.box / "linked")
-    world.sandbox.put("program", 0o755, b"p" * length)
+    world.sandbox.write_file("program", 0o755, b"p" * length)
     os.chmod(world.box / "program", 0o7755)
     before = os.stat(shared)
     out = world.taken_out("program", "linked")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import SandboxError
 from tests.support.hostile_sandbox import ACTS, CONTENT, SECRET, World
 
 ROUNDS = 15
@@ -52,8 +52,8 @@ def take_out_what_is_there(world: World, *patterns: str) -> None:
 
 
 STEPS: dict[str, Callable[[World], Any]] = {
-    "put": lambda world: ACTS["put"](world, "d/etc/new"),
-    "place": lambda world: ACTS["place"](world, "d/etc/new"),
+    "write_file": lambda world: ACTS["write_file"](world, "d/etc/new"),
+    "add_cached_file": lambda world: ACTS["add_cached_file"](world, "d/etc/new"),
     "make_directory": lambda world: ACTS["make_directory"](world, "d/new/er"),
     "make_link": lambda world: ACTS["make_link"](world, "d/etc/new"),
     "take a file out": lambda world: take_out_what_is_there(world, "d/f"),
@@ -102,7 +102,7 @@ def test_at_whatever_moment_a_link_is_put_on_the_way_nothing_is_gained(
             moment = 0
             while True:
                 for name, content in (("d/f", CONTENT), ("d/etc/x", b"x"), ("d/etc/deep/x", b"x")):
-                    world.sandbox.put(name, 0o600, content)
+                    world.sandbox.write_file(name, 0o600, content)
                 adversary = Adversary(world, SWAPS[swap], moment, returns)
                 with monkeypatch.context() as patch:
                     for call in CALLS:
@@ -146,8 +146,8 @@ def test_who_swaps_directories_for_links_all_the_time_gains_nothing(world: World
     done = 0
     with world.untouched():
         for _ in range(ROUNDS):
-            world.sandbox.put("d/f", 0o600, CONTENT)
-            world.sandbox.put("d/etc/x", 0o600, b"x")
+            world.sandbox.write_file("d/f", 0o600, CONTENT)
+            world.sandbox.write_file("d/etc/x", 0o600, b"x")
             with racing(SWAPS[swap], world) as swaps:
                 while swaps[0] < 5:
                     done += act_in_all_ways(world)
@@ -158,7 +158,7 @@ def test_who_swaps_directories_for_links_all_the_time_gains_nothing(world: World
 def act_in_all_ways(world: World) -> int:
     """Try all operations; return how many were not refused."""
     done = 0
-    for act in ("put", "place", "make_directory", "make_link"):
+    for act in ("write_file", "add_cached_file", "make_directory", "make_link"):
         for name in (f"d/{act}", f"d/etc/{act}"):
             with suppress(SandboxError):
                 ACTS[act](world, name)
@@ -168,7 +168,7 @@ def act_in_all_ways(world: World) -> int:
             assert not any(SECRET in content for content in world.taken_out(*patterns))
             done += 1
     with suppress(SandboxError):
-        world.sandbox.put("d/f", 0o600, CONTENT)
+        world.sandbox.write_file("d/f", 0o600, CONTENT)
     return done
 
 
@@ -176,7 +176,7 @@ def test_a_sandbox_that_is_removed_while_its_directories_are_swapped_takes_nothi
     with world.untouched():
         for _ in range(ROUNDS):
             for name in ("d/f", "d/etc/x", "d/etc/deep/er/x"):
-                world.sandbox.put(name, 0o600, b"x")
+                world.sandbox.write_file(name, 0o600, b"x")
             os.chmod(world.box / "d" / "etc", 0o000)
             with racing(SWAPS["directory"], world):
                 world.sandbox.remove()

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.agent.node import agent_machine as agent_machine
+from pilotfish.agent.node import agent_machine
 from pilotfish.agent.node import pending_results as agent_results
-from pilotfish.agent.node import reconnect
 from pilotfish.core import apply, machine, state_snapshot
 from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
@@ -225,9 +224,9 @@ def retries_have_no_end(patch: Patch) -> None:
 def suspects_run_beside_others(patch: Patch) -> None:
     """A suspected poison task is placed at any worker with free resources."""
 
-    def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
-        for task in outlook.state.suspects:
-            able = next((worker for worker in workers if worker.suits(task.shape, outlook.now) and worker.fits(task.shape.needs)), None)
+    def place(view: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
+        for task in view.state.suspects:
+            able = next((worker for worker in workers if worker.suits(task.shape, view.now) and worker.fits(task.shape.needs)), None)
             if able is not None:
                 proposals.append(AssignmentProposal(able, [task]))
                 return [worker for worker in workers if worker is not able]
@@ -282,12 +281,12 @@ def an_end_that_nobody_saw_counts_as_a_death(patch: Patch) -> None:
 def a_suspect_that_fits_nowhere_holds_up_the_others(patch: Patch) -> None:
     """Suspects are placed strictly in order, and a worker is reserved even if the first suspect can never run there."""
 
-    def place(outlook: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
-        suspects = [task for task in outlook.state.suspects if not task.shape.run.paused]
+    def place(view: Any, workers: list[Worker], proposals: list[Any]) -> list[Worker]:
+        suspects = [task for task in view.state.suspects if not task.shape.run.paused]
         used: dict[str, None] = {}
         for task in suspects:
             empty = [worker for worker in workers if not worker.held and worker.id not in used]
-            found = next((worker for worker in empty if worker.suits(task.shape, outlook.now)), None)
+            found = next((worker for worker in empty if worker.suits(task.shape, view.now)), None)
             if found is None:
                 break
             used[found.id] = None
@@ -368,9 +367,9 @@ def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> No
 def the_next_turn_lies_in_the_past(patch: Patch) -> None:
     """The policy asks for a turn at a past time, and the host loops without end."""
 
-    def hasty(self: dispatcher.Dispatcher, outlook: Any) -> float | None:
-        held_up = [worker for worker in outlook.workers if worker.ahead]
-        if outlook.state.ready or not held_up or all(worker.held for worker in outlook.workers):
+    def hasty(self: dispatcher.Dispatcher, view: Any) -> float | None:
+        held_up = [worker for worker in view.workers if worker.ahead]
+        if view.state.ready or not held_up or all(worker.held for worker in view.workers):
             return None
         return float(min(worker.progress_at for worker in held_up) + dispatcher.STALE_S)
 
@@ -487,7 +486,7 @@ def the_agent_does_not_hear_kill(patch: Patch) -> None:
 @bug
 def the_agent_never_gives_up_a_silent_master(patch: Patch) -> None:
     """The agent waits for a silently lost connection until the worker counts as lost."""
-    patch.setattr(reconnect, "SILENT_HEARTBEATS", 1_000_000)
+    patch.setattr(agent_machine, "SILENT_HEARTBEATS", 1_000_000)
 
 
 @bug

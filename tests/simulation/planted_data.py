@@ -57,7 +57,7 @@ def an_attempt_begins_with_one_content_missing(patch: Patch) -> None:
     """An attempt is queued when the first of its contents is present."""
 
     def hasty(self: InputStaging, digest: str, now: float) -> list[Attempt]:
-        self._seen[digest] = now
+        self._seen_at[digest] = now
         return list(self._waiting.pop(digest, ()))
 
     patch.setattr(InputStaging, "arrived", hasty)
@@ -69,9 +69,9 @@ def what_was_evicted_is_believed_to_be_here(patch: Patch) -> None:
     changed = InputStaging.changed
 
     def stubborn(self: InputStaging, gained: Any, lost: Any) -> None:
-        seen = dict(self._seen)
+        seen = dict(self._seen_at)
         changed(self, gained, lost)
-        self._seen = seen
+        self._seen_at = seen
 
     patch.setattr(InputStaging, "changed", stubborn)
 

@@ -57,14 +57,14 @@ def hosts_are_those_of_the_first_attempt(patch: Patch) -> None:
 def nodes_of_two_pilots_are_mixed(patch: Patch) -> None:
     """The policy and the machine's validation accept workers of different pilots of one site."""
 
-    def mixed(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
+    def mixed(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
         sites: dict[str, list[Worker]] = {}
-        for worker in outlook.workers:
-            if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
+        for worker in view.workers:
+            if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):
                 sites.setdefault(worker.site, []).append(worker)
         return sites
 
-    patch.setattr(multi_node_placement, "_able", mixed)
+    patch.setattr(multi_node_placement, "_workers_by_pilot", mixed)
     patch.setattr(multi_node, "is_lawful", lambda proposal, now: True)
 
 

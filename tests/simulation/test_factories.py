@@ -17,7 +17,7 @@ from experiments.grid.grid_sites import BAD, DEAD, GOOD, draw_grid, draw_site, d
 from experiments.grid.grid_world import LATEST_S, GridWorld
 from pilotfish.core.pilots.factory_interface import Factory, FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
 from pilotfish.factories.site_limits import is_queued
-from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
+from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
 SEEDS = range(200)
 NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")
@@ -57,27 +57,27 @@ class Watched:
         self.inner = inner
         self.proposals = 0
 
-    def hear(self, event: SiteEvent) -> None:
-        self.inner.hear(event)
+    def on_event(self, event: SiteEvent) -> None:
+        self.inner.on_event(event)
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
         return self.inner.standing(view, now)
 
-    def next_look_at(self, prospect: FactoryView) -> float | None:
-        moment = self.inner.next_look_at(prospect)
-        assert moment is None or moment > prospect.now
-        return moment
+    def next_look_at(self, view: FactoryView) -> float | None:
+        at = self.inner.next_look_at(view)
+        assert at is None or at > view.now
+        return at
 
-    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
-        proposals = self.inner.propose(prospect)
-        wishes = [one for one in proposals if isinstance(one, PilotProposal)]
-        assert sum(1 for wish in wishes if not wish.replaces) <= len(prospect.demand.sizes)
-        for view in prospect.sites:
-            there = sum(1 for wish in wishes if wish.site == view.name)
-            assert not there or len(view.pilots) + there <= view.site.max_pilots
-            assert not there or sum(1 for pilot in view.pilots if is_queued(pilot)) + there <= view.site.max_queued
+    def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
+        proposals = self.inner.propose(view)
+        requests = [one for one in proposals if isinstance(one, PilotProposal)]
+        assert sum(1 for request in requests if not request.replaces) <= len(view.demand.sizes)
+        for site_view in view.sites:
+            there = sum(1 for request in requests if request.site == site_view.name)
+            assert not there or len(site_view.pilots) + there <= site_view.site.max_pilots
+            assert not there or sum(1 for pilot in site_view.pilots if is_queued(pilot)) + there <= site_view.site.max_queued
         withdrawn = [one.pilot for one in proposals if isinstance(one, WithdrawalProposal)]
-        assert len(withdrawn) == len({*withdrawn}) and all(pilot in prospect.state.pilots for pilot in withdrawn)
+        assert len(withdrawn) == len({*withdrawn}) and all(pilot in view.state.pilots for pilot in withdrawn)
         assert all(one.reason for one in proposals)
         self.proposals += len(proposals)
         return proposals
@@ -112,8 +112,8 @@ def test_a_master_that_dies_every_few_minutes_costs_little(name: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_one_good_site_among_dead_ones_is_found(name: str) -> None:
     for seed in range(5):
-        dice = random.Random(f"dead {seed}")
-        sites = [draw_site(f"site{number}", GOOD if number == 5 else DEAD, dice) for number in range(8)]
+        rng = random.Random(f"dead {seed}")
+        sites = [draw_site(f"site{number}", GOOD if number == 5 else DEAD, rng) for number in range(8)]
         assert GridWorld(sites, MAKERS[name](random.Random(seed), sites), seed).run().makespan_s < LATEST_S
 
 
@@ -121,8 +121,8 @@ def test_one_good_site_among_dead_ones_is_found(name: str) -> None:
 @pytest.mark.parametrize("kind", BAD)
 def test_where_all_sites_are_bad_nobody_is_flooded(name: str, kind: str) -> None:
     """Simulates three hours of work without a usable site. The limits of these sites alone would allow about ten thousand pilots."""
-    dice = random.Random(f"all {kind}")
-    sites = [draw_site(f"site{number}", kind, dice) for number in range(6)]
+    rng = random.Random(f"all {kind}")
+    sites = [draw_site(f"site{number}", kind, rng) for number in range(6)]
     grid = GridWorld(sites, MAKERS[name](random.Random(1), sites), 1)
     grid.after(3 * 3600.0, grid.stop)
     assert grid.run().submissions < 600

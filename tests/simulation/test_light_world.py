@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.workflows import order_violations
 from pilotfish import plugins
 from pilotfish.sim.light_world import LightWorld
-from pilotfish.sim.scenarios.apst_sweep import places, sweep
+from pilotfish.sim.scenarios.apst_sweep import apst_sites, sweep
 from pilotfish.sim.scenarios.workflow_families import family
-from pilotfish.sim.scenarios.workload_generator import unlawful, work_of
+from pilotfish.sim.scenarios.workload_generator import work_of
 from pilotfish.sim.shared_link import STREAMS, SharedLink, SiteDisk
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -72,22 +73,22 @@ def test_a_file_comes_once_however_many_ask_for_it() -> None:
 @pytest.mark.parametrize("name", plugins.names("policies"))
 def test_all_tasks_end_once_and_no_host_runs_more_than_it_has_cores_for(name: str) -> None:
     work = sweep(1, unit_s=1.0, tasks=120)
-    played = LightWorld(places("a", hosts=(6, 2, 3)), work, plugins.load("policies", name)(), 1, keep=True).run()
-    ended = sorted(stint.task for stint in played.stints)
+    result = LightWorld(apst_sites("a", hosts=(6, 2, 3)), work, plugins.load("policies", name)(), 1, record_intervals=True).run()
+    ended = sorted(interval.task for interval in result.intervals)
     assert sorted(set(ended)) == list(range(120))
     assert len(ended) == 120 or name == "stealing"
     by_host: dict[int, list[tuple[float, float]]] = {}
-    for stint in played.stints:
-        by_host.setdefault(stint.host, []).append((stint.began, stint.ended))
+    for interval in result.intervals:
+        by_host.setdefault(interval.host, []).append((interval.started_at, interval.ended_at))
     for spans in by_host.values():
         spans.sort()
         assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(spans))
-    assert played.makespan_s >= max(stint.ended for stint in played.stints)
+    assert result.makespan_s >= max(interval.ended_at for interval in result.intervals)
 
 
 def test_the_same_seed_gives_the_same_play() -> None:
     def play() -> float:
-        return LightWorld(places("b", hosts=(4, 2, 2)), sweep(3, 1.0, 60), plugins.load("policies", "xsufferage")(), 3).run().makespan_s
+        return LightWorld(apst_sites("b", hosts=(4, 2, 2)), sweep(3, 1.0, 60), plugins.load("policies", "xsufferage")(), 3).run().makespan_s
 
     assert play() == play()
 
@@ -97,7 +98,9 @@ def test_a_plan_beats_self_scheduling_where_large_files_are_shared_and_ties_wher
 
     def seconds(scenario: str, policy: str) -> float:
         work = sweep(1, unit_s=1.5, tasks=402)
-        return LightWorld(places(scenario, bandwidth=30e6, hosts=(11, 3, 5)), work, plugins.load("policies", policy)(), 1).run().makespan_s
+        return (
+            LightWorld(apst_sites(scenario, bandwidth=30e6, hosts=(11, 3, 5)), work, plugins.load("policies", policy)(), 1).run().makespan_s
+        )
 
     assert seconds("a", "workqueue") > 1.3 * seconds("a", "xsufferage")
     assert seconds("a", "auto") < 1.1 * seconds("a", "xsufferage")
@@ -108,9 +111,9 @@ def test_pilots_that_wait_and_pilots_whose_time_is_over_lose_nothing() -> None:
     work = Workload([7.0] * 60)
     patient = SimulatedSite("batch", 4, wait_s=30.0, wait_spread=0.5)
     short = SimulatedSite("short", 2, walltime_s=20.0)
-    played = LightWorld([patient, short], work, plugins.load("policies", "near")(), 2, keep=True).run()
-    assert sorted(stint.task for stint in played.stints) == list(range(60))
-    assert all(stint.ended <= 20.0 + 1e-6 for stint in played.stints if stint.place == "short")
+    result = LightWorld([patient, short], work, plugins.load("policies", "near")(), 2, record_intervals=True).run()
+    assert sorted(interval.task for interval in result.intervals) == list(range(60))
+    assert all(interval.ended_at <= 20.0 + 1e-6 for interval in result.intervals if interval.site == "short")
 
 
 @pytest.mark.parametrize("name", plugins.names("policies"))
@@ -123,9 +126,9 @@ def test_work_that_nobody_can_run_is_said_to_be_that(name: str) -> None:
 @pytest.mark.parametrize("policy", ["workqueue", "near", "xsufferage"])
 def test_every_order_of_a_workflow_is_lawful_and_no_shorter_than_its_bounds(name: str, policy: str) -> None:
     workflow = family(name, 150, 1)
-    played = LightWorld([SimulatedSite("p", 8)], work_of(workflow), plugins.load("policies", policy)(), keep=True).run()
-    assert not unlawful(workflow, played.stints)
-    assert played.makespan_s >= workflow.least_s(8)
+    result = LightWorld([SimulatedSite("p", 8)], work_of(workflow), plugins.load("policies", policy)(), record_intervals=True).run()
+    assert not order_violations(workflow, result.intervals)
+    assert result.makespan_s >= workflow.least_s(8)
 
 
 def test_the_longest_chain_goes_first_where_it_is_known() -> None:

@@ -30,14 +30,14 @@ def event(site: str, kind: str, name: str = "", ago_s: float = 100.0, seconds: f
     return SiteEvent(NOW - ago_s, site, kind, name or f"e{next(_numbers)}", seconds, cause)
 
 
-def view(
+def site_view(
     name: str, pilots: Sequence[Pilot] = (), history: Sequence[SiteEvent] = (), wanted: int = -1, site: Site | None = None, **about: Any
 ) -> SiteView:
     described = site or Site(**{"backend": "slurm", "cores": 1, "max_pilots": 1000, "max_queued": 1000, **about})
     return SiteView(name, described, list(pilots), list(history), wanted, traits=plugins.traits(described.backend))
 
 
-def prospect(
+def factory_view(
     sites: Sequence[SiteView], tasks: int = 0, *, spare: Sequence[str] = (), now: float = NOW, sizes: Sequence[PilotSize] | None = None
 ) -> FactoryView:
     state = State(unfinished=tasks)
@@ -48,7 +48,7 @@ def prospect(
     return FactoryView(state, list(sites), Demand(float(tasks), tasks or len(wanted), wanted, list(spare)), now)
 
 
-def wishes(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[PilotProposal]:
+def requests(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[PilotProposal]:
     return [one for one in proposals if isinstance(one, PilotProposal)]
 
 
@@ -58,6 +58,6 @@ def withdrawals(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list
 
 def count_by_site(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for wish in wishes(proposals):
-        counts[wish.site] = counts.get(wish.site, 0) + 1
+    for request in requests(proposals):
+        counts[request.site] = counts.get(request.site, 0) + 1
     return counts

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
-from pilotfish.client.session import NoPool, PoolSession, RunNews, RunUpload, RunWatcher
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
+from pilotfish.client.session import NoPool, PoolSession, RunUpdate, RunUpload, RunWatcher
 from pilotfish.client.submission import RunListener
 from pilotfish.core.explain.lookup import find_run
 from pilotfish.core.explain.run_reasons import explain_run, status_of
@@ -37,7 +37,7 @@ class FakeTask:
     state: str = "ready"
     result: bytes = b""
     failure: Failure | None = None
-    needs: TaskNeeds = NOTHING
+    needs: TaskNeeds = NO_NEEDS
 
     @property
     def told(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class FakeRun(RunUpload):
         self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(self.specs) - 1
 
-    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
+    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
         assert isinstance(payload, bytes)
         self.tasks.append(FakeTask(payload, spec, needs=needs))
         self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
@@ -138,14 +138,14 @@ class FakeRun(RunUpload):
 
 
 class FakeWatcher(RunWatcher):
-    def __init__(self, news: list[RunNews], interrupt: bool) -> None:
-        self._told = news
+    def __init__(self, updates: list[RunUpdate], interrupt: bool) -> None:
+        self._pending = updates
         self._interrupt = interrupt
 
-    def next(self, timeout_s: float) -> RunNews | None:
+    def next(self, timeout_s: float) -> RunUpdate | None:
         if self._interrupt:
             raise KeyboardInterrupt
-        return self._told.pop(0) if self._told else None
+        return self._pending.pop(0) if self._pending else None
 
 
 Outcome = tuple[int, bytes, dict[str, bytes]]
@@ -214,7 +214,7 @@ class FakeMaster(PoolSession):
             for index in found.order[cursor:]
         )
         finished = found.row()["state"] == "done"
-        return FakeWatcher([RunNews(ended=items), RunNews(finished=True)] if finished else [], self.interrupt)
+        return FakeWatcher([RunUpdate(ended=items), RunUpdate(finished=True)] if finished else [], self.interrupt)
 
     def close(self) -> None:
         pass

@@ -301,7 +301,7 @@ def hasty() -> Iterator[None]:
     """Shorten delays of seconds to one period."""
     with ExitStack() as stack:
         for module in (site_pilots, pilot_submission, pilot_monitor, site_controller):
-            for name, value in {"RETRY_S": PERIOD_S, "GATHER_S": 0.005}.items():
+            for name, value in {"RETRY_S": PERIOD_S, "COLLECT_S": 0.005}.items():
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))
         yield

@@ -100,8 +100,8 @@ def _read_unnoticed(path: str) -> bytes:
 
 
 ACTS: dict[str, Callable[[World, str], Any]] = {
-    "put": lambda world, name: world.sandbox.put(name, 0o6777, b"x"),
-    "place": lambda world, name: world.sandbox.place(name, 0o6777, str(world.content)),
+    "write_file": lambda world, name: world.sandbox.write_file(name, 0o6777, b"x"),
+    "add_cached_file": lambda world, name: world.sandbox.add_cached_file(name, 0o6777, str(world.content)),
     "make_directory": lambda world, name: world.sandbox.make_directory(name, 0o7777),
     "make_link": lambda world, name: world.sandbox.make_link(name, "somewhere"),
     "collect": lambda world, name: world.sandbox.collect([name], 1 << 20),

@@ -24,7 +24,7 @@ from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.wire.handshake import AGENT
 from pilotfish.store.keyring import open_keyring
-from pilotfish.store.pool_directory import PoolDirectory, stop_marker
+from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.engines import processes
 
 SETTINGS: dict[str, Any] = {"local_cores": 1, "beat_s": 0.5, "linger_s": 600.0}
@@ -137,9 +137,9 @@ class PeerPool:
         return {source: row["contents"] for source, row in self.ask("data")["got"].items()}
 
     def end(self) -> None:
-        stop_marker(self.pool.directory).touch()  # otherwise a client that still watches would restart the master
+        stop_mark_path(self.pool.directory).touch()  # otherwise a client that still watches would restart the master
         self.ask("stop", now=True)
-        left = self.pool.wait_until_gone(processes.PATIENCE_S)
+        left = self.pool.wait_until_stopped(processes.PATIENCE_S)
         assert left == [], f"{left}\n{(self.pool.directory / 'master.log').read_text()[-2000:]}"
         for name, agent in self.agents.items():
             assert agent.wait(processes.PATIENCE_S) == 0, self.said_by(name)
@@ -166,7 +166,7 @@ def without_agents(made: Opened) -> Iterator[Opened]:
         yield made
         made.end()
     finally:
-        stop_marker(made.pool.directory).touch()
+        stop_mark_path(made.pool.directory).touch()
         made.client.close()
         for name in list(made.agents):
             made.kill(name)

@@ -17,10 +17,10 @@ from tests.support.machine_stage import CLIENT, Stage
 class Nothing:
     """A policy that proposes nothing."""
 
-    def propose(self, outlook: PolicyView) -> list[AssignmentProposal]:
+    def propose(self, view: PolicyView) -> list[AssignmentProposal]:
         return []
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
+    def next_look_at(self, view: PolicyView) -> float | None:
         return None
 
     def why(self, task: Task) -> str:
@@ -65,7 +65,7 @@ class Idle(Stage):
         self.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * len(contents)]))
         return self.machine.state.runs[run].tasks
 
-    def outlook(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> PolicyView:
+    def view(self, sites: Sequence[tuple[Worker, list[Worker]]] = ()) -> PolicyView:
         """The view as the machine makes it: workers of a site master are not among those that are served directly."""
         served_workers = {worker.id for _, subjects in sites for worker in subjects}
         workers = [worker for worker in self.machine.state.workers.values() if worker.id not in served_workers]

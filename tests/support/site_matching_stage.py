@@ -166,7 +166,7 @@ class Site:
 
     # --- effects ----------------------------------------------------------------------------------------------------------------------
 
-    def _spread(self, origin: Agent, payload: Any, seconds: float) -> None:
+    def _broadcast(self, origin: Agent, payload: Any, seconds: float) -> None:
         name = f"{origin.name}-{len(self._rounds)}"
         self._rounds[name] = (origin, {agent.me.node for agent in self.living()}, [])
         payload = json.loads(json.dumps(payload))

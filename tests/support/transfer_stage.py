@@ -10,7 +10,8 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ class Files:
         self.paths[digest].write_bytes(data)
         return digest
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> FileReader | PartialFileReader:
-        self.insisted.append(insist)
-        if self.refusal is not None and not insist:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader | PartialFileReader:
+        self.insisted.append(no_redirect)
+        if self.refusal is not None and not no_redirect:
             raise self.refusal
         arriving = self.cache.arriving(digest)
         if arriving is not None:
@@ -65,13 +66,31 @@ class Files:
         return None if self.cache.has(digest, size) else self.cache.incoming(digest, size)
 
 
+class CountingServer(TransferServer):
+    """Also adds up the bytes sent and received, by connection and by content, holes included."""
+
+    def __init__(self, source: Any, max_streams: int, log: Callable[[str], None]) -> None:
+        self.sent_to: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        super().__init__(source, max_streams, log)
+
+    def count(self, asker: str, digest: str, out: int, into: int) -> None:
+        super().count(asker, digest, out, into)
+        with self._counting:
+            self.sent_to[asker] += out
+            self.sent[digest] += out
+            self.received[digest] += into
+
+
 class TransferEndpoint:
     """An admission with its transfer server, on an event loop of their own. ``heard``: messages of links that are not for transfers."""
 
     def __init__(self, directory: Path, source: Any, max_streams: int = 8, tls: bool = True) -> None:
         self.directory = directory
         self.keyring: Keyring = open_keyring(directory)
-        self.server = TransferServer(source, max_streams, self._log)
+        self.server = CountingServer(source, max_streams, self._log)
         self.problems: list[str] = []
         self.heard: list[m.Message] = []
         self.closed = 0

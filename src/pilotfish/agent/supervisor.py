@@ -22,7 +22,7 @@ from . import VERSION
 
 USAGE_ERROR = 2
 REPORT_TIMEOUT_S = 5.0
-MAX_LATE_S = 86400.0
+MAX_ELAPSED_S = 86400.0
 
 
 def main(arguments: List[str]) -> NoReturn:
@@ -91,18 +91,18 @@ def supervise(options: Dict[str, Any]) -> int:
         options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
     default_cache = os.path.join(os.path.dirname(workdir), "pilotfish-cache-%d" % os.getuid())
     options["cache"] = os.path.expanduser(options["cache"] or "") or default_cache
-    options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic() - _late_s())
+    options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic() - _elapsed_s())
     become_subreaper()
-    life_read, life_write = os.pipe()
-    options["life"] = life_read
+    pipe_read, pipe_write = os.pipe()
+    options["supervisor_pipe"] = pipe_read
     arguments = [sys.executable, options["bundle"], "agent", json.dumps(options)]
     try:
-        agent = subprocess.Popen(arguments, pass_fds=[life_read], stdin=subprocess.DEVNULL)
+        agent = subprocess.Popen(arguments, pass_fds=[pipe_read], stdin=subprocess.DEVNULL)
     except OSError as error:
         print_error("the agent cannot be started: %s" % (describe_limit(error) if is_limit(error) else error))
         _remove(workdir)
         return 1
-    os.close(life_read)
+    os.close(pipe_read)
     for number in (*END_SIGNALS, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: agent.send_signal(signal.SIGTERM))
     try:
@@ -110,7 +110,7 @@ def supervise(options: Dict[str, Any]) -> int:
         kill_descendants()
     finally:
         _remove(workdir)
-    os.close(life_write)
+    os.close(pipe_write)
     if status < 0 or status == 1:
         reason = "the agent was ended by signal %d" % -status if status < 0 else "the agent failed"
         print_error(reason)
@@ -119,13 +119,13 @@ def supervise(options: Dict[str, Any]) -> int:
     return status
 
 
-def _late_s() -> float:
+def _elapsed_s() -> float:
     """Seconds since the batch job began: commands before the agent use up its walltime, too."""
     try:
-        late = time.time() - float(os.environ.pop("PILOTFISH_STARTED", "nan"))
+        elapsed = time.time() - float(os.environ.pop("PILOTFISH_STARTED", "nan"))
     except ValueError:
         return 0.0
-    return late if 0.0 < late < MAX_LATE_S else 0.0
+    return elapsed if 0.0 < elapsed < MAX_ELAPSED_S else 0.0
 
 
 def _unpack(workdir: str) -> str:

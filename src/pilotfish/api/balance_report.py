@@ -25,23 +25,23 @@ class Iteration:
     """One iteration, or one round of a load that is done once."""
 
     seconds: float
-    """From the first chunk sent to the last one back."""
+    """Seconds from the first chunk sent to the last result received."""
     shares: dict[str, WorkerShare]
-    """By worker: `units`, `compute_s`, and `transfer_s`, which is all that its chunks took besides."""
+    """By worker: `units`, `compute_s` and `transfer_s`, the other seconds of its chunks."""
     left_out: tuple[str, ...]
-    """Workers that were there, and would have cost more time than they bring."""
+    """Connected workers without a chunk, because a chunk for them would take longer."""
     equal_s: float
-    """How long it would take with equal chunks for all, by the speeds that were measured."""
+    """Expected seconds with equal chunks for all workers, from the measured speeds."""
     phi: float
-    """How unlike the workers are: the standard deviation of mu / mu_avg; mu is a worker's speed over its bandwidth."""
+    """Heterogeneity of the workers: the standard deviation of mu / mu_avg; mu is speed divided by bandwidth."""
     ratio: float
-    """f_c: bytes moved for each unit."""
+    """f_c: transferred bytes per unit."""
     planned_s: float | None = None
-    """How long it should have taken; None if the workers had not been measured yet."""
+    """Planned seconds; None if the workers had not been measured yet."""
     balanced: bool = True
-    """False if all got the same on purpose, to have something to compare with."""
+    """False for a baseline iteration with equal chunks."""
     notes: tuple[str, ...] = ()
-    """What else a person should know, such as chunks that were late."""
+    """Remarks, such as chunks that were late."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -50,99 +50,98 @@ class Iteration:
 
     @property
     def is_even(self) -> bool:
-        """Whether all workers had as much to do, so that equal chunks would be the same."""
+        """Whether all workers had chunks of equal size."""
         return not self.left_out and len(dict.fromkeys(share.units for share in self.shares.values())) == 1
 
     @property
     def theta(self) -> float:
-        """T unbalanced / T balanced: how many times longer it would have taken with equal chunks."""
+        """T unbalanced / T balanced: speed-up compared with equal chunks."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
 
     @property
     def expected_theta(self) -> float | None:
-        """The same, had all gone as planned."""
+        """T unbalanced / T balanced according to the plan."""
         return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
 
 
 @dataclass(slots=True)
 class BalanceReport:
-    """``value`` is what came out. ``print(report)`` shows the rest."""
+    """Result of a divisible load. ``print(report)`` shows a table."""
 
     value: Any = None
-    """What the results were combined to, or the last state."""
+    """Combined results, or the last state."""
     iterations: list[Iteration] = field(default_factory=list)
-    """What happened in each."""
+    """One entry per iteration."""
 
     @property
     def seconds(self) -> float:
-        """What all iterations took."""
-        return sum(one.seconds for one in self.iterations)
+        """Seconds of all iterations."""
+        return sum(iteration.seconds for iteration in self.iterations)
 
     @property
     def theta(self) -> float:
-        """T unbalanced / T balanced: measured if there were iterations with equal chunks, else against what these would take by the
-        speeds that were measured."""
-        usual = self._usual()
-        equal = [one.seconds for one in self.iterations if not one.balanced]
-        if equal and usual:
+        """T unbalanced / T balanced: measured if there were iterations with equal chunks, otherwise estimated from measured speeds."""
+        measured = self._measured()
+        equal = [iteration.seconds for iteration in self.iterations if not iteration.balanced]
+        if equal and measured:
             # The first iteration includes the start-up of the workers.
-            return statistics.median(equal[1:] or equal) / statistics.median(one.seconds for one in usual)
-        return statistics.median(one.theta for one in usual) if usual else 1.0
+            return statistics.median(equal[1:] or equal) / statistics.median(iteration.seconds for iteration in measured)
+        return statistics.median(iteration.theta for iteration in measured) if measured else 1.0
 
     @property
     def expected_theta(self) -> float | None:
         """T unbalanced / T balanced as planned; None if nothing was measured before the end."""
-        known = [theta for one in self._usual() if (theta := one.expected_theta) is not None]
+        known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
     @property
     def phi(self) -> float:
-        """How unlike the workers were in the end."""
-        usual = self._usual()
-        return usual[-1].phi if usual else 0.0
+        """Heterogeneity of the workers in the last iteration."""
+        measured = self._measured()
+        return measured[-1].phi if measured else 0.0
 
     @property
     def ratio(self) -> float:
-        """f_c, as it was in the end."""
-        usual = self._usual()
-        return usual[-1].ratio if usual else 0.0
+        """f_c in the last iteration."""
+        measured = self._measured()
+        return measured[-1].ratio if measured else 0.0
 
-    def _usual(self) -> list[Iteration]:
+    def _measured(self) -> list[Iteration]:
         """Returns the iterations that were balanced by measurements, or else all balanced ones."""
-        balanced = [one for one in self.iterations if one.balanced and one.shares]
-        return [one for one in balanced if one.planned_s is not None] or balanced
+        balanced = [iteration for iteration in self.iterations if iteration.balanced and iteration.shares]
+        return [iteration for iteration in balanced if iteration.planned_s is not None] or balanced
 
     def __str__(self) -> str:
-        if not self.iterations or not any(one.shares for one in self.iterations):
-            return "nothing was done: there were no units of work"
+        if not self.iterations or not any(iteration.shares for iteration in self.iterations):
+            return "no work was done: the load had no units"
         head = ["iteration", "seconds", "planned", "theta", "Phi", "f_c", "workers", "units each"]
-        rows = [head, *(_row(number, one) for number, one in enumerate(self.iterations, 1))]
-        last = next(one for one in reversed(self.iterations) if one.shares)
+        rows = [head, *(_row(number, iteration) for number, iteration in enumerate(self.iterations, 1))]
+        last = next(iteration for iteration in reversed(self.iterations) if iteration.shares)
         workers = [["worker", "units", "compute s", "transfer s"]]
-        workers += [[name, f"{one.units:,}", f"{one.compute_s:.3g}", f"{one.transfer_s:.3g}"] for name, one in last.shares.items()]
+        workers += [[name, f"{share.units:,}", f"{share.compute_s:.3g}", f"{share.transfer_s:.3g}"] for name, share in last.shares.items()]
         workers += [[name, "0", "", "left out"] for name in last.left_out]
-        notes = [f"iteration {number}: {note}" for number, one in enumerate(self.iterations, 1) for note in one.notes]
-        return "\n".join([*_aligned(rows), "", "the last one by worker", *_aligned(workers), *notes, "", *self._in_words()])
+        notes = [f"iteration {number}: {note}" for number, iteration in enumerate(self.iterations, 1) for note in iteration.notes]
+        return "\n".join([*_aligned(rows), "", "last iteration by worker", *_aligned(workers), *notes, "", *self._summary()])
 
-    def _in_words(self) -> list[str]:
+    def _summary(self) -> list[str]:
         gain = f"theta {self.theta:.2f}: with equal chunks it would take {self.theta:.2f} times as long"
-        if all(one.is_even for one in self._usual()):
-            gain = "all workers had equal chunks: there was nothing to gain"
+        if all(iteration.is_even for iteration in self._measured()):
+            gain = "all workers had equal chunks: balancing could not gain anything"
         return [
             gain,
-            f"Phi {self.phi:.2f}: how unlike the workers are; 0 if they are all alike",
-            f"f_c {self.ratio:.3g}: bytes moved for each unit",
+            f"Phi {self.phi:.2f}: heterogeneity of the workers; 0 if they are all equal",
+            f"f_c {self.ratio:.3g}: bytes transferred per unit",
             f"{self.seconds:.3g} s in all",
         ]
 
 
-def _row(number: int, one: Iteration) -> list[str]:
-    sizes = [share.units for share in one.shares.values()]
-    used = f"{len(sizes)} of {len(sizes) + len(one.left_out)}"
-    chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if one.balanced else "equal"
-    planned = "" if one.planned_s is None else f"{one.planned_s:.3g}"
-    theta = "" if one.planned_s is None or one.is_even else f"{one.theta:.2f}"
-    return [str(number), f"{one.seconds:.3g}", planned, theta, f"{one.phi:.2f}", f"{one.ratio:.3g}", used, chunks]
+def _row(number: int, iteration: Iteration) -> list[str]:
+    sizes = [share.units for share in iteration.shares.values()]
+    used = f"{len(sizes)} of {len(sizes) + len(iteration.left_out)}"
+    chunks = "" if not sizes else f"{min(sizes):,} to {max(sizes):,}" if iteration.balanced else "equal"
+    planned = "" if iteration.planned_s is None else f"{iteration.planned_s:.3g}"
+    theta = "" if iteration.planned_s is None or iteration.is_even else f"{iteration.theta:.2f}"
+    return [str(number), f"{iteration.seconds:.3g}", planned, theta, f"{iteration.phi:.2f}", f"{iteration.ratio:.3g}", used, chunks]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -6,38 +6,48 @@ taken into account in the next iteration.
 
 from __future__ import annotations
 
+import math
+import queue
+import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
+import msgspec
+
 from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
-from pilotfish.api.divisible_chunks import Chunk, ChunkWorkers, in_order
+from pilotfish.api.executor import CANNOT_SEND
+from pilotfish.api.futures import TaskFuture
 from pilotfish.api.run import Run
-from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
-from pilotfish.errors import BadInput
+from pilotfish.applications.python_call import CallEncoder
+from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, TaskOptions, check_known, read_task_options
+from pilotfish.errors import BadInput, PilotfishError, TaskFailed
 from pilotfish.policies.load_balancing import (
     CapacityEstimates,
     ChunkMeasurement,
     LoadModel,
     RatioSearch,
     WorkerCapacity,
-    capacities,
-    equal,
+    compute_transfer_ratios,
+    equal_parts,
     heterogeneity,
     plan,
     time_of,
-    whole,
+    whole_units,
 )
+from pilotfish.portable.expressions.evaluation import parse
 
-JOINING_S = 5.0
+JOIN_TIMEOUT_S = 5.0
 """Seconds to wait for the workers of a pool that was just started."""
-CHUNKS_FOR_NOBODY = 8
+CHUNKS_WITHOUT_WORKERS = 8
 """Number of equal chunks, and so of requested workers, if there is no worker yet."""
 PROBE = 0.05
 """Fraction of a load for ``divide`` that is used to measure the workers."""
-SPREAD = 1.15
+MAX_IMBALANCE = 1.15
 """Maximum ratio of the slowest worker's time to the mean; above it the sizes are not right yet."""
-MOST_ROUNDS = 6
+MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
 """Default number of iterations with equal chunks: two, because the first includes the start-up of the workers."""
 
@@ -50,10 +60,10 @@ class _Balancing(TypedDict, total=False):
 
 
 BALANCING_OPTIONS = {
-    "cut": "`cut(start, stop)` makes what the function gets for these units; else it is that range, or that slice of the load",
-    "baseline": "`True`: equal chunks in the first two iterations (a number: in so many), so that what balancing brings is measured",
-    "ratio": "f_c, bytes moved for each unit, where chunks and results do not show it; two bounds: the best is searched between them",
-    "progress": "`False`: no line that moves while chunks are done; there is one on a terminal only",
+    "cut": "`cut(start, stop)` returns the argument of the function for these units; default: that range, or that slice of the load",
+    "baseline": "`True`: equal chunks in the first two iterations (or a number of iterations), to measure the speed-up by balancing",
+    "ratio": "f_c, bytes transferred per unit, if chunks and results do not show it; two bounds: the best between them is searched",
+    "progress": "`False`: hide the progress line, which is shown on a terminal only",
 }
 
 
@@ -68,20 +78,20 @@ def divide(
     combine: Callable[[list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Do a load once. ``work(piece)`` does a part of it; ``combine([result, …])`` makes the report's value of the results, in order; else
-    it is the list of them. ``load`` is a number of units, or a sequence.
+    """Executes a load once. ``work(piece)`` executes a part; ``combine([result, …])`` returns the value of the report from the results in
+    order; default: their list. ``load``: a number of units, or a sequence.
 
-    A small part goes first, to measure the workers; then half of what is left, until all take equally long; then the rest.
+    A small part is sent first to measure the workers, then half of the rest until all workers take equally long, then the rest.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
-    for number in range(1, MOST_ROUNDS + 1):
+    for number in range(1, MAX_ROUNDS + 1):
         units = balancer.left
         if number == 1:
-            units = min(units, max(1, len(balancer.seats), round(PROBE * units)))
-        elif number < MOST_ROUNDS and not balancer.is_even:
+            units = min(units, max(1, len(balancer.slots), round(PROBE * units)))
+        elif number < MAX_ROUNDS and not balancer.is_even:
             units = -(-units // 2)
-        results += balancer.go(units, f"round {number}", lambda piece: (piece,))
+        results += balancer.run_round(units, f"round {number}", lambda piece: (piece,))
         if not balancer.left:
             break
     balancer.report.value = results if combine is None else combine(results)
@@ -97,16 +107,16 @@ def iterate(
     update: Callable[[Any, list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Do a load again and again. ``step(piece, state)`` does a part of it; ``update(state, [result, …])`` makes the next state, or raises
-    StopIteration when that will do; without it, the next state is the list of results. The report's value is the last state."""
+    """Executes a load repeatedly. ``step(piece, state)`` executes a part; ``update(state, [result, …])`` returns the next state, or raises
+    StopIteration to end early; default: the list of results. The value of the report is the last state."""
     if not _is_count(iterations) or iterations < 0:
         raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
     balancer = _Balancer(run, step, load, options)
     report = balancer.report
     report.value = state
     for number in range(iterations):
-        balancer.begin_again()
-        results = balancer.go(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
+        balancer.restart()
+        results = balancer.run_round(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
         try:
             report.value = results if update is None else update(report.value, results)
         except StopIteration as end:
@@ -121,7 +131,7 @@ class _Balancer:
     def __init__(self, run: Run, function: Callable[..., Any], load: int | Sequence[Any], options: Balancing) -> None:
         if not isinstance(run, Run):
             raise BadInput(f"run: {run!r} is not a run", "with pilotfish.Run() as run: ...")
-        check_known(options, (*KNOWN, *BALANCING_OPTIONS), "divisible work")
+        check_known(options, (*TASK_KEYWORDS, *BALANCING_OPTIONS), "divisible work")
         if "rank" in options:
             raise BadInput(f"rank: {options['rank']!r} cannot be asked for: each chunk is for one worker", "use requirement or tags")
         for name, given in (("the function", function), ("cut", options.get("cut", len))):
@@ -129,12 +139,12 @@ class _Balancer:
                 raise BadInput(f"{name}: {given!r} is not a function", "write a function's name, without calling it")
         self.load, self._cut = _read_load(load, options.get("cut"))
         self._baseline = _read_baseline(options.get("baseline", False))
-        self._given, self._search = _read_ratio(options.get("ratio"))
-        wishes = {key: value for key, value in options.items() if key in KNOWN}
-        self._crew = ChunkWorkers(run, function, read_wishes(wishes), options.get("progress", True))
+        self._fixed_ratio, self._search = _read_ratio(options.get("ratio"))
+        task_options = {key: value for key, value in options.items() if key in TASK_KEYWORDS}
+        self._workers = ChunkWorkers(run, function, read_task_options(task_options), options.get("progress", True))
         self._estimates = CapacityEstimates()
         self._done = 0
-        self._seats: list[str] | None = None
+        self._slots: list[str] | None = None
         self._notes: list[str] = []
         self.report = BalanceReport()
 
@@ -143,108 +153,108 @@ class _Balancer:
         return self.load - self._done
 
     @property
-    def seats(self) -> list[str]:
+    def slots(self) -> list[str]:
         """Workers for chunks in this round; each is listed once per chunk that it can run at the same time."""
-        if self._seats is None:
-            self._seats = self._crew.wait_for_seats(0.0 if self.report.iterations else JOINING_S) if self.load else []
-            for worker, benchmark in self._crew.benchmarks.items():
-                self._estimates.expect(worker, benchmark)
-        return self._seats
+        if self._slots is None:
+            self._slots = self._workers.wait_for_slots(0.0 if self.report.iterations else JOIN_TIMEOUT_S) if self.load else []
+            for worker, benchmark in self._workers.benchmarks.items():
+                self._estimates.set_benchmark(worker, benchmark)
+        return self._slots
 
     @property
     def is_even(self) -> bool:
         """Whether all workers took about equally long in the last round, which was planned from measurements."""
         last = self.report.iterations[-1]
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
-        return last.planned_s is not None and max(times) <= SPREAD * sum(times) / len(times)
+        return last.planned_s is not None and max(times) <= MAX_IMBALANCE * sum(times) / len(times)
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         self._done = 0
 
     # --- one round --------------------------------------------------------------------------------------------------------------------
 
-    def go(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
+    def run_round(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
         """Executes the next units; returns the results in order."""
         if not units:
             self.report.iterations.append(Iteration(0.0, {}, (), 0.0, 0.0, 0.0))
             return []
-        seats = self.seats
+        slots = self.slots
         self._notes = []
         balanced = len(self.report.iterations) >= self._baseline
-        workers = [self._estimates.capacity(seat) for seat in seats]
+        workers = [self._estimates.capacity(slot) for slot in slots]
         application = self._application()
         chunks, planned_s = self._chunks(units, workers, application, balanced)
         begun = time.monotonic()
-        self._crew.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._recut)
+        self._workers.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._divide_late_chunk)
         seconds = time.monotonic() - begun
         self._done += units
-        done = [part for chunk in chunks for part in chunk.that_count]
-        self._learn(done, set(seats))
-        self._tell(done, seats, seconds, planned_s, balanced)
+        done = [part for chunk in chunks for part in chunk.counted]
+        self._update_estimates(done, set(slots))
+        self._record(done, slots, seconds, planned_s, balanced)
         if self._search is not None and balanced and planned_s is not None:
-            self._search.tell(seconds / units)
-        self._seats = None
+            self._search.report(seconds / units)
+        self._slots = None
         return [part.value for part in done]
 
     def _application(self) -> LoadModel:
         measured = self._estimates.application()
-        ratio = self._search.ratio if self._search is not None else self._given
+        ratio = self._search.ratio if self._search is not None else self._fixed_ratio
         return measured if ratio is None else LoadModel(ratio, measured.chunk_bytes)
 
     def _chunks(
         self, units: int, workers: Sequence[WorkerCapacity], application: LoadModel, balanced: bool
     ) -> tuple[list[Chunk], float | None]:
         if not workers:
-            sizes = equal(units, CHUNKS_FOR_NOBODY)
-            return in_order(sizes, [""] * len(sizes), self._done), None
+            sizes = equal_parts(units, CHUNKS_WITHOUT_WORKERS)
+            return consecutive_chunks(sizes, [""] * len(sizes), self._done), None
         names = [worker.name for worker in workers]
         if not balanced:
-            return in_order(equal(units, len(names)), names, self._done), None
-        sizes = whole(plan(workers, application, units), workers, application, units)
+            return consecutive_chunks(equal_parts(units, len(names)), names, self._done), None
+        sizes = whole_units(plan(workers, application, units), workers, application, units)
         known = all(self._estimates.knows(worker.name) for worker in workers)
-        return in_order(sizes, names, self._done), time_of(sizes, workers, application) if known else None
+        return consecutive_chunks(sizes, names, self._done), time_of(sizes, workers, application) if known else None
 
-    def _recut(self, late: Chunk, idle: list[str]) -> None:
+    def _divide_late_chunk(self, late_chunk: Chunk, idle: list[str]) -> None:
         """Divides a late chunk among idle workers."""
         if not idle:
             return
         workers = [self._estimates.capacity(worker) for worker in idle]
         application = self._application()
-        sizes = whole(plan(workers, application, late.units), workers, application, late.units)
-        late.instead = in_order(sizes, idle, late.start)
-        for chunk in late.instead:
-            chunk.avoid = late.avoid
-        elapsed_s = time.monotonic() - late.sent_at
-        self._estimates.held_up(late.avoid, late.units, elapsed_s)
-        where = f"units {late.start:,} to {late.stop - 1:,} at worker {late.avoid}"
-        self._notes.append(f"{where} were late after {elapsed_s:.3g} s, and were given to {len(late.instead)} idle ones as well")
+        sizes = whole_units(plan(workers, application, late_chunk.units), workers, application, late_chunk.units)
+        late_chunk.replacements = consecutive_chunks(sizes, idle, late_chunk.start)
+        for chunk in late_chunk.replacements:
+            chunk.avoid = late_chunk.avoid
+        elapsed_s = time.monotonic() - late_chunk.sent_at
+        self._estimates.observe_unfinished(late_chunk.avoid, late_chunk.units, elapsed_s)
+        where = f"units {late_chunk.start:,} to {late_chunk.stop - 1:,} at worker {late_chunk.avoid}"
+        self._notes.append(f"{where} were late after {elapsed_s:.3g} s and also sent to {len(late_chunk.replacements)} idle workers")
 
     # --- afterwards -------------------------------------------------------------------------------------------------------------------
 
-    def _learn(self, done: Sequence[Chunk], seats: set[str]) -> None:
+    def _update_estimates(self, done: Sequence[Chunk], slots: set[str]) -> None:
         measured = [
             ChunkMeasurement(chunk.worker, chunk.units, chunk.compute_s, max(0.0, chunk.total_s - chunk.compute_s), chunk.moved_bytes)
             for chunk in done
         ]
         self._estimates.observe(measured)
-        self._estimates.forgive(sorted(seats - {chunk.worker for chunk in done}))
+        self._estimates.reduce_slowness(sorted(slots - {chunk.worker for chunk in done}))
 
-    def _tell(self, done: Sequence[Chunk], seats: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
+    def _record(self, done: Sequence[Chunk], slots: Sequence[str], seconds: float, planned_s: float | None, balanced: bool) -> None:
         shares: dict[str, WorkerShare] = {}
         for chunk in done:
             before = shares.get(chunk.worker, WorkerShare(0, 0.0, 0.0))
             transfer_s = max(before.transfer_s, chunk.total_s - chunk.compute_s, 0.0)
             shares[chunk.worker] = WorkerShare(before.units + chunk.units, max(before.compute_s, chunk.compute_s), transfer_s)
-        workers = [self._estimates.capacity(seat) for seat in seats or list(shares)]
+        workers = [self._estimates.capacity(slot) for slot in slots or list(shares)]
         application = self._application()
         units = sum(share.units for share in shares.values())
         self.report.iterations.append(
             Iteration(
                 seconds,
                 shares,
-                tuple(worker for worker in dict.fromkeys(seats) if worker not in shares),
-                time_of(equal(units, len(workers)), workers, application),
-                heterogeneity(capacities(workers)),
+                tuple(worker for worker in dict.fromkeys(slots) if worker not in shares),
+                time_of(equal_parts(units, len(workers)), workers, application),
+                heterogeneity(compute_transfer_ratios(workers)),
                 application.ratio,
                 planned_s,
                 balanced,
@@ -288,3 +298,268 @@ def _read_ratio(ratio: Any) -> tuple[float | None, RatioSearch | None]:
         raise BadInput(
             f"ratio: {ratio!r} is not a number of bytes for each unit", "leave it out, or give two bounds: ratio=(1, 1e6)"
         ) from error
+
+
+# --- chunks: sent to workers, timed, and repeated if they are late ------------------------------------------------------------------------
+
+TICK_S = 0.1
+EXPLAIN_AFTER_S = 3.0
+"""Seconds until the user is told why no chunk has started."""
+LATE_RATIO = 3.0
+"""Ratio of elapsed to expected time above which a chunk is late."""
+GRACE_S = 1.0
+"""Additional seconds until a chunk is late, and seconds between two searches for idle workers."""
+Arguments = Callable[[int, int], tuple[Any, ...]]
+"""Returns the arguments of the function for units start to stop."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    start: int
+    stop: int
+    worker: str = ""
+    """The intended worker; after the end, the worker that did it."""
+    avoid: str = ""
+    future: TaskFuture[Any] | None = None
+    sent_at: float = 0.0
+    looked_at: float = 0.0
+    moved_bytes: int = 0
+    ended: bool = False
+    total_s: float = 0.0
+    compute_s: float = 0.0
+    value: Any = None
+    replacements: list[Chunk] = field(default_factory=list)
+    """The same units in chunks for idle workers, because this chunk is late."""
+
+    @property
+    def units(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def done(self) -> bool:
+        return self.ended or (bool(self.replacements) and all(chunk.ended for chunk in self.replacements))
+
+    @property
+    def counted(self) -> list[Chunk]:
+        return [self] if self.ended else self.replacements
+
+
+def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
+    """Makes consecutive chunks, one for each worker with units."""
+    chunks = []
+    for size, worker in zip(sizes, workers, strict=True):
+        if size > 0:
+            chunks.append(Chunk(start, start + size, worker))
+            start += size
+    return chunks
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function to return its worker and duration, too. Defined here because slots do not have this package."""
+
+    def run_chunk(*arguments: Any) -> tuple[Any, str, float]:
+        import contextlib
+        import os
+        import time
+
+        worker = os.environ.get("PILOTFISH_WORKER", "")
+        begun = time.perf_counter()
+        try:
+            value = function(*arguments)
+        except BaseException as error:
+            with contextlib.suppress(AttributeError, TypeError):
+                error.pilotfish_worker = worker  # type: ignore[attr-defined]
+            raise
+        return value, worker, time.perf_counter() - begun
+
+    run_chunk.__name__ = run_chunk.__qualname__ = f"{getattr(function, '__name__', 'call')} (chunk)"
+    return run_chunk
+
+
+class ChunkWorkers:
+    """The workers of a run, each with its chunks of a load."""
+
+    def __init__(self, run: Run, function: Callable[..., Any], options: TaskOptions, progress: bool) -> None:
+        self._session = run._session
+        self._why = run.why
+        self._function = timed(function)
+        self._options = options
+        self._sites = run._session.upload.sites
+        self._calls: dict[tuple[str, str], CallEncoder] = {}
+        self._shows_progress = progress and sys.stderr is not None and sys.stderr.isatty()
+        self.benchmarks: dict[str, float] = {}
+        """Speed of each worker by the benchmark at its start; the median over equal processors."""
+
+    def slots(self) -> list[str]:
+        """Returns the connected workers; each is listed once per chunk that it can run at the same time."""
+        rows = [
+            row
+            for row in self._session.session.ask("workers")
+            if row["connected"] and row["state"] in ("idle", "busy") and self._qualifies(row)
+        ]
+        self.benchmarks = _benchmarks(rows)
+        return [row["worker"] for row in rows for _ in range(self._slot_count(row["capacity"]))]
+
+    def _qualifies(self, row: Mapping[str, Any]) -> bool:
+        options = self._options
+        if self._sites and row["site"] not in self._sites:
+            return False
+        if any(row["tags"].get(name) != value for name, value in options.tags.items()):
+            return False
+        return not options.requirement or parse(options.requirement).holds(row["properties"])
+
+    def _slot_count(self, capacity: Mapping[str, float]) -> int:
+        return min((int(capacity.get(name, 0) / amount + 1e-6) for name, amount in self._options.request.amounts()), default=1)
+
+    def wait_for_slots(self, timeout_s: float) -> list[str]:
+        """Returns the connected workers; waits up to ``timeout_s`` seconds for the first."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := self.slots()) and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        return found
+
+    # --- one round of chunks ----------------------------------------------------------------------------------------------------------
+
+    def do(
+        self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, divide_late_chunk: Callable[[Chunk, list[str]], None]
+    ) -> None:
+        """Executes all chunks. ``divide_late_chunk`` gets each late chunk with the idle workers and may set ``replacements``."""
+        ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
+        sent: list[Chunk] = []
+        begun = time.monotonic()
+        explained = False
+        try:
+            for chunk in chunks:
+                sent.append(chunk)
+                self._send(chunk, arguments, ends)
+            while not all(chunk.done for chunk in chunks):
+                self._draw_progress(title, chunks)
+                try:
+                    self._record_end(*ends.get(timeout=TICK_S), title)
+                except queue.Empty:
+                    explained = explained or self._explain_wait(begun, chunks)
+                    for chunk in _late_chunks(chunks, planned_s):
+                        divide_late_chunk(chunk, self._idle(chunk, chunks))
+                        for part in chunk.replacements:
+                            sent.append(part)
+                            self._send(part, arguments, ends)
+        finally:
+            # Cancels late chunks that were replaced and, after an error or Ctrl-C, all others: their results are not needed.
+            self._cancel_unfinished([chunk for chunk in sent if not chunk.ended])
+            self._clear_progress()
+
+    def _send(self, chunk: Chunk, arguments: Arguments, ends: queue.SimpleQueue[tuple[Chunk, float]]) -> None:
+        future: TaskFuture[Any] = TaskFuture(self._session)
+        try:
+            spec, payload = self._calls_for(chunk).encode(self._function, arguments(chunk.start, chunk.stop), {})
+        except CANNOT_SEND as error:
+            what = f"units {chunk.start:,} to {chunk.stop - 1:,} cannot be sent: {type(error).__name__}: {error}"
+            raise BadInput(what, "the function, its state and the result of cut must be picklable") from error
+        chunk.moved_bytes = len(payload) if isinstance(payload, bytes) else sum(memoryview(part).nbytes for part in payload)
+        chunk.future, chunk.sent_at = future, time.monotonic()
+        self._session.submit(future, spec, payload)
+        future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
+
+    def _calls_for(self, chunk: Chunk) -> CallEncoder:
+        """Uses a rank, not a requirement: if the worker is gone or full, another one is better than none."""
+        key = chunk.worker, chunk.avoid
+        if key not in self._calls:
+            conditions = [f"({self._options.requirement})"] if self._options.requirement else []
+            if chunk.avoid:
+                conditions.append(f"worker != {_quoted(chunk.avoid)}")
+            options = msgspec.structs.replace(
+                self._options,
+                requirement=" and ".join(conditions),
+                rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
+            )
+            self._calls[key] = CallEncoder(self._session.register, options)
+        return self._calls[key]
+
+    def _record_end(self, chunk: Chunk, at: float, title: str) -> None:
+        assert chunk.future is not None
+        if chunk.future.cancelled():
+            raise TaskFailed(f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}: the task {chunk.future.task_id} was cancelled")
+        error = chunk.future.exception()
+        if isinstance(error, PilotfishError) and not isinstance(error, TaskFailed):
+            raise error  # an error of the pool, not of the chunk
+        if error is not None:
+            where = getattr(error, "pilotfish_worker", "") or chunk.worker
+            place = f"{title}, units {chunk.start:,} to {chunk.stop - 1:,}" + (f", at worker {where}" if where else "")
+            hint = getattr(error, "hint", "") or f"its task: pilotfish logs {chunk.future.task_id}"
+            message = str(error) if isinstance(error, TaskFailed) else f"{type(error).__name__}: {error}"
+            raise TaskFailed(f"{place}: {message}", hint, getattr(error, "cause", "exception")) from error
+        chunk.value, worker, chunk.compute_s = chunk.future.result()
+        chunk.worker = worker or chunk.worker
+        chunk.total_s = at - chunk.sent_at
+        item = chunk.future._ended
+        chunk.moved_bytes += item.length if item is not None else 0
+        chunk.ended = True
+
+    def _idle(self, late_chunk: Chunk, chunks: Sequence[Chunk]) -> list[str]:
+        """Returns idle workers for a late chunk and sets ``avoid`` to its worker; empty if the chunk is not running."""
+        assert late_chunk.future is not None
+        late_chunk.looked_at = time.monotonic()
+        late_chunk.avoid = self._session.session.ask("task", task=late_chunk.future.task_id)["worker"] or ""
+        if not late_chunk.avoid:
+            return []
+        idle = [slot for slot in self.slots() if slot != late_chunk.avoid]
+        for chunk in chunks:
+            if not chunk.done and chunk is not late_chunk:
+                for busy in chunk.replacements or [chunk]:
+                    if busy.worker in idle:
+                        idle.remove(busy.worker)
+        return idle
+
+    def _cancel_unfinished(self, chunks: Sequence[Chunk]) -> None:
+        running = [chunk.future for chunk in chunks if chunk.future is not None and not chunk.future.done() and not chunk.future.cancel()]
+        if running:
+            self._session.cancel_tasks([future.index for future in running])
+
+    # --- terminal output --------------------------------------------------------------------------------------------------------------
+
+    def _explain_wait(self, begun: float, chunks: Sequence[Chunk]) -> bool:
+        if time.monotonic() < begun + EXPLAIN_AFTER_S:
+            return False
+        if not any(chunk.ended or (chunk.future is not None and chunk.future.running()) for chunk in chunks) and sys.stderr is not None:
+            self._clear_progress()
+            try:
+                print(self._why(), file=sys.stderr, flush=True)
+            except PilotfishError:
+                pass  # callers that wait for a result get the error
+        return True
+
+    def _draw_progress(self, title: str, chunks: Sequence[Chunk]) -> None:
+        if self._shows_progress:
+            sys.stderr.write(f"\r\x1b[K{title}  {sum(chunk.done for chunk in chunks)}/{len(chunks)} chunks")
+            sys.stderr.flush()
+
+    def _clear_progress(self) -> None:
+        if self._shows_progress:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Takes the median over equal processors: agents that start together on one node disturb each other's benchmarks."""
+    kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
+    measured: dict[Any, list[float]] = {}
+    for row in rows:
+        benchmark = row["info"].get("benchmark")
+        if isinstance(benchmark, (int, float)) and 0 < benchmark < math.inf:
+            measured.setdefault(kinds[row["worker"]], []).append(float(benchmark))
+    return {worker: statistics.median(measured[kind]) for worker, kind in kinds.items() if kind in measured}
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if '"' in name else f'"{name}"'
+
+
+def _late_chunks(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
+    """Returns the late chunks. The expected time is known once half of the chunks have ended."""
+    ended = [chunk.total_s for chunk in chunks if chunk.ended]
+    if not ended or 2 * len(ended) < len(chunks):
+        return []
+    expected_s = max(statistics.median(ended), planned_s if planned_s < math.inf else 0.0)
+    now = time.monotonic()
+    waiting = [chunk for chunk in chunks if not chunk.done and not chunk.replacements and chunk.looked_at < now - GRACE_S]
+    return [chunk for chunk in waiting if chunk.sent_at < now - LATE_RATIO * expected_s - GRACE_S]

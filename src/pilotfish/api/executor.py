@@ -13,10 +13,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import map_by
-from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_ends, usable_cores
+from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_exits, usable_cores
 from pilotfish.applications.python_call import CallEncoder
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
-from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
+from pilotfish.applications.task_options import TaskKeywords, read_task_options
 from pilotfish.client.pools import ensure_pool, private_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -31,13 +31,13 @@ CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, Recu
 
 
 class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
-    """The executor cannot run anything any more."""
+    """The executor cannot run tasks any more."""
 
     code = "P4101"
 
 
 class LeftBehind(PilotfishError):
-    """Something of a private pool outlived it."""
+    """Processes or files of a private pool still exist after its end."""
 
     code = "P4102"
 
@@ -70,8 +70,8 @@ class _ExecutorSession(RunFutures):
 
     broken: ExecutorBroken | None = None
 
-    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
-        future.add_done_callback(self._look)
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
+        future.add_done_callback(self._check_initializer)
         return super().submit(future, spec, payload, needs, command)
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
@@ -79,20 +79,20 @@ class _ExecutorSession(RunFutures):
         if self.broken is not None and self.failure is None:
             self.lost(self.broken)
 
-    def _look(self, future: concurrent.futures.Future[Any]) -> None:
+    def _check_initializer(self, future: concurrent.futures.Future[Any]) -> None:
         if future.cancelled() or self.broken is not None:
             return
         error = future.exception()
         if type(error) is concurrent.futures.BrokenExecutor:
             log.critical("Exception in initializer: %s", error)
-            self.broken = ExecutorBroken(str(error), "mend the initializer")
+            self.broken = ExecutorBroken(str(error), "fix the initializer")
 
 
 class Executor(concurrent.futures.Executor):
     """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
 
-    Leaving the ``with`` block proves that nothing was left behind, or raises. Further keywords (cores, memory, time, retries …)
-    hold for every task.
+    The end of the ``with`` block checks that no processes or files of the private pool are left; otherwise it raises LeftBehind. Task
+    options (cores, memory, time, retries …) apply to every task.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Executor(concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = True,
-        **wishes: Unpack[TaskKeywords],
+        **task_options: Unpack[TaskKeywords],
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
@@ -112,15 +112,15 @@ class Executor(concurrent.futures.Executor):
         if pool is not None and max_workers is not None:
             raise BadInput(
                 f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
-                "leave out one of them; how many workers a shared pool has is its own setting",
+                "leave out one of them; a shared pool has its own setting for the number of workers",
             )
         self._workers = max_workers or usable_cores()
         self._pool = pool
         self._initializer = initializer, initargs
         self._echo = echo
-        self._wanted = read_wishes(wishes, "Executor")
+        self._options = read_task_options(task_options, "Executor")
         self._lock = threading.Lock()
-        self._shut = False
+        self._is_shut_down = False
         self._owner = os.getpid()
         self._session: RunFutures | None = None
         self._calls: CallEncoder | None = None
@@ -128,13 +128,13 @@ class Executor(concurrent.futures.Executor):
     def _start(self) -> RunFutures:
         """Opens the session at the first task."""
         with self._lock:
-            self._refuse()
+            self._check_usable()
             if self._session is None:
                 pool = ensure_pool(self._pool) if self._pool is not None else private_pool(self._workers)
                 options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
-                private_workers = self._workers if self._pool is None else 0
+                private_cores = self._workers if self._pool is None else 0
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
-                session = kind(pool, options, private_workers=private_workers, echo=self._echo)
+                session = kind(pool, options, private_cores=private_cores, echo=self._echo)
                 self._calls = self._make_encoder(session)
                 # The session has no reference to the executor, so that an unreferenced executor ends by itself.
                 weakref.finalize(self, session.finish, True).atexit = False
@@ -144,13 +144,13 @@ class Executor(concurrent.futures.Executor):
     def _make_encoder(self, session: RunFutures) -> CallEncoder:
         initializer, initargs = self._initializer
         if initializer is None:
-            return CallEncoder(session.register, self._wanted)
-        return CallEncoder(session.register, self._wanted, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
+            return CallEncoder(session.register, self._options)
+        return CallEncoder(session.register, self._options, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()
-        if self._shut or session.failure is not None:
-            self._refuse()
+        if self._is_shut_down or session.failure is not None:
+            self._check_usable()
         future: TaskFuture[Value] = TaskFuture(session)
         assert self._calls is not None
         try:
@@ -161,11 +161,11 @@ class Executor(concurrent.futures.Executor):
             return future
         return session.submit(future, spec, payload)
 
-    def _refuse(self) -> None:
+    def _check_usable(self) -> None:
         """Raises the reason if no task can be submitted."""
-        if self._shut:
+        if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        if interpreter_ends():
+        if interpreter_exits():
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         if self._session is not None and self._session.failure is not None:
             failure = self._session.failure
@@ -184,15 +184,15 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """As in the standard library. A ``chunksize`` above 1 makes one task of so many calls: rarely needed here."""
+        """As in the standard library. ``chunksize``: calls per task; more than 1 is rarely needed here."""
         return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more tasks. With ``wait``, return when the last has ended and the private pool is gone; raise if something of it is not."""
+        """Declares that no more tasks will come. With ``wait``, returns after the last task and the end of the private pool."""
         if self._owner != os.getpid():
             return
         with self._lock:
-            self._shut = True
+            self._is_shut_down = True
             session = self._session
         if session is None:
             return
@@ -201,5 +201,5 @@ class Executor(concurrent.futures.Executor):
         session.finish(forget=True)
         if wait:
             session.wait()
-            if session.left_behind:
-                raise LeftBehind("the pool ended, but left behind: " + "; ".join(session.left_behind), "remove it with: pilotfish gc")
+            if session.leftovers:
+                raise LeftBehind("the pool ended, but left behind: " + "; ".join(session.leftovers), "remove it with: pilotfish gc")

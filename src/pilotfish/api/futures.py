@@ -5,34 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pilotfish.applications.executable import Completed, FutureFile, decode_completed, decode_executable_failure
-from pilotfish.applications.future_files import promise
-from pilotfish.applications.python_result import decode_failure, decode_value, result_gone
-from pilotfish.errors import DamagedPayload
+from pilotfish.applications.executable import Completed, FutureFile, decode_ending
+from pilotfish.applications.future_files import make_future_file
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
-from pilotfish.model.task import Failure, Usage
-from pilotfish.portable.payload_format import is_reference
+from pilotfish.model.task import Usage
 
 if TYPE_CHECKING:
     from pilotfish.api.run_futures import RunFutures
 
 Value = TypeVar("Value")
 _logger = logging.getLogger("concurrent.futures")
-_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 
 
 class TaskFuture(Future[Value]):
-    """The future of one task. ``cancel`` works until the task has been seen running."""
+    """The future of one task. ``cancel`` works until the task is known to run."""
 
     # Defaults are in the class to save memory: most of a million pending futures never change them.
     index: int = -1
-    """The task's place in its run; -1 if it never became a task (its arguments could not be sent)."""
+    """Index of the task in its run; -1 if its arguments could not be sent."""
     stdout: bytes = b""
     stderr: bytes = b""
     _ended: EndedItem | None = None
+    _is_executable = False
 
     def __init__(self, session: RunFutures) -> None:
         super().__init__()
@@ -40,23 +37,23 @@ class TaskFuture(Future[Value]):
 
     @property
     def task_id(self) -> str:
-        """The task as the command line knows it: ``run.index``."""
+        """Task id on the command line: ``run.index``."""
         return f"{self._session.run}.{self.index}"
 
     @property
     def usage(self) -> Usage | None:
-        """What the task used; None until it has ended."""
+        """Time and memory that the task used; None until it has ended."""
         ended = self._ended
         return None if ended is None else Usage(ended.wall_us, ended.cpu_us, ended.rss_kib)
 
     def why(self) -> str:
-        """Why the task is where it is, in words."""
+        """Returns the reason for the state of the task, as text."""
         return self._session.why(task=self.task_id)
 
     def cancel(self) -> bool:
         if not super().cancel():
             return False
-        self._session.cancelled_here(self)
+        self._session.report_cancelled(self)
         return True
 
     def add_done_callback(self, fn: Callable[[Future[Value]], object]) -> None:
@@ -67,7 +64,7 @@ class TaskFuture(Future[Value]):
                 raise  # the standard library logs it
             except BaseException:
                 # In a thread of the program, the program must handle it. The client's thread must continue to deliver other results.
-                if self._session.client.is_elsewhere():
+                if self._session.client.in_other_thread():
                     raise
                 _logger.exception("exception calling callback for %r", future)
 
@@ -86,18 +83,15 @@ class TaskFuture(Future[Value]):
     def ended(self, item: EndedItem, payload: memoryview) -> None:
         """Sets the result that the master has recorded."""
         self._ended = item
-        gone = is_reference(payload)
         try:
-            if item.state == DONE and gone:
-                self.set_exception(result_gone())
-                return
-            if item.state == DONE:
-                value, error = self._decode_value(payload)
-            elif item.state == FAILED:
-                value, error = None, self._decode_failure(memoryview(b"") if gone else payload, item.failure or _UNKNOWN)
-            else:
+            if item.state not in (DONE, FAILED):
                 self._end_cancelled(item.state)
                 return
+            value, error, stdout, stderr = decode_ending(item, payload, self._is_executable, self._session.client.contents)
+            if stdout or stderr:
+                self.stdout, self.stderr = stdout, stderr
+                if not self._is_executable:
+                    self._session.show_output(stdout, stderr)
             if error is None:
                 self.set_result(value)
             else:
@@ -114,45 +108,14 @@ class TaskFuture(Future[Value]):
         else:
             self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
 
-    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
-        outcome = decode_value(payload)
-        if outcome.stdout or outcome.stderr:
-            self._keep_output(outcome.stdout, outcome.stderr)
-        return outcome.value, outcome.error
-
-    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
-        outcome = decode_failure(payload, failure)
-        if outcome.stdout or outcome.stderr:
-            self._keep_output(outcome.stdout, outcome.stderr)
-        assert outcome.error is not None
-        return outcome.error
-
-    def _keep_output(self, stdout: bytes, stderr: bytes) -> None:
-        self.stdout, self.stderr = stdout, stderr
-        self._session.show_output(stdout, stderr)
-
 
 class ExecutableFuture(TaskFuture[Completed]):
     """The future of an executable: its result is a Completed."""
 
+    _is_executable = True
     keep: tuple[str, ...] = ()
-    """Names and patterns of the files that it keeps for others: ``file`` promises these."""
+    """Names and patterns of the files that it keeps for later tasks; see ``file``."""
 
     def file(self, name: str) -> FutureFile:
-        """A file that the task will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
-        return promise(self, name, self.keep, self.task_id)
-
-    def _decode_value(self, payload: memoryview) -> tuple[Any, BaseException | None]:
-        try:
-            completed = decode_completed(payload, self._session.client.contents)
-        except (DamagedPayload, ValueError) as error:
-            return None, error
-        self.stdout, self.stderr = completed.stdout, completed.stderr
-        return completed, None
-
-    def _decode_failure(self, payload: memoryview, failure: Failure) -> BaseException:
-        error = decode_executable_failure(payload, failure, self._session.client.contents)
-        completed = getattr(error, "completed", None)
-        if completed is not None:
-            self.stdout, self.stderr = completed.stdout, completed.stderr
-        return error
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
+        return make_future_file(self, name, self.keep, self.task_id)

@@ -15,13 +15,13 @@ from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import map_by
 from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_by, take_promised
+from pilotfish.applications.future_files import kept_patterns, take_future_files
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_list import NOTHING, TaskNeeds, read_cost
-from pilotfish.applications.task_options import TaskKeywords, read_wishes
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
+from pilotfish.applications.task_options import TaskKeywords, read_task_options
 from pilotfish.client.pools import PoolHandle, ensure_pool
 from pilotfish.client.run_handle import state_of_run
-from pilotfish.client.run_options import RunKeywords, run_wishes
+from pilotfish.client.run_options import RunKeywords, read_run_keywords
 from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
@@ -32,15 +32,15 @@ DEFAULT_POOL = "default"
 
 
 class Submitter:
-    """Makes tasks of calls, all with the same wishes. ``run.options(cores=2).submit(f, x)``"""
+    """Submits calls as tasks, all with the same options. ``run.options(cores=2).submit(f, x)``"""
 
-    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NOTHING) -> None:
+    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
         self._session = session
         self._calls = calls
         self._needs = needs
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """A call as a task. What cannot be pickled is an error here and now."""
+        """Submits a call as a task. Raises at once if the call cannot be pickled."""
         for value in itertools.chain(args, kwargs.values()):
             if isinstance(value, TaskFuture):
                 raise BadInput(
@@ -59,20 +59,19 @@ class Submitter:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order."""
+        """Returns the results of ``fn`` in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
         return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
 
-class Run:
-    """A run: opened at once, closed at the end of the ``with`` block, which waits for the last task.
+class Run(Submitter):
+    """A run. It is opened at once and closed at the end of the ``with`` block, which waits for the last task.
 
-    The run belongs to the pool, not to this program: when the block is left by an exception (Ctrl-C too), the tasks go on, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` finds a run again. ``sites``: where its tasks may run, as in ``"hpc"`` or
-    ``["hpc:4", "local"]``; otherwise wherever the pool has workers. ``max_failures``: stop it after so many failed tasks. ``share``: runs
-    of one share stand in one line, and shares get the pool in turns, by weight if one is given: ``"thesis:2"``. ``deadline``: when it
-    should have ended: ``"18:00"``, ``"2h"`` or a datetime. ``speculate``: a task that takes far longer than others is tried by an idle
-    worker as well, and the first result counts. A Python call runs in this program's current directory, or in a directory of the worker's
-    own on a node that has not got it.
+    The run belongs to the pool, not to this program: if an exception (also Ctrl-C) leaves the block, the tasks continue, and
+    ``pilotfish status`` shows them. ``Run(uid=…)`` opens a run again. ``sites``: sites that its tasks may use, such as ``"hpc"`` or
+    ``["hpc:4", "local"]``; default: all workers of the pool. ``max_failures``: cancel the run after this number of failed tasks.
+    ``share``: name of its fair-share group, with an optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``,
+    ``"2h"`` or a datetime. ``speculate``: start a second copy of slow tasks on idle workers; the first result counts. A Python call runs in
+    the current directory of this program or, on a node without that directory, in a directory of the worker.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Run:
         pool: str | PoolHandle = DEFAULT_POOL,
         sites: str | Sequence[str] = (),
         uid: str = "",
-        **wishes: Unpack[RunKeywords],
+        **run_options: Unpack[RunKeywords],
     ) -> None:
         selection = read_selection(sites)
         place = ensure_pool(pool) if isinstance(pool, str) else pool
@@ -91,16 +90,15 @@ class Run:
             command=shlex.join(sys.argv),
             cwd=os.getcwd(),
             sites=selection.names,
-            **run_wishes(wishes, time.time()),
+            **read_run_keywords(run_options, time.time()),
         )
-        self._session = RunFutures(place, options, uid)
-        selection.use(self._session.session.ask)
-        self._calls = CallEncoder(self._session.register)
+        session = RunFutures(place, options, uid)
+        selection.use(session.session.ask)
+        super().__init__(session, CallEncoder(session.register))
         self._executables = ExecutableEncoder(self._session.register)
-        self._plain = Submitter(self._session, self._calls)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
-        """What all executables of the run share: ``run.defaults.inputs = ["model.dat"]``."""
+        """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
 
     @property
     def id(self) -> int:
@@ -115,28 +113,13 @@ class Run:
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """A Python call as a task."""
-        return self._plain.submit(fn, *args, **kwargs)
-
-    def map(
-        self,
-        fn: Callable[..., Value],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Value]:
-        """The results of ``fn`` over the iterables, in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
-        return self._plain.map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
-
     def options(
-        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **wishes: Unpack[TaskKeywords]
+        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **task_options: Unpack[TaskKeywords]
     ) -> Submitter:
-        """A submitter for calls that need something: cores, memory, time, gpus, resources, retries, priority, tags, name.
+        """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
-        ``cost``: how long they take compared with other calls of the same function."""
-        calls = CallEncoder(self._session.register, read_wishes(wishes, "options"), form)
+        ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
+        calls = CallEncoder(self._session.register, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
@@ -147,29 +130,29 @@ class Run:
         cost: float = 1.0,
         **options: Unpack[ExecutableKeywords],
     ) -> ExecutableFuture:
-        """An executable as a task; the result is a ``Completed``. ``cost``: how long it takes compared with the other tasks.
+        """Submits an executable as a task; the result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
 
-        With inputs or outputs it runs in a fresh directory of its own, else in this program's current directory, and only where
-        that is; ``sandbox=True`` gives it a fresh one without files. A file that another task keeps may be an input before it is there:
-        ``inputs=[other.file("mesh.bin")]``.
+        With inputs or outputs it runs in a private directory. Otherwise it runs in the current directory of this program, on nodes that
+        have it; ``sandbox=True`` gives it a private directory without files. A file that another task keeps may be an input before it
+        exists: ``inputs=[other.file("mesh.bin")]``.
         """
-        kept = kept_by(options, self.defaults)
-        awaited = take_promised(options, lambda task: self._indices([task], "inputs")[0])
-        spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
-        needs = TaskNeeds(self._indices(after), contents, read_cost(cost), awaited)
+        kept = kept_patterns(options, self.defaults)
+        future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])
+        spec, payload, contents = self._executables.encode(argv, options, self.defaults, future_files)
+        needs = TaskNeeds(self._indices(after), contents, read_cost(cost), future_files)
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept
         return self._session.submit(future, spec, payload, needs, shlex.join(map(os.fsdecode, argv)))
 
     def work(
-        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **wishes: Unpack[TaskKeywords]
+        self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **task_options: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
-        """One ``do_work(parameters)`` of an ApplicationWorker, of which each slot keeps one."""
-        key = worker, repr(wishes)
+        """Submits one call of ``do_work(parameters)`` of an ApplicationWorker; each slot keeps one worker object."""
+        key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
-            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_wishes(wishes, "work")))
+            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_task_options(task_options, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 
@@ -183,37 +166,37 @@ class Run:
                     f"{field}: {future!r} is not a task of this run", "give futures that this run's submit or executable returned"
                 )
             if future.index < 0:
-                raise BadInput(f"{field}: that task was never sent", "see its exception()")
+                raise BadInput(f"{field}: that task was not sent", "see its exception()")
             indices.append(future.index)
         return tuple(indices)
 
     # --- the run as a whole -------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Cancel every task that has not ended."""
+        """Cancels all unfinished tasks."""
         self._session.session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """The run's row, as ``pilotfish status --json`` shows it."""
+        """Returns the row of the run, as in ``pilotfish status --json``."""
         row: dict[str, Any] = self._session.session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
-        """The rows of its tasks, or of those in a ``state``, as ``pilotfish tasks --json`` shows them."""
+        """Returns the rows of its tasks, all or those in one ``state``, as in ``pilotfish tasks --json``."""
         return self._session.tasks(state)
 
     def why(self) -> str:
-        """Why the run is where it is, in words."""
+        """Returns the reason for the state of the run, as text."""
         return self._session.why(run=self.id)
 
     def close(self, wait: bool = True) -> None:
-        """No more tasks; with ``wait``, return when the last one has ended."""
+        """Declares that no more tasks will come. With ``wait``, returns after the last task."""
         self._session.finish()
         if wait:
             self._session.wait()
 
     def detach(self) -> None:
-        """Leave the run to the pool: everything submitted is written down there and goes on without this program."""
+        """Leaves the run to the pool, where all submitted tasks are recorded; they continue without this program."""
         self._session.detach()
 
     def __enter__(self) -> Run:
@@ -229,4 +212,4 @@ class Run:
         except PilotfishError:
             return  # the exception that is being raised says more
         if unfinished and sys.stderr is not None:
-            print(f"run {self.id} goes on with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)
+            print(f"run {self.id} continues with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)

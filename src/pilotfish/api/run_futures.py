@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.pools import PoolHandle
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
@@ -35,11 +35,11 @@ _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """Futures of one run. A pool with ``private_workers`` belongs to the run and ends with it."""
+    """Futures of one run. A pool with ``private_cores`` belongs to the run and ends with it."""
 
-    def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_workers: int = 0, echo: bool = False) -> None:
+    def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_cores: int = 0, echo: bool = False) -> None:
         self._pool = pool
-        self._private_workers = private_workers
+        self._private_cores = private_cores
         self._echo = echo
         self._owner = os.getpid()
         self._futures: dict[int, TaskFuture[Any]] = {}
@@ -48,7 +48,7 @@ class RunFutures:
         self._ending = False
         self._end_lock = threading.Lock()
         self._finished = threading.Event()
-        self.left_behind: list[str] = []
+        self.leftovers: list[str] = []
         self.failure: PilotfishError | None = None
         self.session = PoolSession.open(pool)
         self.client = self.session.client
@@ -78,7 +78,7 @@ class RunFutures:
     def register(self, spec: TaskSpec, code: bytes) -> int:
         return self.upload.spec(spec, code)
 
-    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, command: str = "") -> FutureType:
+    def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         """Submits a task. ``command``: command line of an executable, for listings."""
 
         def enter(index: int) -> None:
@@ -92,7 +92,7 @@ class RunFutures:
             self._register.flush_if_due()
         return future
 
-    def cancelled_here(self, future: TaskFuture[Any]) -> None:
+    def report_cancelled(self, future: TaskFuture[Any]) -> None:
         """Reports a cancelled future to its waiters and to the master, once."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()
@@ -101,12 +101,12 @@ class RunFutures:
 
     def cancel_tasks(self, indices: Iterable[int]) -> None:
         if self.client.failure is None:
-            self.client.tell("cancel", tasks=[f"{self.run}.{index}" for index in indices])
+            self.client.request("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
         """Cancels all futures that are not known to run, except the oldest ones: workers may have started these already."""
         cancelled = []
-        for future in list(self._futures.values())[self._private_workers :]:
+        for future in list(self._futures.values())[self._private_cores :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
                 future.set_running_or_notify_cancel()
                 cancelled.append(future.index)
@@ -114,9 +114,9 @@ class RunFutures:
             self.cancel_tasks(cancelled)
             self._end_if_drained()
 
-    def why(self, **subject: Any) -> str:
-        said = self.session.ask("why", **subject)
-        lines = [said["sentence"], *(reason["text"] for reason in said.get("reasons", ()))]
+    def why(self, **target: Any) -> str:
+        answer = self.session.ask("why", **target)
+        lines = [answer["sentence"], *(reason["text"] for reason in answer.get("reasons", ()))]
         return "\n".join(lines)
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
@@ -157,13 +157,13 @@ class RunFutures:
     def finished(self, counts: dict[str, int]) -> None:
         self._finished.set()
         if self._draining:
-            self._part()
+            self._disconnect()
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         """Disconnects from a shared pool after the run has finished."""
         if self._first_to_end():
             if self._forget_when_done:
-                self.client.tell("forget", run=self.run)
+                self.client.request("forget", run=self.run)
             self.client.close(wait=False)
 
     def lost(self, error: PilotfishError) -> None:
@@ -187,10 +187,10 @@ class RunFutures:
         self._forget_when_done = forget
         self._draining = True
         self._register.flush()
-        if self._private_workers:
+        if self._private_cores:
             self._end_if_drained()
         elif self._finished.is_set():
-            self._part()  # the run was cancelled before it was closed
+            self._disconnect()  # the run was cancelled before it was closed
         elif self.client.failure is None:
             try:
                 self.upload.close()
@@ -208,12 +208,12 @@ class RunFutures:
 
     def _end_if_drained(self) -> None:
         # A shared pool continues; there the session ends when the master reports the end of the run.
-        if self._draining and self._private_workers and not self._futures:
+        if self._draining and self._private_cores and not self._futures:
             self._stop_pool()
 
     def _stop_pool(self) -> None:
         if self._first_to_end():
-            self.client.tell("stop", now=True)
+            self.client.request("stop", now=True)
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
@@ -225,27 +225,27 @@ class RunFutures:
 
     def wait(self) -> None:
         """Waits for the end after ``finish``."""
-        if self._owner == os.getpid() and self.client.is_elsewhere():
+        if self._owner == os.getpid() and self.client.in_other_thread():
             self.client.join()
 
     def _at_end(self) -> None:
-        if self._private_workers:
-            self.left_behind = self._pool.wait_until_gone()
+        if self._private_cores:
+            self.leftovers = self._pool.wait_until_stopped()
 
 
-_interpreter_ends = threading.Event()
+_interpreter_exits = threading.Event()
 
 
-def interpreter_ends() -> bool:
+def interpreter_exits() -> bool:
     """Whether the interpreter is shutting down, so that nothing can be started."""
-    return _interpreter_ends.is_set()
+    return _interpreter_exits.is_set()
 
 
 def _finish_all() -> None:
     """Ends all sessions at interpreter exit: private pools after their last task; runs in shared pools continue."""
-    _interpreter_ends.set()
+    _interpreter_exits.set()
     for session in list(_sessions):
-        if session._private_workers:
+        if session._private_cores:
             session.finish()
             session.wait()
         else:

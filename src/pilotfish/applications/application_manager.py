@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from pilotfish.applications.executable import decode_completed, decode_executable_failure
-from pilotfish.applications.python_result import decode_failure, decode_value, failed, result_gone
-from pilotfish.errors import DamagedPayload
+from pilotfish.applications.executable import decode_ending
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.states import CANCELLED, DONE, TASK_STATES
-from pilotfish.model.task import Failure, Usage
-from pilotfish.portable.payload_format import Buffer, PayloadFormatError, is_reference, unpack
+from pilotfish.model.states import CANCELLED, TASK_STATES
+from pilotfish.model.task import Usage
+from pilotfish.portable.payload_format import Buffer, PayloadFormatError, unpack
 
 if TYPE_CHECKING:
     from pilotfish.applications.task_list import TaskList
 
-_UNKNOWN = Failure("unknown", "task", "the task failed; nothing is known of the cause")
-
 
 class TaskDone(Struct, frozen=True):
-    """A task that ended: ``state`` is done, failed or cancelled; ``value`` what it returned (an executable: Completed)."""
+    """A task that ended. ``state``: done, failed or cancelled; ``value``: its return value (of an executable: Completed)."""
 
     index: int
     state: str
@@ -38,25 +34,25 @@ class TaskDone(Struct, frozen=True):
 
 
 class ApplicationManager:
-    """Derive from this and override what is needed. ``tasks`` adds tasks; it may be kept and used at any time."""
+    """Base class of managers; override the methods that you need. ``tasks`` adds tasks and may be kept and used at any time."""
 
     worker: Callable[[], ApplicationWorker] | None = None
-    """The ApplicationWorker whose ``do_work`` does what ``tasks.work(parameters)`` asks for."""
+    """The ApplicationWorker whose ``do_work`` executes ``tasks.work(parameters)``."""
 
     def initialize(self, tasks: TaskList) -> None:
-        """Called once in the life of the run: make the first tasks."""
+        """Called once per run: add the first tasks here."""
 
     def resume(self, done: Sequence[TaskDone]) -> None:
-        """Called instead of ``initialize`` when the manager's process was started again: what had been dealt with before.
+        """Called instead of ``initialize`` after a restart of the manager's process, with the tasks that were processed before.
 
-        Rebuild here what was only in memory. Leave it out if there is nothing, and the old results are not even read.
+        Rebuild the state in memory here. Without an override, the old results are not read.
         """
 
     def tasks_done(self, done: Sequence[TaskDone], tasks: TaskList) -> None:
-        """Some tasks ended. Make more, or let ``tasks.post`` work on the results in a thread pool."""
+        """Called when tasks have ended. Add more tasks, or process results in a thread pool with ``tasks.post``."""
 
     def has_more_work(self) -> bool:
-        """Asked when all tasks have ended: True keeps the run open, for tasks that come from elsewhere."""
+        """Called when all tasks have ended. Return True to keep the run open for tasks of another thread."""
         return False
 
     def finalize(self) -> None:
@@ -64,17 +60,17 @@ class ApplicationManager:
 
 
 class ApplicationWorker:
-    """Derive from this. One object lives in each slot that does tasks of the application."""
+    """Base class of workers. Each slot that executes tasks of the application has one object."""
 
     def initialize(self) -> None:
         """Called once, before the first task of this slot."""
 
     def do_work(self, parameters: Any) -> Any:
-        """Do one task; what it returns must be picklable."""
+        """Executes one task; the return value must be picklable."""
         raise NotImplementedError(f"{type(self).__name__}.do_work")
 
     def finalize(self) -> None:
-        """Called when the slot ends in good order."""
+        """Called when the slot ends normally."""
 
 
 def _is_executable(payload: Buffer) -> bool:
@@ -89,23 +85,6 @@ def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> T
     """Decodes the result of a task of any kind. ``kept``: directory where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
-    failure = item.failure or _UNKNOWN
-    gone = is_reference(memoryview(payload))
-    try:
-        if item.state == DONE:
-            if gone:
-                error = result_gone()
-            elif _is_executable(payload):
-                value = decode_completed(payload, kept)
-            else:
-                value, error, _, _ = decode_value(payload)
-        elif item.state != CANCELLED:
-            if gone or not len(payload):
-                error = failed(failure)
-            elif _is_executable(payload):
-                error = decode_executable_failure(payload, failure, kept)
-            else:
-                error = decode_failure(payload, failure).error
-    except (DamagedPayload, ValueError) as damage:
-        error = damage
+    if item.state != CANCELLED:
+        value, error, _, _ = decode_ending(item, payload, _is_executable(payload), kept)
     return TaskDone(item.index, TASK_STATES[item.state], value, error, Usage(item.wall_us, item.cpu_us, item.rss_kib))

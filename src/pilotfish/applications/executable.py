@@ -14,29 +14,39 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.input_files import Source, TravelFile, pack_files
+from pilotfish.applications.input_files import Source, StoredFile, pack_files
 from pilotfish.applications.python_call import current_directory
-from pilotfish.applications.python_result import failed, unpack_result
+from pilotfish.applications.python_result import (
+    UNKNOWN_FAILURE,
+    CallOutcome,
+    decode_failure,
+    decode_value,
+    failure_error,
+    missing_result_error,
+    unpack_result,
+)
 from pilotfish.applications.safe_paths import check_name
-from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
+from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput, DamagedPayload, PayloadTooLarge, TaskFailed
 from pilotfish.model.contents import DIGEST, Content
+from pilotfish.model.messages import EndedItem
 from pilotfish.model.quantities import show_bytes
+from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, TaskSpec
-from pilotfish.portable.payload_format import Buffer, pack
+from pilotfish.portable.payload_format import Buffer, is_reference, pack
 from pilotfish.portable.wire.frames import MAX_BODY
 
 _LAST_LINES = 20
 
 
 class Completed(Struct, frozen=True):
-    """What an executable left behind."""
+    """Result of an executable: exit status, output and files."""
 
     exit: int | None
     signal: int | None
     stdout: bytes
     stderr: bytes
-    files: dict[str, TravelFile]
+    files: dict[str, StoredFile]
     stdout_dropped: int = 0
     stderr_dropped: int = 0
 
@@ -46,7 +56,7 @@ class Completed(Struct, frozen=True):
         return self.stdout.decode(errors="replace")
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Write the output files below a directory; a name that leads out of it is refused."""
+        """Writes the output files below a directory. Names that lead out of it are refused."""
         return [file.save_below(directory, name) for name, file in self.files.items()]
 
 
@@ -57,11 +67,11 @@ class FutureFile(NamedTuple):
     name: str
 
 
-Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | TravelFile | FutureFile]
+Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | StoredFile | FutureFile]
 
 
 class ExecutableFailed(TaskFailed):
-    """An executable ended badly; ``completed`` is what it left nevertheless, or None if nothing came back."""
+    """An executable failed. ``completed``: its output and files, or None if there are none."""
 
     def __init__(self, message: str, hint: str = "", cause: str = "", completed: Completed | None = None) -> None:
         super().__init__(message, hint, cause)
@@ -107,9 +117,9 @@ def _sandbox_name(path: str) -> str:
 
 def _named(source: object) -> tuple[str, Source | FutureFile]:
     """Returns the sandbox name of an input that was given without one."""
-    if isinstance(source, FutureFile) or (isinstance(source, TravelFile) and source.name):
+    if isinstance(source, FutureFile) or (isinstance(source, StoredFile) and source.name):
         return source.name, source
-    if isinstance(source, (TravelFile, bytes)):
+    if isinstance(source, (StoredFile, bytes)):
         what = "bytes have" if isinstance(source, bytes) else "this File has"
         raise BadInput(f"inputs: {what} no name", 'name it: inputs={"model.dat": …}')
     path = _path(source)
@@ -143,7 +153,7 @@ def check_inputs(inputs: Inputs) -> dict[str, Source]:
         if name in found and found[name] != source:
             fix = 'name them: {"a.txt": "one/x.txt", …}; the command line needs one of them under another name, such as a link'
             raise BadInput(f"inputs: {found[name]!r} and {source!r} would both be called {name!r}", fix)
-        if not isinstance(source, (bytes, TravelFile)) and not os.path.exists(_path(source)):
+        if not isinstance(source, (bytes, StoredFile)) and not os.path.exists(_path(source)):
             raise BadInput(f"inputs: {os.fspath(source)!r} does not exist (looked in {os.getcwd()})", _nearest_file(os.fspath(source)))
         found[name] = source
     return found
@@ -183,7 +193,7 @@ def check_signal(value: int | str) -> int:
     return int(number)
 
 
-def program_beside(argv: Sequence[str]) -> dict[str, Source]:
+def program_as_input(argv: Sequence[str]) -> dict[str, Source]:
     """Returns the program as an input if it is an existing relative path; otherwise a sandbox would not have it."""
     program = argv[0]
     if "/" in program and not os.path.isabs(program) and os.path.isfile(program):
@@ -208,7 +218,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """Signal sent shortly before the pilot ends; 0 means none."""
 
 
-def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = NOTHING_SPECIAL) -> tuple[TaskSpec, bytes]:
+def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
     packed = pack_files(launch.inputs)
     described = {
         "cwd": launch.cwd or current_directory(),
@@ -244,32 +254,32 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
     """Decodes the report of an executable. ``kept``: directory where the pool keeps large outputs."""
     meta, stdout, stderr, *contents = unpack_result(payload)
     try:
-        said = json.loads(bytes(meta))
+        report = json.loads(bytes(meta))
         inline = iter(contents)
-        files: dict[str, TravelFile] = {}
-        for name, mode, *rest in said["files"]:
+        files: dict[str, StoredFile] = {}
+        for name, mode, *rest in report["files"]:
             if rest:
                 path = kept / rest[0][:2] / rest[0] if kept is not None and DIGEST.match(rest[0]) else None
-                files[str(name)] = TravelFile(None, int(mode), rest[0], int(rest[1]), path, str(name))
+                files[str(name)] = StoredFile(None, int(mode), rest[0], int(rest[1]), path, str(name))
             else:
                 content = bytes(next(inline))
-                files[str(name)] = TravelFile(content, int(mode), size=len(content), name=str(name))
+                files[str(name)] = StoredFile(content, int(mode), size=len(content), name=str(name))
         return Completed(
-            exit=said["exit"],
-            signal=said["signal"],
+            exit=report["exit"],
+            signal=report["signal"],
             stdout=bytes(stdout),
             stderr=bytes(stderr),
             files=files,
-            stdout_dropped=int(said.get("stdout_dropped", 0)),
-            stderr_dropped=int(said.get("stderr_dropped", 0)),
+            stdout_dropped=int(report.get("stdout_dropped", 0)),
+            stderr_dropped=int(report.get("stderr_dropped", 0)),
         )
     except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise DamagedPayload(f"the report of an executable cannot be read: {error!r}") from error
 
 
-def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> TaskFailed:
+def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> ExecutableFailed:
     """Returns the error for a failed executable, with the last lines of its stderr."""
-    plain = failed(failure)
+    plain = failure_error(failure)
     completed: Completed | None = None
     if len(payload):
         try:
@@ -281,6 +291,28 @@ def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | No
         lines = completed.stderr.decode(errors="replace").rstrip().splitlines()[-_LAST_LINES:]
         message += "\nthe end of its stderr:\n" + "\n".join(f"  {line}" for line in lines)
     return ExecutableFailed(message, plain.hint, failure.cause, completed)
+
+
+def decode_ending(item: EndedItem, payload: Buffer, is_executable: bool, kept: Path | None = None) -> CallOutcome:
+    """Decodes the outcome of a task that succeeded or failed. ``kept``: directory where the pool keeps large outputs."""
+    is_missing = is_reference(memoryview(payload))
+    if item.state == DONE:
+        if is_missing:
+            return CallOutcome(None, missing_result_error(), b"", b"")
+        if not is_executable:
+            return decode_value(payload)
+        try:
+            completed = decode_completed(payload, kept)
+        except (DamagedPayload, ValueError) as error:
+            return CallOutcome(None, error, b"", b"")
+        return CallOutcome(completed, None, completed.stdout, completed.stderr)
+    report: Buffer = b"" if is_missing else payload
+    failure = item.failure or UNKNOWN_FAILURE
+    if not is_executable:
+        return decode_failure(report, failure)
+    failed = decode_executable_failure(report, failure, kept)
+    left = failed.completed
+    return CallOutcome(None, failed, left.stdout if left else b"", left.stderr if left else b"")
 
 
 def expand_inputs(patterns: Iterable[str]) -> list[str]:

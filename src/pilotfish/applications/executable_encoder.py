@@ -20,9 +20,9 @@ from pilotfish.applications.executable import (
     check_signal,
     executable_payload,
     executable_spec,
-    program_beside,
+    program_as_input,
 )
-from pilotfish.applications.task_options import KNOWN, TaskKeywords, check_known, read_wishes
+from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, check_known, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.quantities import parse_bytes
@@ -44,8 +44,8 @@ class ExecutableKeywords(TaskKeywords, total=False):
     warn_signal: int | str
 
 
-EXECUTABLE_KNOWN = (*KNOWN, *(name for name in ExecutableKeywords.__annotations__ if name not in KNOWN))
-_OF_ONE_TASK = ("inputs", "outputs", "keep", "stdin", "env")
+EXECUTABLE_KEYWORDS = (*TASK_KEYWORDS, *(name for name in ExecutableKeywords.__annotations__ if name not in TASK_KEYWORDS))
+_PER_TASK = ("inputs", "outputs", "keep", "stdin", "env")
 
 Encoded = tuple[int, bytes, tuple[Content, ...]]
 """Number of the spec, payload, and contents needed in addition to those of the spec."""
@@ -61,14 +61,14 @@ class ExecutableDefaults:
         object.__setattr__(self, "values", {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_known({name: value}, EXECUTABLE_KNOWN, "defaults")
+        check_known({name: value}, EXECUTABLE_KEYWORDS, "defaults")
         self.__dict__["values"][name] = value
 
     def __getattr__(self, name: str) -> Any:
         values: dict[str, Any] = self.__dict__["values"]
         if name in values:
             return values[name]
-        check_known({name: None}, EXECUTABLE_KNOWN, "defaults")
+        check_known({name: None}, EXECUTABLE_KEYWORDS, "defaults")
         return None
 
     def key(self) -> str:
@@ -96,12 +96,12 @@ class ExecutableEncoder:
         argv: Sequence[str | os.PathLike[str]],
         options: Mapping[str, Any],
         defaults: ExecutableDefaults,
-        awaited: Sequence[ExpectedFile] = (),
+        future_files: Sequence[ExpectedFile] = (),
     ) -> Encoded:
-        """Encodes one executable. ``awaited``: inputs that other tasks will produce."""
+        """Encodes one executable. ``future_files``: inputs that other tasks will produce."""
         words = check_argv(argv)
         if options:
-            check_known(options, EXECUTABLE_KNOWN, "executable")
+            check_known(options, EXECUTABLE_KEYWORDS, "executable")
         task = Executable(
             argv=words,
             inputs=check_inputs(options.get("inputs", ())),
@@ -110,36 +110,36 @@ class ExecutableEncoder:
             stdin=_stdin(options.get("stdin", b"")),
             env=check_environment(options.get("env", {})),
         )
-        coming = [file.target for file in awaited]
-        if coming:
+        future_names = [file.target for file in future_files]
+        if future_names:
             inputs = {**check_inputs(defaults.copy().get("inputs", ())), **task.inputs}
             taken = {os.path.normpath(name): source for name, source in inputs.items()}
-            twice = next((name for name in coming if name in taken), None)
+            twice = next((name for name in future_names if name in taken), None)
             if twice is not None:
                 raise BadInput(
                     f"inputs: {taken[twice]!r} and a file of another task would both be called {twice!r}", "give one another name"
                 )
-        return (self._spec(task, options, defaults, coming), *executable_payload(task))
+        return (self._spec(task, options, defaults, future_names), *executable_payload(task))
 
-    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: ExecutableDefaults, coming: Sequence[str]) -> int:
-        own = {name: value for name, value in options.items() if name not in _OF_ONE_TASK}
-        needs_sandbox = bool(task.inputs or task.outputs or task.keep or coming)
-        is_made = os.path.normpath(task.argv[0]) in coming
-        key = f"{task.argv[0]}\0{needs_sandbox}\0{is_made}\0{own!r}\0{defaults.key()}"
+    def _spec(self, task: Executable, options: Mapping[str, Any], defaults: ExecutableDefaults, future_names: Sequence[str]) -> int:
+        own = {name: value for name, value in options.items() if name not in _PER_TASK}
+        needs_sandbox = bool(task.inputs or task.outputs or task.keep or future_names)
+        is_future = os.path.normpath(task.argv[0]) in future_names
+        key = f"{task.argv[0]}\0{needs_sandbox}\0{is_future}\0{own!r}\0{defaults.key()}"
         number = self._specs.get(key)
         if number is None:
-            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox, is_made))
+            number = self._specs[key] = self._register(*self._describe(task, {**defaults.copy(), **own}, needs_sandbox, is_future))
         return number
 
-    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_made: bool) -> tuple[TaskSpec, bytes]:
-        """Builds the spec of a task. ``is_made``: another task produces the program itself."""
+    def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_future: bool) -> tuple[TaskSpec, bytes]:
+        """Builds the spec of a task. ``is_future``: another task produces the program itself."""
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
         keep = check_outputs(shared.get("keep", ()), "keep")
         sandbox = shared.get("sandbox")
         if sandbox is None:
             sandbox = bool(needs_sandbox or inputs or outputs or keep)
-        if sandbox and not is_made:
-            inputs = {**program_beside(task.argv), **inputs}
+        if sandbox and not is_future:
+            inputs = {**program_as_input(task.argv), **inputs}
         cwd = shared.get("cwd")
         # An absolute path may exist only on the nodes, so it is not checked here.
         if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
@@ -155,5 +155,5 @@ class ExecutableEncoder:
             shell=bool(shared.get("shell", False)),
             warn_signal=check_signal(shared.get("warn_signal", 0)),
         )
-        wanted = read_wishes({name: value for name, value in shared.items() if name in KNOWN}, "executable")
-        return executable_spec(os.path.basename(task.argv[0]), launch, wanted)
+        task_options = read_task_options({name: value for name, value in shared.items() if name in TASK_KEYWORDS}, "executable")
+        return executable_spec(os.path.basename(task.argv[0]), launch, task_options)

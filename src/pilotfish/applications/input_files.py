@@ -7,14 +7,15 @@ it again.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotfish.applications.file_digests import DigestCache
 from pilotfish.applications.safe_paths import check_name, copy_below, write_below
 from pilotfish.config import home
 from pilotfish.errors import BadInput, TaskFailed
@@ -23,13 +24,13 @@ from pilotfish.model.contents import Content
 INLINE_BYTES = 64 * 1024
 INLINE_TOTAL_BYTES = 1024 * 1024
 MODE_MASK = 0o755
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 DIRECTORY, LINK = "directory", "link"
 """Entries other than files: [name, "directory"] and [name, "link", target]."""
 
 
 @dataclass(frozen=True, slots=True)
-class TravelFile:
+class StoredFile:
     """A regular file with its permission bits and its bytes, or the place of its bytes.
 
     As an input of another task it is the same file, wherever it is stored.
@@ -50,18 +51,18 @@ class TravelFile:
             return self.data
         try:
             assert self.path is not None
-            found = self.path.read_bytes()
+            content = self.path.read_bytes()
         except (OSError, AssertionError):
-            raise self.not_here() from None
-        self._insist_on(hashlib.sha256(found).hexdigest())
-        return found
+            raise self.missing_error() from None
+        self._check_digest(hashlib.sha256(content).hexdigest())
+        return content
 
-    def _insist_on(self, found: str) -> None:
+    def _check_digest(self, digest: str) -> None:
         """Raises an error if the stored file was damaged on disk."""
-        if self.digest and found != self.digest:
+        if self.digest and digest != self.digest:
             raise TaskFailed(f"the file {self.path} is damaged: it has other bytes than the task left", "run the task again that made it")
 
-    def not_here(self) -> TaskFailed:
+    def missing_error(self) -> TaskFailed:
         return TaskFailed(
             f"the content {self.digest[:12]}… is not on this machine",
             "it was kept where it was made: name it in outputs to have it brought",
@@ -71,13 +72,13 @@ class TravelFile:
         if self.data is not None:
             return write_below(directory, name, self.data, self.mode & MODE_MASK)
         if self.path is None or not self.path.exists():
-            raise self.not_here()
+            raise self.missing_error()
         with self.path.open("rb") as file:
-            self._insist_on(hashlib.file_digest(file, "sha256").hexdigest())
+            self._check_digest(hashlib.file_digest(file, "sha256").hexdigest())
         return copy_below(directory, name, self.path, self.mode & MODE_MASK)
 
 
-Source = str | os.PathLike[str] | bytes | TravelFile
+Source = str | os.PathLike[str] | bytes | StoredFile
 
 
 class PackedFiles(NamedTuple):
@@ -99,8 +100,8 @@ class FilePacker:
 
     def add(self, name: str, source: Source) -> None:
         if isinstance(source, bytes):
-            source = TravelFile(source)
-        if isinstance(source, TravelFile):
+            source = StoredFile(source)
+        if isinstance(source, StoredFile):
             self._add_file(name, source)
             return
         try:
@@ -113,7 +114,7 @@ class FilePacker:
             path = error.filename or os.fspath(source)
             raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
 
-    def _add_file(self, name: str, file: TravelFile) -> None:
+    def _add_file(self, name: str, file: StoredFile) -> None:
         if file.data is None:
             self._refer(name, file.mode, Content(file.digest, file.size))
         else:
@@ -129,8 +130,8 @@ class FilePacker:
         self.contents[content.digest] = content
 
     def _add_entry(self, name: str, path: str) -> None:
-        if len(self.entries) >= MOST_ENTRIES:
-            raise BadInput(f"inputs: {name.split('/', maxsplit=1)[0]!r} has more than {MOST_ENTRIES} files", "pack them into an archive")
+        if len(self.entries) >= MAX_ENTRIES:
+            raise BadInput(f"inputs: {name.split('/', maxsplit=1)[0]!r} has more than {MAX_ENTRIES} files", "pack them into an archive")
         check_name(name, "inputs")
         if os.path.islink(path):
             self.entries.append([name, LINK, os.readlink(path)])
@@ -151,7 +152,7 @@ class FilePacker:
                     self._inline(name, mode, stream.read())
                 return
             full = os.path.abspath(path)
-            digest = digests().of(full, descriptor)
+            digest = digests().digest(full, descriptor)
             self._refer(name, mode, Content(digest, status.st_size, full, status.st_mtime_ns, status.st_ino))
         finally:
             os.close(descriptor)
@@ -196,11 +197,107 @@ def _stays_inside(name: str, target: str) -> bool:
     return reached == name.split("/", maxsplit=1)[0] or reached.startswith(name.split("/", maxsplit=1)[0] + "/")
 
 
+# --- hashes of files ------------------------------------------------------------------------------------------------------------------
+
+HASH_BLOCK_BYTES = 1 << 20
+RACY_S = 2.0
+"""Minimum age in seconds of a file whose hash is remembered. A younger file may change again without a change of its timestamp."""
+MAX_LINES = 20_000
+
+Key = tuple[str, int, int, int, int]
+"""path, size, mtime_ns, ctime_ns (which users cannot set back), inode"""
+
+
+class DigestCache:
+    """Remembers file hashes by path, size, times and inode, so that a large input is not read again for every run.
+
+    Its file has one line of JSON per hash, appended; the last line for a file counts. A lost file or line costs one more reading,
+    nothing else.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[str, int, int], None] | None = None) -> None:
+        self._path = path
+        self._known: dict[Key, str] | None = None
+        self._progress = progress
+        """Progress callback: path, bytes read, total bytes."""
+
+    def digest(self, path: str, descriptor: int) -> str:
+        """Returns the SHA-256 of an open file in hexadecimal."""
+        status = os.fstat(descriptor)
+        key = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        known = self._load()
+        if key in known:
+            return known[key]
+        digest = self._read(path, descriptor, status.st_size)
+        after = os.fstat(descriptor)
+        settled = (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == key[1:4]
+        if settled and time.time() - max(status.st_mtime, status.st_ctime) > RACY_S:
+            known[key] = digest
+            self._append(key, digest)
+        return digest
+
+    def _read(self, path: str, descriptor: int, size: int) -> str:
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(HASH_BLOCK_BYTES))
+        done = 0
+        while count := os.preadv(descriptor, [buffer], done):
+            digest.update(buffer[:count])
+            done += count
+            if self._progress is not None:
+                self._progress(path, done, size)
+        return digest.hexdigest()
+
+    def _load(self) -> dict[Key, str]:
+        if self._known is None:
+            self._known = {}
+            try:
+                lines = self._path.read_text(errors="replace").splitlines()
+            except OSError:
+                lines = []
+            for line in lines:
+                try:
+                    path, size, mtime_ns, ctime_ns, inode, digest = json.loads(line)
+                    self._known[path, size, mtime_ns, ctime_ns, inode] = digest
+                except (ValueError, TypeError):
+                    continue  # an incomplete line
+            if len(lines) > MAX_LINES:
+                self._shorten()
+        return self._known
+
+    def _shorten(self) -> None:
+        assert self._known is not None
+        kept = list(self._known.items())[-MAX_LINES // 2 :]
+        scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            scratch.write_text("".join(_line(key, digest) for key, digest in kept))
+            scratch.chmod(0o600)
+            scratch.replace(self._path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+
+    def _append(self, key: Key, digest: str) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return  # only a cache: the hash is computed again
+        try:
+            os.write(descriptor, _line(key, digest).encode())
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _line(key: Key, digest: str) -> str:
+    return json.dumps([*key, digest]) + "\n"
+
+
 _digests: list[DigestCache] = []
 
 
-def digests(reading: Callable[[str, int, int], None] | None = None) -> DigestCache:
-    """Returns the digest cache of this program; ``reading`` receives the progress of long readings from now on."""
-    if reading is not None or not _digests:
-        _digests[:] = [DigestCache(home() / "digests", reading)]
+def digests(progress: Callable[[str, int, int], None] | None = None) -> DigestCache:
+    """Returns the digest cache of this program; ``progress`` receives the progress of long readings from now on."""
+    if progress is not None or not _digests:
+        _digests[:] = [DigestCache(home() / "digests", progress)]
     return _digests[0]

@@ -23,7 +23,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from pilotfish.applications.task_options import NOTHING_SPECIAL, TaskOptions
+from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack_one, pack_pieces
@@ -88,7 +88,7 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return data, buffers
 
 
-class _Apart:
+class _OutOfBand:
     """Wraps large bytes so that they are not copied into the pickle; they arrive as bytes."""
 
     def __init__(self, data: bytes) -> None:
@@ -98,8 +98,8 @@ class _Apart:
         return bytes, (pickle.PickleBuffer(self._data),)
 
 
-def _apart(value: Any) -> Any:
-    return _Apart(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
+def _out_of_band(value: Any) -> Any:
+    return _OutOfBand(value) if type(value) is bytes and len(value) > LARGE_BYTES else value
 
 
 def pack_pickled(value: object) -> PackedPayload:
@@ -111,7 +111,8 @@ def pack_pickled(value: object) -> PackedPayload:
 
 
 def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedPayload:
-    return pack_pickled((tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()} if kwargs else kwargs))
+    named = {name: _out_of_band(value) for name, value in kwargs.items()} if kwargs else kwargs
+    return pack_pickled((tuple(map(_out_of_band, args)), named))
 
 
 def source_of(function: Callable[..., Any]) -> bytes:
@@ -139,11 +140,11 @@ def source_of(function: Callable[..., Any]) -> bytes:
     return source.encode()
 
 
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _rests_in_itself(function: object) -> bool:
+def _is_stateless(function: object) -> bool:
     """Tests whether a callable has no state of its own: a plain function, a class, or a built-in function of a module."""
     if isinstance(function, types.BuiltinFunctionType):
         return function.__self__ is None or isinstance(function.__self__, types.ModuleType)
@@ -153,7 +154,7 @@ def _rests_in_itself(function: object) -> bool:
 class CallEncoder:
     """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
 
-    def __init__(self, register: Register, wanted: TaskOptions = NOTHING_SPECIAL, form: str = PICKLE, wrap: Wrap = _as_it_is) -> None:
+    def __init__(self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = _unchanged) -> None:
         if form not in (PICKLE, SOURCE):
             raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
         self._register = register
@@ -162,7 +163,7 @@ class CallEncoder:
         self._wrap = wrap
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._per_code: dict[int, set[bytes]] = {}
-        self._carriers: dict[str, int] = {}
+        self._generic_specs: dict[str, int] = {}
 
     def encode(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, PackedPayload]:
         known = self._known.get(id(function))
@@ -170,25 +171,25 @@ class CallEncoder:
             return known[1], _pack_call(args, kwargs)
         number = self._learn(function)
         if number is None:
-            return self._carrier(function), _pack_call((function, *args), kwargs)
+            return self._generic_spec(function), _pack_call((function, *args), kwargs)
         return number, _pack_call(args, kwargs)
 
     def _learn(self, function: Callable[..., Any]) -> int | None:
         """Returns the number of a new function, or None if it must be sent with its arguments."""
         if self._form == SOURCE:
             code = source_of(function)
-        elif not _rests_in_itself(function):
+        elif not _is_stateless(function):
             return None
         else:
             code = cloudpickle.dumps(self._wrap(function), 5)
-            if not self._worth_a_spec(function, code):
+            if not self._gets_spec(function, code):
                 return None
         number = self._register(self._wanted.spec("python", _show(function), self._launch(function.__name__)), code)
         identity = id(function)
         self._known[identity] = weakref.ref(function, lambda _, known=self._known: known.pop(identity, None)), number  # type: ignore[misc]
         return number
 
-    def _worth_a_spec(self, function: object, code: bytes) -> bool:
+    def _gets_spec(self, function: object, code: bytes) -> bool:
         inner = getattr(function, "__code__", None)
         if inner is None:
             return True
@@ -199,13 +200,13 @@ class CallEncoder:
         seen.add(digest)
         return True
 
-    def _carrier(self, function: object) -> int:
+    def _generic_spec(self, function: object) -> int:
         """Returns the spec of tasks whose first argument is the callable; one per name, so that listings can tell them apart."""
         name = _show(function)
-        number = self._carriers.get(name)
+        number = self._generic_specs.get(name)
         if number is None:
             spec = self._wanted.spec("python", name, self._launch("call"))
-            number = self._carriers[name] = self._register(spec, cloudpickle.dumps(self._wrap(operator.call), 5))
+            number = self._generic_specs[name] = self._register(spec, cloudpickle.dumps(self._wrap(operator.call), 5))
         return number
 
     def _launch(self, name: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pilotfish.portable.payload_format import Buffer, PayloadFormatError, unpack
 _FOUR = struct.Struct("!I4Q")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
+UNKNOWN_FAILURE = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 MAKE_AGAIN = "run the task again that made it, or name the file in outputs instead of keep, so that it comes home"
 HINTS = {
     "exit": "its output says more: pilotfish logs TASK",
@@ -62,7 +63,7 @@ class CallOutcome(NamedTuple):
     stderr: bytes
 
 
-def failed(failure: Failure, remote_traceback: str = "") -> TaskFailed:
+def failure_error(failure: Failure, remote_traceback: str = "") -> TaskFailed:
     """Returns the error for an attempt that failed without an exception of its own."""
     message = failure.message or f"the task failed ({failure.cause})"
     missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
@@ -90,7 +91,7 @@ def _is_here(name: str) -> bool:
         return False
 
 
-def result_gone() -> TaskFailed:
+def missing_result_error() -> TaskFailed:
     """Returns the error for a task that succeeded but whose large result file was deleted."""
     return TaskFailed(
         "the task ended well, but the file with its result is gone",
@@ -162,12 +163,12 @@ def _parts(payload: Buffer) -> list[memoryview]:
 def decode_failure(payload: Buffer, failure: Failure) -> CallOutcome:
     """Decodes the outcome of a failed task: its own exception if it can be unpickled here, otherwise TaskFailed."""
     if not len(payload):
-        return CallOutcome(None, failed(failure), b"", b"")
+        return CallOutcome(None, failure_error(failure), b"", b"")
     try:
         meta, value, stdout, stderr, *buffers = _parts(payload)
         said = json.loads(bytes(meta)) if len(meta) else {}
     except (DamagedPayload, ValueError) as error:
-        return CallOutcome(None, failed(failure, f"(its report cannot be read: {error})"), b"", b"")
+        return CallOutcome(None, failure_error(failure, f"(its report cannot be read: {error})"), b"", b"")
     traceback = str(said.get("traceback", ""))
     error_there: BaseException | None = None
     if failure.cause == "exception" and len(value):
@@ -177,7 +178,7 @@ def decode_failure(payload: Buffer, failure: Failure) -> CallOutcome:
         elif reason is not None:
             traceback += f"\n(the exception itself cannot be unpickled here: {_described(reason)})"
     if error_there is None:
-        error_there = failed(failure, traceback)
+        error_there = failure_error(failure, traceback)
     elif isinstance(error_there, ModuleNotFoundError) and error_there.name and _is_here(error_there.name.partition(".")[0]):
         error_there.add_note(_bring_module(error_there.name))
     if traceback:

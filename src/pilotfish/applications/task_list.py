@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Unpack
 
 from pilotfish.applications.executable import FutureFile
 from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_by, promise, take_promised
+from pilotfish.applications.future_files import kept_patterns, make_future_file, take_future_files
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_options import KNOWN, read_wishes
+from pilotfish.applications.task_options import TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.task import MAX_COST, MIN_COST, TaskSpec
@@ -27,17 +27,19 @@ class TaskNeeds(NamedTuple):
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
     """Expected run time relative to other tasks of its kind."""
-    awaited: tuple[ExpectedFile, ...] = ()
+    future_files: tuple[ExpectedFile, ...] = ()
     """Files that earlier tasks of its run will produce."""
 
 
 def read_cost(cost: float) -> float:
     if isinstance(cost, bool) or not isinstance(cost, int | float) or not MIN_COST <= cost <= MAX_COST:
-        raise BadInput(f"cost: {cost!r} is not a number from {MIN_COST:g} to {MAX_COST:g}", "write how long it takes compared with others")
+        raise BadInput(
+            f"cost: {cost!r} is not a number from {MIN_COST:g} to {MAX_COST:g}", "write its run time relative to the other tasks"
+        )
     return float(cost)
 
 
-NOTHING = TaskNeeds()
+NO_NEEDS = TaskNeeds()
 
 
 class TaskEntry(NamedTuple):
@@ -45,7 +47,7 @@ class TaskEntry(NamedTuple):
 
     spec: int
     payload: bytes
-    needs: TaskNeeds = NOTHING
+    needs: TaskNeeds = NO_NEEDS
 
 
 class TaskList:
@@ -53,7 +55,7 @@ class TaskList:
 
     def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
         self.defaults = ExecutableDefaults()
-        """What all executables share: ``tasks.defaults.outputs = ["out.dat"]``."""
+        """Default options of all executables: ``tasks.defaults.outputs = ["out.dat"]``."""
         self.specs: list[tuple[TaskSpec, bytes]] = []
         self._entries: list[TaskEntry] = []
         self._next = first
@@ -65,7 +67,7 @@ class TaskList:
         self._executables = ExecutableEncoder(self._register)
         self._calls: dict[str, CallEncoder] = {}
         self.has_outputs = False
-        """Does any executable bring files home?"""
+        """Whether an executable has output files to copy back."""
         self._kept: dict[int, tuple[str, ...]] = {}
         """Names and patterns that executables keep for other tasks, by index."""
 
@@ -75,12 +77,12 @@ class TaskList:
     def add(
         self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), cost: float = 1.0, **options: Unpack[ExecutableKeywords]
     ) -> int:
-        """An executable. Returns the task's index, which ``after`` of later tasks may name. ``cost``: compared with the other tasks."""
+        """Adds an executable; returns its index for ``after`` of later tasks. ``cost``: expected run time relative to the other tasks."""
         with self._lock:
-            kept = kept_by(options, self.defaults)
-            awaited = take_promised(options, self._index_of)
-            spec, payload, contents = self._executables.encode(argv, options, self.defaults, awaited)
-            index = self._append(spec, payload, TaskNeeds(tuple(after), contents, read_cost(cost), awaited))
+            kept = kept_patterns(options, self.defaults)
+            future_files = take_future_files(options, self._index_of)
+            spec, payload, contents = self._executables.encode(argv, options, self.defaults, future_files)
+            index = self._append(spec, payload, TaskNeeds(tuple(after), contents, read_cost(cost), future_files))
             self.has_outputs = self.has_outputs or bool(options.get("outputs") or self.defaults.outputs)
             if kept:
                 self._kept[index] = kept
@@ -92,34 +94,34 @@ class TaskList:
         raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
 
     def file(self, task: int, name: str) -> FutureFile:
-        """A file that the task with this index will leave, or a directory, for the ``inputs`` of later tasks: they wait for it."""
-        return promise(task, name, self._kept.get(task, ()), str(task))
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
+        return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
-        """A Python call."""
+        """Adds a Python call."""
         with self._lock:
             number, payload = self._python().encode(function, args, kwargs)
             return self._append(number, join_pieces(payload))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
-        """One ``do_work(parameters)`` of the application's worker."""
+        """Adds one call of ``do_work(parameters)`` of the application's worker."""
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
         with self._lock:
-            key = self._wishes_key()
+            key = self._options_key()
             number = self._worker_specs.get(key)
             if number is None:
                 number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
             return self._append(number, worker_payload(parameters), TaskNeeds(tuple(after), cost=read_cost(cost)))
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
-        """Have results worked on in the manager's thread pool. They count as dealt with when this is through."""
+        """Calls a function in the manager's thread pool. The ended tasks count as processed after it."""
         if self._post is None:
-            raise BadInput("post: there is no thread pool here", "only a manager that is told of ended tasks has one")
+            raise BadInput("post: there is no thread pool here", "only a manager has one")
         self._post(function, *args)
 
     def take(self) -> list[TaskEntry]:
-        """The tasks added since the last time."""
+        """Returns the tasks that were added since the last call."""
         with self._lock:
             entries, self._entries = self._entries, []
             return entries
@@ -128,9 +130,9 @@ class TaskList:
         self.specs.append((spec, code))
         return len(self.specs) - 1
 
-    def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+    def _append(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         index = self._next
-        for other in (*needs.after, *(file.maker for file in needs.awaited)):
+        for other in (*needs.after, *(file.maker for file in needs.future_files)):
             if isinstance(other, bool) or not isinstance(other, int) or not 0 <= other < index:
                 raise BadInput(f"after: {other!r} is not the index of an earlier task", f"indices so far go from 0 to {index - 1}")
         self._entries.append(TaskEntry(spec, payload, needs))
@@ -139,14 +141,14 @@ class TaskList:
             self._changed()
         return index
 
-    def _wishes_key(self) -> str:
+    def _options_key(self) -> str:
         return self.defaults.key()
 
     def _wanted(self) -> Any:
-        return read_wishes({name: value for name, value in self.defaults.copy().items() if name in KNOWN}, "defaults")
+        return read_task_options({name: value for name, value in self.defaults.copy().items() if name in TASK_KEYWORDS}, "defaults")
 
     def _python(self) -> CallEncoder:
-        key = self._wishes_key()
+        key = self._options_key()
         calls = self._calls.get(key)
         if calls is None:
             calls = self._calls[key] = CallEncoder(self._register, self._wanted())

@@ -33,10 +33,10 @@ class TaskKeywords(TypedDict, total=False):
     rank: str
 
 
-KNOWN = tuple(TaskKeywords.__annotations__)
-OF_EXECUTABLES = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
+TASK_KEYWORDS = tuple(TaskKeywords.__annotations__)
+EXECUTABLE_ONLY = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
 """Options of executables only."""
-MOST_COUNT = 1_000_000
+MAX_COUNT = 1_000_000
 
 
 class TaskOptions(Struct, frozen=True):
@@ -70,27 +70,27 @@ class TaskOptions(Struct, frozen=True):
         )
 
 
-NOTHING_SPECIAL = TaskOptions()
+DEFAULT_OPTIONS = TaskOptions()
 
 
-def _whole(wishes: Mapping[str, Any], field: str, default: int, least: int | None) -> int:
-    value = wishes.get(field, default)
+def _whole(keywords: Mapping[str, Any], field: str, default: int, least: int | None) -> int:
+    value = keywords.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         raise BadInput(f"{field}: {value!r} is not a whole number" + ("" if least is None else f" from {least} on"), f"write {field}=1")
-    if abs(value) > MOST_COUNT:
-        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MOST_COUNT}")
+    if abs(value) > MAX_COUNT:
+        raise BadInput(f"{field}: {value} is too large", f"write a number up to {MAX_COUNT}")
     return value
 
 
-def _text(wishes: Mapping[str, Any], field: str) -> str:
-    value = wishes.get(field, "")
+def _text(keywords: Mapping[str, Any], field: str) -> str:
+    value = keywords.get(field, "")
     if not isinstance(value, str):
         raise BadInput(f"{field}: {value!r} is not text", f'write {field}="{value}"')
     return value
 
 
-def _expression(wishes: Mapping[str, Any], field: str, example: str) -> str:
-    text = _text(wishes, field)
+def _expression(keywords: Mapping[str, Any], field: str, example: str) -> str:
+    text = _text(keywords, field)
     try:
         return str(parse(text)) if text else ""
     except BadExpression as problem:
@@ -103,8 +103,8 @@ def _amount(value: Any, field: str) -> float:
     return float(value)
 
 
-def _table(wishes: Mapping[str, Any], field: str, example: str) -> Mapping[str, Any]:
-    value = wishes.get(field, {})
+def _table(keywords: Mapping[str, Any], field: str, example: str) -> Mapping[str, Any]:
+    value = keywords.get(field, {})
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise BadInput(f"{field}: {value!r} is not a table of names", f"write {field}={example}")
     return value
@@ -113,7 +113,7 @@ def _table(wishes: Mapping[str, Any], field: str, example: str) -> Mapping[str, 
 def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
     """Refuses unknown keywords: a misspelt option must not be ignored silently."""
     for key in given:
-        if key not in known and key in OF_EXECUTABLES:
+        if key not in known and key in EXECUTABLE_ONLY:
             raise BadInput(
                 f"{what}: {key!r} is for programs, not for Python calls",
                 f"a call gets its data as arguments and returns what it makes; for a program: run.executable(argv, {key}=…)",
@@ -126,35 +126,35 @@ def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> 
             )
 
 
-def read_wishes(wishes: Mapping[str, Any], what: str = "task") -> TaskOptions:
-    if not wishes:
-        return NOTHING_SPECIAL
-    check_known(wishes, KNOWN, what)
-    cores, cores_max = parse_cores(wishes.get("cores", 1), "cores")
-    nodes = _whole(wishes, "nodes", 1, 1)
+def read_task_options(keywords: Mapping[str, Any], what: str = "task") -> TaskOptions:
+    if not keywords:
+        return DEFAULT_OPTIONS
+    check_known(keywords, TASK_KEYWORDS, what)
+    cores, cores_max = parse_cores(keywords.get("cores", 1), "cores")
+    nodes = _whole(keywords, "nodes", 1, 1)
     if nodes > 1 and cores_max:
         raise BadInput(f"cores: a task of {nodes} nodes has as many on each", f"write cores={cores_max:g}")
-    resources = _table(wishes, "resources", '{"licence": 1}')
-    tags = _table(wishes, "tags", '{"site": "home"}')
+    resources = _table(keywords, "resources", '{"licence": 1}')
+    tags = _table(keywords, "tags", '{"site": "home"}')
     for key, value in tags.items():
         if not isinstance(value, str):
             raise BadInput(f"tags[{key!r}]: {value!r} is not text", f'write tags={{{key!r}: "{value}"}}')
     return TaskOptions(
-        name=_text(wishes, "name"),
+        name=_text(keywords, "name"),
         request=Request(
             cores=cores,
             cores_max=cores_max,
-            memory=parse_bytes(wishes.get("memory", 0), "memory"),
-            gpus=_amount(wishes.get("gpus", 0), "gpus"),
+            memory=parse_bytes(keywords.get("memory", 0), "memory"),
+            gpus=_amount(keywords.get("gpus", 0), "gpus"),
             custom={key: _amount(value, f"resources[{key!r}]") for key, value in sorted(resources.items())},
             nodes=nodes,
         ),
-        time_s=parse_seconds(wishes.get("time", 0), "time"),
-        retries=_whole(wishes, "retries", 0, 0),
-        losses=_whole(wishes, "losses", 10, 0),
-        priority=_whole(wishes, "priority", 0, None),
+        time_s=parse_seconds(keywords.get("time", 0), "time"),
+        retries=_whole(keywords, "retries", 0, 0),
+        losses=_whole(keywords, "losses", 10, 0),
+        priority=_whole(keywords, "priority", 0, None),
         tags=dict(sorted(tags.items())),
-        requirement=_expression(wishes, "requirement", 'memory >= 8G and site == "lyon"'),
-        rank=_expression(wishes, "rank", "memory"),
-        names_hosts="nodes" in wishes,
+        requirement=_expression(keywords, "requirement", 'memory >= 8G and site == "lyon"'),
+        rank=_expression(keywords, "rank", "memory"),
+        names_hosts="nodes" in keywords,
     )

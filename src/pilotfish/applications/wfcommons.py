@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 FORM = "An instance has workflow.specification.tasks (1.5) or workflow.tasks (1.4 and before): see wfcommons.org/format"
 
 
@@ -80,8 +80,8 @@ def read_workflow(path: str | os.PathLike[str]) -> Workflow:
     """Reads an instance from a file."""
     shown = os.fspath(path)
     try:
-        if os.path.getsize(path) > MOST_BYTES:
-            raise BadInput(f"{shown}: it is larger than {MOST_BYTES >> 30} GiB", "Is it an instance of WfCommons?")
+        if os.path.getsize(path) > MAX_BYTES:
+            raise BadInput(f"{shown}: it is larger than {MAX_BYTES >> 30} GiB", "Is it an instance of WfCommons?")
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
     except OSError as error:
@@ -119,9 +119,9 @@ def _parse(document: Any, where: str) -> Workflow:
                 raise BadInput(f"{where}: two tasks are called {key!r}", "Give each a name of its own.")
     parents = _parents(rows, indices, where)
     try:
-        order = in_order(parents)
-    except DependencyCycle as circle:
-        names = ", ".join(str(rows[place]["name"]) for place in circle.places[:5])
+        order = topological_order(parents)
+    except DependencyCycle as cycle:
+        names = ", ".join(str(rows[place]["name"]) for place in cycle.places[:5])
         raise BadInput(f"{where}: these tasks wait for each other: {names}", "Mend the instance.") from None
     places = {index: place for place, index in enumerate(order)}
     tasks = tuple(_task(rows[index], sorted(places[parent] for parent in parents[index]), sizes) for index in order)

@@ -21,7 +21,6 @@ from pilotfish.backends.interface import (
     Command,
     CommandExchange,
     CommandOutput,
-    CommandRefused,
     JobStatus,
     PilotBatch,
     UnclearAnswer,
@@ -41,7 +40,7 @@ PHASES = {
 PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
 NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
 """Exit statuses of curl without a connection to the element."""
-PASSING = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
+LATER = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
 EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
 
 DEFAULT_PROXY = '"${X509_USER_PROXY:-/tmp/x509up_u$(id -u)}"'
@@ -99,33 +98,30 @@ all=$(ask "$jobs") || exit
 """
 
 
-TRAITS = BackendTraits(
-    {
-        "endpoint": matches(r"https?://[^\s/\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*", "an address such as https://ce.example.org:443/arex"),
-        **dict.fromkeys(("proxy", "capath", "cacert"), PATH),
-    },
-    needs=("endpoint",),
-    ignores=("nodes",),
-    programs=("curl",),
-    harmless_word="--version",
-    variables=("X509_", "ARC_"),
-)
-
-
 class ArcBackend:
     """Job ids are those of the computing element. Pilot n of a batch is named after the tag and n."""
 
-    traits = TRAITS
+    traits = BackendTraits(
+        {
+            "endpoint": matches(r"https?://[^\s/\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*", "an address such as https://ce.example.org:443/arex"),
+            **dict.fromkeys(("proxy", "capath", "cacert"), PATH),
+        },
+        needs=("endpoint",),
+        ignores=("nodes",),
+        programs=("curl",),
+        harmless_word="--version",
+        variables=("X509_", "ARC_"),
+    )
     arrays = 50
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
-        there = replace(batch, folder=".", bundle="agent.pyz")
+        batch_there = replace(batch, folder=".", bundle="agent.pyz")
         script = fill(
             SUBMIT,
             FOLDER=shlex.quote(batch.folder),
             BUNDLE=shlex.quote(batch.bundle),
             COUNT=str(batch.count),
-            PILOT=pilot_script(site, there, ("exec 2>&1", "chmod 600 1.json")),
+            PILOT=pilot_script(site, batch_there, ("exec 2>&1", "chmod 600 1.json")),
             DESCRIPTIONS="+" + "".join(f"({describe(site, batch, number)})" for number in range(1, batch.count + 1)),
         )
 
@@ -133,56 +129,56 @@ class ArcBackend:
             if answer.status == UNDONE:
                 refusals = [str(job.get("reason")) for job in _jobs(answer.stderr) if job.get("status-code") != "201"]
                 reason = refusals[0] if refusals else f"its files could not be sent: {answer.stderr.partition('{')[0].strip()}"
-                raise CommandRefused(reason, later=not refusals or bool(PASSING.search(reason)))
+                raise answer.refused(reason, later=not refusals or bool(LATER.search(reason)))
             if answer.status in (CANNOT, *NOTHING_SENT):
-                raise CommandRefused(answer.complaint(), later=True)
+                raise answer.refused(later=True)
             if answer.status == 22 and re.search(r"error: 4\d\d", answer.stderr):
-                raise CommandRefused(answer.complaint())
-            made = [str(job["id"]) for job in _jobs(_told(answer)) if job.get("id")]
-            if len(made) != batch.count:
-                raise UnclearAnswer(f"{len(made)} jobs were made of {batch.count}: {answer.complaint()}")
-            return made
+                raise answer.refused()
+            created = [str(job["id"]) for job in _jobs(answer.require_success()) if job.get("id")]
+            if len(created) != batch.count:
+                raise answer.unclear(f"{len(created)} of {batch.count} jobs were created")
+            return created
 
-        return _exchange(site, script, read, patience_s=60.0 + 20.0 * batch.count)
+        return _exchange(site, script, read, timeout_s=60.0 + 20.0 * batch.count)
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         def read(answer: CommandOutput) -> dict[str, JobStatus]:
             states: dict[str, str] = {}
-            stories: dict[str, Mapping[str, Any]] = {}
-            for job in _jobs(_told(answer)):
+            details: dict[str, Mapping[str, Any]] = {}
+            for job in _jobs(answer.require_success()):
                 if "state" in job:
                     states[job["id"]] = job["state"]
                 elif job.get("info_document"):
-                    stories[job["id"]] = job["info_document"].get("ComputingActivity") or {}
-            return {job: _sighting(states[job], stories.get(job, {})) for job in jobs if states.get(job) in PHASE}
+                    details[job["id"]] = job["info_document"].get("ComputingActivity") or {}
+            return {job: _status(states[job], details.get(job, {})) for job in jobs if states.get(job) in PHASE}
 
         return [_exchange(site, fill(QUERY, IDS=_list(jobs)), read)]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         def read(answer: CommandOutput) -> None:
-            told = {job.get("id"): job for job in _jobs(_told(answer))}
+            answers = {job.get("id"): job for job in _jobs(answer.require_success())}
             for job in jobs:
-                if told.get(job, {}).get("status-code") not in ("202", "404"):
-                    raise UnclearAnswer(str(told.get(job, {}).get("reason", answer.complaint())))
+                if answers.get(job, {}).get("status-code") not in ("202", "404"):
+                    raise UnclearAnswer(str(answers.get(job, {}).get("reason", answer.complaint())))
 
         return [_exchange(site, f"tell kill '{_list(jobs)}'\n", read)]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        looked = f"pilotfish: looked for {tag}"
+        end_mark = f"pilotfish: looked for {tag}"
 
         def read(answer: CommandOutput) -> dict[int, str]:
-            told, done, _ = _told(answer).partition(looked)
-            if not done:
-                raise UnclearAnswer(answer.complaint())
+            listed, end, _ = answer.require_success().partition(end_mark)
+            if not end:
+                raise answer.unclear()
             found: dict[int, str] = {}
-            for job in _jobs(told):
+            for job in _jobs(listed):
                 activity = (job.get("info_document") or {}).get("ComputingActivity") or {}
                 name, _, number = str(activity.get("Name", "")).rpartition("-")
                 if name == tag and number.isdecimal():
                     found[int(number)] = str(job["id"])
             return found
 
-        return [_exchange(site, f"{FIND}echo {shlex.quote(looked)}\n", read)]
+        return [_exchange(site, f"{FIND}echo {shlex.quote(end_mark)}\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
         """None: ``query`` also lists ended jobs, as long as the element keeps them."""
@@ -193,7 +189,7 @@ def describe(site: Site, batch: PilotBatch, number: int) -> str:
     size = batch.size
     cores = max(1, round(size.cores))
     files = " ".join(f'("{name}" "")' for name in ("start.sh", "1.json", "pilot.sh", "agent.pyz"))
-    wishes = [
+    attributes = [
         '(executable="/bin/sh")(arguments="pilot.sh")(stdout="1.log")(outputfiles=("1.log" ""))',
         f"(jobname={_quoted(f'{batch.tag}-{number}')})(inputfiles={files})(count={cores})(countpernode={cores})",
         f'(walltime="{round(size.walltime_s)} seconds")' if size.walltime_s else "",
@@ -202,35 +198,35 @@ def describe(site: Site, batch: PilotBatch, number: int) -> str:
         f"(project={_quoted(site.account)})" if site.account else "",
         *site.directives,
     ]
-    return "&" + "".join(wishes)
+    return "&" + "".join(attributes)
 
 
-def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], patience_s: float = 120.0) -> CommandExchange[Result]:
+def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result], timeout_s: float = 120.0) -> CommandExchange[Result]:
     options = site.options
     trust = f"--cacert {shlex.quote(options['cacert'])}" if "cacert" in options else ""
     if "capath" in options or not trust:
         trust += " --capath " + (shlex.quote(options["capath"]) if "capath" in options else DEFAULT_CAPATH)
-    before = fill(
+    functions = fill(
         ASK,
         PROXY=shlex.quote(options["proxy"]) if "proxy" in options else DEFAULT_PROXY,
         TRUST=trust.strip(),
         JOBS=shlex.quote(options.get("endpoint", "").rstrip("/") + "/rest/1.0/jobs"),
     )
-    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=patience_s), read)
+    return CommandExchange(Command(("sh", "-s"), stdin=functions + script, timeout_s=timeout_s), read)
 
 
-def _sighting(state: str, story: Mapping[str, Any]) -> JobStatus:
-    error, messages = (_words(story.get(name)) for name in ("Error", "OtherMessages"))
+def _status(state: str, activity: Mapping[str, Any]) -> JobStatus:
+    error, messages = (_join(activity.get(name)) for name in ("Error", "OtherMessages"))
     phase = PHASE[state]
     if phase == ENDED:
-        code = _words(story.get("ExitCode"))
+        code = _join(activity.get("ExitCode"))
         reason = error or (f"exit status {code}" if code else "" if state == "FINISHED" else state.lower())
         return JobStatus(ENDED, reason, well=state == "FINISHED" and code in ("", "0"), expired=bool(EXPIRED.search(error)))
     return JobStatus(phase, f"{state.lower()}: {messages}" if messages and phase == QUEUED else state.lower() if phase == QUEUED else "")
 
 
-def _words(told: object) -> str:
-    return "; ".join(dict.fromkeys(map(str, told))) if isinstance(told, list) else str(told or "")
+def _join(value: object) -> str:
+    return "; ".join(dict.fromkeys(map(str, value))) if isinstance(value, list) else str(value or "")
 
 
 def _list(jobs: Sequence[str]) -> str:
@@ -240,12 +236,6 @@ def _list(jobs: Sequence[str]) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
-
-
-def _told(answer: CommandOutput) -> str:
-    if answer.status != 0:
-        raise UnclearAnswer(answer.complaint())
-    return answer.stdout
 
 
 def _jobs(text: str) -> Iterator[dict[str, Any]]:

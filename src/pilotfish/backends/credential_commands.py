@@ -47,7 +47,7 @@ def credential(text: str, site: Site) -> Credential:
     here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
     command = Command(("sh", "-c", script, "sh", path))
     renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
-    return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_good(answer))), here)
+    return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_clock_and_output(answer))), here)
 
 
 # One line each, because csh as a login shell accepts no more. $1: the file, or nothing. Times are in UTC.
@@ -71,15 +71,15 @@ _TOKEN = (
 )
 
 
-def _good(answer: CommandOutput) -> tuple[float, str]:
+def _clock_and_output(answer: CommandOutput) -> tuple[float, str]:
     """Clock of the queried machine, and the output of the tool."""
     if answer.status == ABSENT:
         # The clock may have been printed already; it is not part of the error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
-    first, _, said = answer.stdout.partition("\n")
+    first, _, output = answer.stdout.partition("\n")
     if answer.status != 0 or not first.strip().isdigit():
-        raise UnclearAnswer(CommandOutput(answer.status, said, answer.stderr).complaint())
-    return float(first), said
+        raise UnclearAnswer(CommandOutput(answer.status, output, answer.stderr).complaint())
+    return float(first), output
 
 
 def _until(now: float, start: str | None, end: str, form: str) -> Lifetime:
@@ -100,10 +100,10 @@ _HEIMDAL = (re.compile(r"^([A-Z]\w\w .{16}) +([A-Z]\w\w .{16}) +krbtgt/(\S+)@\3$
 _HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
 
 
-def _read_kerberos(now: float, said: str) -> Lifetime:
+def _read_kerberos(now: float, output: str) -> Lifetime:
     """Lifetime of the ticket-granting ticket, from which all others are made."""
-    found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(said)]
-    found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(said)]
+    found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(output)]
+    found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(output)]
     if not found:
         raise CommandRefused("klist shows no ticket-granting ticket")
     return max(found, key=lambda lifetime: lifetime.left_s)
@@ -112,29 +112,29 @@ def _read_kerberos(now: float, said: str) -> Lifetime:
 _DATES = re.compile(r"notBefore=(.+)\s+notAfter=(.+)")
 
 
-def _read_x509(now: float, said: str) -> Lifetime:
-    dates = _DATES.search(said)
+def _read_x509(now: float, output: str) -> Lifetime:
+    dates = _DATES.search(output)
     if dates is not None:
         return _until(now, dates[1], dates[2], "%b %d %H:%M:%S %Y GMT")
-    last = said.split()[-1:]
+    last = output.split()[-1:]
     if not last or re.fullmatch(r"-?\d+", last[0]) is None:
-        raise UnclearAnswer(f"nobody says how long it is valid: {said.strip()}")
+        raise UnclearAnswer(f"its lifetime is not in the output: {output.strip()}")
     return Lifetime(float(last[0]))
 
 
 _VALID = re.compile(r"^\s*Valid: (forever|after \S+|(?:from (?P<start>\S+) to|before) (?P<end>\S+))$", re.MULTILINE)
 
 
-def _read_ssh_certificate(now: float, said: str) -> Lifetime:
-    valid = _VALID.search(said)
+def _read_ssh_certificate(now: float, output: str) -> Lifetime:
+    valid = _VALID.search(output)
     if valid is None:
-        raise UnclearAnswer(f"ssh-keygen says nothing of its validity: {' '.join(said.split())[:200]}")
+        raise UnclearAnswer(f"ssh-keygen prints no validity: {' '.join(output.split())[:200]}")
     return _until(now, valid["start"], valid["end"], "%Y-%m-%dT%H:%M:%S") if valid["end"] else Lifetime(math.inf)
 
 
-def _read_token(now: float, said: str) -> Lifetime:
+def _read_token(now: float, output: str) -> Lifetime:
     """Lifetime of a JSON Web Token. The lifetime of other tokens is unknown."""
-    text = said.strip()
+    text = output.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
         end = float(claims.get("exp", math.inf))
@@ -151,8 +151,8 @@ def _renew(kind: str, path: str, backend: str) -> str:
         tool, flag = ("arcproxy", "-P") if backend == "arc" else ("voms-proxy-init", "-out")
         return f"{tool} {flag} {path}" if path else tool
     if kind == "token":
-        return f"htgettoken{f' -o {path}' if path else ''}  (or whatever gives you tokens)"
-    return f"ssh-keygen -s CA -I NAME -V +12h {path.removesuffix('-cert.pub')}.pub  (or whatever signs keys for you: vault, step)"
+        return f"htgettoken{f' -o {path}' if path else ''}  (or your own tool for tokens)"
+    return f"ssh-keygen -s CA -I NAME -V +12h {path.removesuffix('-cert.pub')}.pub  (or your own tool that signs keys: vault, step)"
 
 
 _KINDS: dict[str, tuple[str, str, Callable[[float, str], Lifetime]]] = {

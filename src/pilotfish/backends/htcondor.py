@@ -28,7 +28,6 @@ from pilotfish.backends.interface import (
     CommandRefused,
     JobStatus,
     PilotBatch,
-    UnclearAnswer,
 )
 from pilotfish.backends.pilot_script import NOTE_START, agent_options
 from pilotfish.model.backend_traits import BackendTraits
@@ -43,35 +42,32 @@ ATTRIBUTES = (
     "ExitCode,ExitBySignal,ExitSignal"
 )
 
-IDLE, EXECUTING, REMOVED, COMPLETED, HELD, BRINGS_BACK, SUSPENDED = range(1, 8)
-BY_PERSON, SUBMITTED_HELD, SPOOLING = 1, 15, 16
+IDLE, EXECUTING, REMOVED, COMPLETED, HELD, TRANSFERRING_OUTPUT, SUSPENDED = range(1, 8)
+HELD_BY_USER, SUBMITTED_HELD, SPOOLING = 1, 15, 16
 """Hold reasons that a user can release or that pass by themselves."""
-_PASSING = (BY_PERSON, SUBMITTED_HELD, SPOOLING)
-_TOO_LONG = (46, 47)
+_PASSING_HOLDS = (HELD_BY_USER, SUBMITTED_HELD, SPOOLING)
+_TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
-_TIME_IS_OVER = "JobCurrentStartDate"
+_START_DATE = "JobCurrentStartDate"
 """Part of the condition that ends a pilot at its time limit. HTCondor repeats the condition in its reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
-_TROUBLE = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
+_UNCERTAIN = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
 """Messages after which the job may or may not have been taken: it must be looked up."""
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
-TRAITS = BackendTraits(
-    ignores=("nodes", "queue"),
-    multiplies=r"(?i)^\s*queue\b(?!\s*=)",
-    programs=("condor_submit", "condor_q", "condor_rm"),
-    helpers={"condor_history": "how a pilot ended is not known"},
-    harmless_word="-version",
-    variables=("CONDOR_", "_CONDOR_"),
-    cancel="condor_rm",
-)
-
-
 class HtcondorBackend:
-    traits = TRAITS
+    traits = BackendTraits(
+        ignores=("nodes", "queue"),
+        multiplies=r"(?i)^\s*queue\b(?!\s*=)",
+        programs=("condor_submit", "condor_q", "condor_rm"),
+        helpers={"condor_history": "how a pilot ended is not known"},
+        harmless_word="-version",
+        variables=("CONDOR_", "_CONDOR_"),
+        cancel="condor_rm",
+    )
     arrays = 500
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -81,7 +77,7 @@ class HtcondorBackend:
         return CommandExchange(Command(("condor_submit", "-terse", "-"), description), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        return [CommandExchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _sightings(answer, jobs))]
+        return [CommandExchange(Command(("condor_q", "-json", "-attributes", ATTRIBUTES, *jobs)), lambda answer: _statuses(answer, jobs))]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         return [CommandExchange(Command(("condor_rm", *jobs)), _cancelled)]
@@ -93,23 +89,23 @@ class HtcondorBackend:
                 found.setdefault(job["ProcId"] + 1, _id(job))
             return found
 
-        wanted = ("-json", "-attributes", "ClusterId,ProcId", "-constraint", f"{TAG} == {_string(tag)}")
-        both = f'condor_q "$@" && condor_history "$@" -limit {self.arrays}'
-        return [CommandExchange(Command(("sh", "-c", both, "find", *wanted)), read)]
+        options = ("-json", "-attributes", "ClusterId,ProcId", "-constraint", f"{TAG} == {_string(tag)}")
+        script = f'condor_q "$@" && condor_history "$@" -limit {self.arrays}'
+        return [CommandExchange(Command(("sh", "-c", script, "find", *options)), read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         argv = ("condor_history", "-json", "-attributes", ATTRIBUTES, "-limit", str(len(jobs)), *jobs)
-        return CommandExchange(Command(argv), lambda answer: _sightings(answer, jobs))
+        return CommandExchange(Command(argv), lambda answer: _statuses(answer, jobs))
 
 
 def _description(site: Site, batch: PilotBatch) -> list[str]:
     """The submit description. The number of a pilot is its process number plus 1."""
-    size, folder = batch.size, _plain(batch.folder)
-    held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING))}}}) && {_AGE} > {STAY_S})"
-    over = f"(JobStatus == {EXECUTING} && time() - {_TIME_IS_OVER} > {math.ceil(size.walltime_s)})"
+    size, folder = batch.size, _escape(batch.folder)
+    held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING_HOLDS))}}}) && {_AGE} > {STAY_S})"
+    over = f"(JobStatus == {EXECUTING} && time() - {_START_DATE} > {math.ceil(size.walltime_s)})"
     lines = [
         "universe = vanilla",
-        f"batch_name = {_plain(batch.tag)}",
+        f"batch_name = {_escape(batch.tag)}",
         f"+{TAG} = {_string(batch.tag)}",
         "number = $INT(next)",
         "next = $(Process) + 1",
@@ -129,28 +125,28 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
     if size.gpus:
         lines.append(f"request_gpus = {math.ceil(size.gpus)}")
     if site.account:
-        lines.append(f"accounting_group = {_plain(site.account)}")
+        lines.append(f"accounting_group = {_escape(site.account)}")
     return lines
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:
     """The program: ``start.sh``, or a shell that runs the set-up lines of the site before it."""
-    folder = _plain(batch.folder)
-    files = [f"{folder}/$(number).json", _plain(batch.bundle)]
-    words = [_plain(batch.bundle.rpartition("/")[2]), *map(_plain, agent_options(site, batch))]
+    folder = _escape(batch.folder)
+    files = [f"{folder}/$(number).json", _escape(batch.bundle)]
+    words = [_escape(batch.bundle.rpartition("/")[2]), *map(_escape, agent_options(site, batch))]
     if site.setup:
         start = " ".join(["exec sh start.sh $(number).json", *map(shlex.quote, words)])
         lines = ["executable = /bin/sh", "transfer_executable = False"]
-        words = ["-c", _plain('eval "$(printf "%s\\n" "$@")"'), "pilot", *map(_plain, (NOTE_START, *site.setup)), start]
+        words = ["-c", _escape('eval "$(printf "%s\\n" "$@")"'), "pilot", *map(_escape, (NOTE_START, *site.setup)), start]
         files.append(f"{folder}/start.sh")
     else:
         lines = [f"executable = {folder}/start.sh"]
         words = ["$(number).json", *words]
     lines += [f"arguments = {_words(words)}", f"transfer_input_files = {', '.join(files)}"]
-    return [*lines, f"environment = {_words([f'PILOTFISH_PYTHON={_plain(site.python)}'])}"] if site.python else lines
+    return [*lines, f"environment = {_words([f'PILOTFISH_PYTHON={_escape(site.python)}'])}"] if site.python else lines
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape text, so that HTCondor expands no macros in it."""
     return text.replace("$", "$(DOLLAR)")
 
@@ -170,49 +166,49 @@ def _id(job: Mapping[str, Any]) -> str:
 
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
-    said = answer.complaint()
+    message = answer.complaint()
     if answer.status == 0:
         ranges = re.findall(r"^(\d+)\.0 - (\d+)\.(\d+)\s*$", answer.stdout, re.M)
         if len(ranges) != 1 or ranges[0][1:] != (ranges[0][0], str(count - 1)):
-            raise UnclearAnswer(f"condor_submit did not tell {count} ids: {said}")
+            raise answer.unclear(f"condor_submit printed no {count} ids")
         return [f"{ranges[0][0]}.{process}" for process in range(count)]
     if answer.status in (126, 127):
-        raise CommandRefused(said)
-    if answer.status is None or _TROUBLE.search(said) or "ERROR: " not in answer.stderr:
-        raise UnclearAnswer(said)
-    raise CommandRefused(said.replace("ERROR: ", ""), later=bool(_LATER.search(said)))
+        raise answer.refused()
+    if answer.status is None or _UNCERTAIN.search(message) or "ERROR: " not in answer.stderr:
+        raise answer.unclear()
+    raise answer.refused(message.replace("ERROR: ", ""), later=bool(_LATER.search(message)))
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
     """Jobs of one or more printed lists. For no jobs, some commands print an empty list, others nothing."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     while text:
         try:
             jobs, end = json.JSONDecoder().raw_decode(text)
         except ValueError:
-            raise UnclearAnswer(f"it told no list of jobs: {answer.complaint()}") from None
+            raise answer.unclear("its output is no list of jobs") from None
         text = text[end:].strip()
         yield from (job for job in jobs if isinstance(job, dict) and "ClusterId" in job and "ProcId" in job)
 
 
-def _sightings(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStatus]:
-    seen = {_id(job): _sighting(job) for job in _jobs(answer)}
-    return {job: sighting for job in asked if (sighting := seen.get(job)) is not None}
+def _statuses(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStatus]:
+    statuses = {_id(job): _status(job) for job in _jobs(answer)}
+    return {job: status for job in asked if (status := statuses.get(job)) is not None}
 
 
-def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
+def _status(job: Mapping[str, Any]) -> JobStatus | None:
     """None for an unknown status."""
     status = job.get("JobStatus")
     if status == IDLE:
         return JobStatus(QUEUED, (job.get("LastRejMatchReason") or "").strip())
-    if status in (EXECUTING, BRINGS_BACK, SUSPENDED):
+    if status in (EXECUTING, TRANSFERRING_OUTPUT, SUSPENDED):
         return JobStatus(RUNNING, "suspended" if status == SUSPENDED else "")
     if status == HELD:
-        reason = f"held: {job.get('HoldReason') or 'no reason is told'}"
+        reason = f"held: {job.get('HoldReason') or 'no reason given'}"
         code = job.get("HoldReasonCode")
-        return JobStatus(QUEUED, reason) if code in _PASSING else JobStatus(ENDED, reason, well=False, expired=code in _TOO_LONG)
+        return JobStatus(QUEUED, reason) if code in _PASSING_HOLDS else JobStatus(ENDED, reason, well=False, expired=code in _TIME_HOLDS)
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:
@@ -224,17 +220,17 @@ def _sighting(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """If the description had the job removed, the previous status tells which of its two conditions was met."""
+    """If the description had the job removed, the previous status shows which of its two conditions was met."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
-    if _TIME_IS_OVER in reason:
+    if _START_DATE in reason:
         return JobStatus(ENDED, "it ran longer than its walltime", well=False, expired=True)
     return JobStatus(ENDED, reason, well=False)
 
 
 def _cancelled(answer: CommandOutput) -> None:
     """HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
-    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
-    if answer.status != 0 and not (answer.status == 1 and said and all(map(_HARMLESS.search, said))):
-        raise UnclearAnswer(answer.complaint())
+    lines = answer.lines()
+    if answer.status != 0 and not (answer.status == 1 and lines and all(map(_HARMLESS.search, lines))):
+        raise answer.unclear()

@@ -17,7 +17,7 @@ from pilotfish.model.site import PilotSize, Site
 Result_co = TypeVar("Result_co", covariant=True)
 
 QUEUED, RUNNING, ENDED = range(3)
-PATIENCE_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 """Seconds until a command without an answer is killed."""
 
 
@@ -29,7 +29,7 @@ class Command:
     argv: tuple[str, ...]
     stdin: str = ""
     at: str = ""
-    patience_s: float = PATIENCE_S
+    timeout_s: float = COMMAND_TIMEOUT_S
     bare: bool = False
 
 
@@ -49,6 +49,26 @@ class CommandOutput:
             return _one_line(self.stderr) or "it did not answer in time"
         return _one_line(self.stderr) or _one_line(self.stdout) or f"exit status {self.status}"
 
+    def lines(self) -> list[str]:
+        """All lines of both streams that are not blank."""
+        return [line for line in (*self.stdout.splitlines(), *self.stderr.splitlines()) if line.strip()]
+
+    def require_success(self) -> str:
+        """Standard output of a command that succeeded; otherwise raises UnclearAnswer."""
+        if self.status != 0:
+            raise self.unclear()
+        return self.stdout
+
+    def unclear(self, problem: str = "") -> UnclearAnswer:
+        """An error to raise: this output tells nothing. The system's message follows the problem."""
+        error = UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
+        error.code = self.code
+        return error
+
+    def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
+        """An error to raise: the system refused. Without a reason, the system's message is taken."""
+        return CommandRefused(reason or self.complaint(), later)
+
 
 class UnclearAnswer(Exception):
     """The answer tells nothing about any pilot; the argument says why. ``unfinished``: the command may still be running at the site.
@@ -59,7 +79,7 @@ class UnclearAnswer(Exception):
 
 
 class CommandRefused(Exception):
-    """The system refused, in its own words. ``later``: a limit or an outage, so that it may accept at another time."""
+    """The system refused; the argument is its message. ``later``: a limit or an outage, so that it may accept at another time."""
 
     code = ""
 
@@ -78,7 +98,7 @@ class CommandExchange(Generic[Result_co]):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of one job. ``reason``: why it waits or how it ended, in the words of the batch system.
+    """The status of one job. ``reason``: why it waits or how it ended, as the batch system reports it.
 
     For jobs that ended: ``well`` is False if the system or the job reports a failure; ``expired``: the job reached its time limit.
     """
@@ -134,6 +154,6 @@ class Backend(Protocol):
         """Ask how jobs ended that are no longer listed. None: the system keeps no record."""
 
 
-def _one_line(text: str, most: int = 300) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= most else words[: most - 1] + "…"
+def _one_line(text: str, max_length: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"

@@ -17,18 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, UNDONE, documents, fill
 from pilotfish.model.backend_traits import ONE_WORD, PATH, BackendTraits, matches
@@ -42,7 +31,7 @@ COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
 """Seconds that ended Jobs are kept."""
 GRACE_S = 30
-PASSING = re.compile(
+LATER = re.compile(
     r"exceeded quota|connection|connect to|Unauthorized|logged in|timeout|TooManyRequests|ServiceUnavailable|InternalError|EOF"
 )
 
@@ -73,7 +62,7 @@ kube get events --field-selector reason=FailedCreate -o json 2>/dev/null || :
 """
 
 
-def _holds_pod(text: str) -> bool:
+def _is_pod(text: str) -> bool:
     try:
         pod = json.loads(text)
     except (ValueError, RecursionError):
@@ -81,27 +70,24 @@ def _holds_pod(text: str) -> bool:
     return isinstance(pod, dict) and isinstance(pod.get("volumes", []), list)
 
 
-TRAITS = BackendTraits(
-    {
-        **dict.fromkeys(("image", "namespace", "context", "service_account", "gpu"), ONE_WORD),
-        "kubeconfig": PATH,
-        "pull_policy": matches("Always|IfNotPresent|Never", "Always, IfNotPresent or Never"),
-        "node_selector": matches(r"[^=,\s]+=[^=,\s]*(,\s*[^=,\s]+=[^=,\s]*)*", "name=value,..."),
-        "run_as": matches(r"[0-9]{1,10}", "the number of a user"),
-        "pod": (_holds_pod, "a JSON object, with a list if it has volumes"),
-    },
-    needs=("image",),
-    ignores=("nodes", "account", "directives"),
-    programs=("kubectl",),
-    harmless_word="--help",
-    variables=("KUBE",),
-)
-
-
 class KubernetesBackend:
     """Job ids are the names of Jobs: tag of the batch and number of the pilot."""
 
-    traits = TRAITS
+    traits = BackendTraits(
+        {
+            **dict.fromkeys(("image", "namespace", "context", "service_account", "gpu"), ONE_WORD),
+            "kubeconfig": PATH,
+            "pull_policy": matches("Always|IfNotPresent|Never", "Always, IfNotPresent or Never"),
+            "node_selector": matches(r"[^=,\s]+=[^=,\s]*(,\s*[^=,\s]+=[^=,\s]*)*", "name=value,..."),
+            "run_as": matches(r"[0-9]{1,10}", "the number of a user"),
+            "pod": (_is_pod, "a JSON object, with a list if it has volumes"),
+        },
+        needs=("image",),
+        ignores=("nodes", "account", "directives"),
+        programs=("kubectl",),
+        harmless_word="--help",
+        variables=("KUBE",),
+    )
     arrays = 50
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -118,10 +104,10 @@ class KubernetesBackend:
 
         def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, UNDONE):
-                raise CommandRefused(answer.complaint(), later=bool(PASSING.search(answer.stderr)))
-            made = re.findall(r"^job\.batch/(\S+)", _told(answer), re.MULTILINE)
-            if made != names:
-                raise UnclearAnswer(f"{len(made)} jobs were named of {batch.count}: {answer.complaint()}")
+                raise answer.refused(later=bool(LATER.search(answer.stderr)))
+            created = re.findall(r"^job\.batch/(\S+)", answer.require_success(), re.MULTILINE)
+            if created != names:
+                raise answer.unclear(f"{len(created)} of {batch.count} jobs were created")
             return names
 
         return _exchange(site, script, read)
@@ -131,32 +117,32 @@ class KubernetesBackend:
             pods: dict[str, Mapping[str, Any]] = {}
             known: dict[str, Mapping[str, Any]] = {}
             complaints: dict[str, str] = {}
-            for document in documents(_told(answer)):
+            for document in documents(answer.require_success()):
                 for item in document.get("items") or [document]:
-                    about = item.get("metadata") or {}
+                    metadata = item.get("metadata") or {}
                     if item.get("kind") == "Job":
-                        known[about["name"]] = item
+                        known[metadata["name"]] = item
                     elif item.get("kind") == "Pod":
                         # Of several Pods, such as a preempted one and its successor, the last one counts.
-                        job = (about.get("labels") or {}).get("job-name", "")
-                        if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= about["creationTimestamp"]:
+                        job = (metadata.get("labels") or {}).get("job-name", "")
+                        if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= metadata["creationTimestamp"]:
                             pods[job] = item
                     elif item.get("kind") == "Event":
                         complaints[(item.get("involvedObject") or {}).get("name", "")] = str(item.get("message", ""))
-            sightings = {job: _sighting(known.get(job), pods.get(job), complaints.get(job, "")) for job in jobs}
-            return {job: sighting for job, sighting in sightings.items() if sighting is not None}
+            statuses = {job: _status(known.get(job), pods.get(job), complaints.get(job, "")) for job in jobs}
+            return {job: status for job, status in statuses.items() if status is not None}
 
         return [_exchange(site, QUERY, read)]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         def read(answer: CommandOutput) -> None:
-            _told(answer)
+            answer.require_success()
 
         return [_exchange(site, f"kube delete jobs --ignore-not-found --wait=false {shlex.join(jobs)}\n", read)]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         def read(answer: CommandOutput) -> dict[int, str]:
-            names = re.findall(rf"^job\.batch/({re.escape(tag)}-(\d+))$", _told(answer), re.MULTILINE)
+            names = re.findall(rf"^job\.batch/({re.escape(tag)}-(\d+))$", answer.require_success(), re.MULTILINE)
             return {int(number): name for name, number in names}
 
         return [_exchange(site, f"kube get jobs -l {shlex.quote(f'pilotfish/tag={tag}')} -o name\n", read)]
@@ -169,13 +155,13 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
     """The Job of one pilot. The time limit is that of the Pod: the limit of a Job would also count the time in the queue."""
     size, options = batch.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
-    there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
+    batch_there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
     memory = {"memory": str(size.memory)} if size.memory else {}
     gpus = {options.get("gpu", "nvidia.com/gpu"): f"{size.gpus:g}"} if size.gpus else {}
     container = {
         "name": "pilot",
         "image": options.get("image", ""),
-        "command": ["sh", "-c", pilot_script(site, there, (COPY,))],
+        "command": ["sh", "-c", pilot_script(site, batch_there, (COPY,))],
         "resources": {"requests": {"cpu": f"{size.cores:g}", **memory}, "limits": {**memory, **gpus}},
         "volumeMounts": [{"name": "files", "mountPath": FILES}, {"name": "secret", "mountPath": SECRET, "readOnly": True}],
         # The last lines of the log become the reason for the end.
@@ -190,7 +176,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": GRACE_S,
         **({"activeDeadlineSeconds": max(1, round(size.walltime_s))} if size.walltime_s else {}),
-        **_chosen(options),
+        **_pod_options(options),
         **more,
         "containers": [container],
         "volumes": [
@@ -208,7 +194,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
     }
 
 
-def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
+def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
     """User options for the Pod. Users other than root can read a Secret only as the volume's group."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
@@ -222,54 +208,48 @@ def _chosen(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
-    words = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
+    flags = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
     # kubectl asks a silent server five times more, so the command takes six times as long.
-    before = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *words])} "$@"; }}\n'
-    return CommandExchange(Command(("sh", "-s"), stdin=before + script, patience_s=150.0), read)
+    function = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *flags])} "$@"; }}\n'
+    return CommandExchange(Command(("sh", "-s"), stdin=function + script, timeout_s=150.0), read)
 
 
-def _told(answer: CommandOutput) -> str:
-    if answer.status != 0:
-        raise UnclearAnswer(answer.complaint())
-    return answer.stdout
-
-
-def _sighting(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, complaint: str) -> JobStatus | None:
+def _status(job: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, complaint: str) -> JobStatus | None:
     status = (pod or {}).get("status") or {}
-    true = {
+    conditions = {
         condition["type"]: condition
         for condition in ((job or {}).get("status") or {}).get("conditions") or []
         if condition.get("status") == "True"
     }
     phase = status.get("phase", "")
-    if "Complete" in true or phase == "Succeeded":
+    if "Complete" in conditions or phase == "Succeeded":
         return JobStatus(ENDED)
-    if "Failed" in true or phase == "Failed":
-        verdict = true.get("Failed", {})
-        expired = "DeadlineExceeded" in (verdict.get("reason"), status.get("reason"))
-        return JobStatus(ENDED, _end(status) or _said(verdict), well=False, expired=expired)
+    if "Failed" in conditions or phase == "Failed":
+        failure = conditions.get("Failed", {})
+        expired = "DeadlineExceeded" in (failure.get("reason"), status.get("reason"))
+        return JobStatus(ENDED, _end_reason(status) or _describe(failure), well=False, expired=expired)
     if phase == "Running":
         return JobStatus(RUNNING)
     if phase == "Pending":
-        return JobStatus(QUEUED, _wait(status))
+        return JobStatus(QUEUED, _wait_reason(status))
     if job is None or phase:
         return None
-    return JobStatus(QUEUED, _said(true["Suspended"]) if "Suspended" in true else complaint)
+    return JobStatus(QUEUED, _describe(conditions["Suspended"]) if "Suspended" in conditions else complaint)
 
 
-def _wait(status: Mapping[str, Any]) -> str:
+def _wait_reason(status: Mapping[str, Any]) -> str:
     for container in status.get("containerStatuses") or []:
         if "waiting" in container.get("state", {}):
-            return _said(container["state"]["waiting"])
+            return _describe(container["state"]["waiting"])
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _said(condition)
+            return _describe(condition)
     return ""
 
 
-def _end(status: Mapping[str, Any]) -> str:
+def _end_reason(status: Mapping[str, Any]) -> str:
     if status.get("reason"):
-        return _said(status)
+        return _describe(status)
     for container in status.get("containerStatuses") or []:
         end = container.get("state", {}).get("terminated")
         if end:
@@ -278,5 +258,5 @@ def _end(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _said(told: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, [str(told.get("reason", "")), str(told.get("message", ""))]))
+def _describe(state: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, [str(state.get("reason", "")), str(state.get("message", ""))]))

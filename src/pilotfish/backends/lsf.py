@@ -10,18 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
@@ -37,63 +26,60 @@ _PHASES = {
 """Without UNKWN and ZOMBI, for which LSF itself does not know the state of the job."""
 _EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
 _ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
-_NONE = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
-_OVER = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
+_NO_JOBS = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
+_HARMLESS = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
 _LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
-_TROUBLE = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
+_UNCERTAIN = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
 """Messages after which the job may or may not have been taken: it must be looked up."""
 _REFUSED = "Job not submitted"
 
 # By default, LSF waits forever for its daemon and for the user's job limit.
-_IMPATIENT = ("env", "LSB_NTRIES=1")
+_FAIL_FAST = ("env", "LSB_NTRIES=1")
 # Each host once: LSB_MCPU_HOSTS alternates host names and slot counts.
-_EVERYWHERE = (
+_ON_EVERY_NODE = (
     'blaunch -z "$(set -- $LSB_MCPU_HOSTS; while [ $# -gt 0 ]; do echo "$1"; shift 2; done)"'
     ' /usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
 )
 
 
-TRAITS = BackendTraits(
-    multiplies=r"(^|\s)-J\b.*\[",
-    programs=("bsub", "bjobs", "bkill"),
-    harmless_word="-V",
-    variables=("LSF_",),
-    hands_on=True,
-    several_queues=True,
-    cancel="bkill",
-)
-
-
 class LsfBackend:
-    traits = TRAITS
+    traits = BackendTraits(
+        multiplies=r"(^|\s)-J\b.*\[",
+        programs=("bsub", "bjobs", "bkill"),
+        harmless_word="-V",
+        variables=("LSF_",),
+        passes_environment=True,
+        several_queues=True,
+        cancel="bkill",
+    )
     arrays = 1000
     """Default of MAX_JOB_ARRAY_SIZE."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         several = batch.count > 1
         # Arguments override lines of the script, so that no directive can rename the job.
-        argv = [*_IMPATIENT, "bsub", "-J", f"{batch.tag}[1-{batch.count}]" if several else batch.tag]
+        argv = [*_FAIL_FAST, "bsub", "-J", f"{batch.tag}[1-{batch.count}]" if several else batch.tag]
         argv += ["-o", f"{batch.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
         lines = [f"#BSUB {line}" for line in (*_requests(site, batch.size), *site.directives)]
-        script = pilot_script(site, batch, lines, "$LSB_JOBINDEX" if several else "1", _EVERYWHERE)
+        script = pilot_script(site, batch, lines, "$LSB_JOBINDEX" if several else "1", _ON_EVERY_NODE)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, *jobs)
+        argv = (*_FAIL_FAST, "bjobs", "-a", "-noheader", "-o", FIELDS, *jobs)
 
         def read(answer: CommandOutput) -> dict[str, JobStatus]:
-            seen = {job: _sighting(*told) for job, _, *told in _rows(answer) if job in asked}
-            return {job: sighting for job, sighting in seen.items() if sighting is not None}
+            statuses = {job: _status(*fields) for job, _, *fields in _rows(answer) if job in asked}
+            return {job: status for job, status in statuses.items() if status is not None}
 
         asked = frozenset(jobs)
         return [CommandExchange(Command(argv), read)]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        return [CommandExchange(Command((*_IMPATIENT, "bkill", *jobs)), _cancelled)]
+        return [CommandExchange(Command((*_FAIL_FAST, "bkill", *jobs)), _cancelled)]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         # The star matches the elements of an array, named TAG[1] and so on.
-        argv = (*_IMPATIENT, "bjobs", "-a", "-noheader", "-o", FIELDS, "-J", f"{tag}*")
+        argv = (*_FAIL_FAST, "bjobs", "-a", "-noheader", "-o", FIELDS, "-J", f"{tag}*")
 
         def read(answer: CommandOutput) -> dict[int, str]:
             named = [job for job, name, *_ in _rows(answer) if re.sub(r"\[.*\]$", "", name) == tag]
@@ -122,29 +108,29 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
-    said = answer.complaint()
+    message = answer.complaint()
     ids = re.findall(r"^Job <(\d+)> is submitted", answer.stdout, re.M)
     if answer.status is not None and ids:
         return [f"{ids[-1]}[{number}]" for number in range(1, count + 1)] if count > 1 else [ids[-1]]
-    if answer.status in (126, 127) or (answer.status and _REFUSED in said and not _TROUBLE.search(said)):
-        raise CommandRefused(said, later=bool(_LATER.search(said)))
-    raise UnclearAnswer(said if answer.status else f"bsub gave no id: {said}")
+    if answer.status in (126, 127) or (answer.status and _REFUSED in message and not _UNCERTAIN.search(message)):
+        raise answer.refused(later=bool(_LATER.search(message)))
+    raise answer.unclear("" if answer.status else "bsub gave no id")
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
     """Fields of each job: id, name, state, exit, reason. Printed jobs are known, even if other jobs gave an error."""
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
-    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
-    if not rows and not (answer.status == 0 and not said) and not (said and all(map(_NONE.search, said))):
-        raise UnclearAnswer(answer.complaint())
+    lines = answer.lines()
+    if not rows and not (answer.status == 0 and not lines) and not (lines and all(map(_NO_JOBS.search, lines))):
+        raise answer.unclear()
     for job, index, state, status, name, ended, waits in rows:
-        exit_words = [words for words in (ended, f"exit status {status}" if status.strip("-0") else "") if words.strip("- ")]
-        yield (job if index == "0" else f"{job}[{index}]"), name, state, ", ".join(exit_words), waits.strip(" -;")
+        end = [text for text in (ended, f"exit status {status}" if status.strip("-0") else "") if text.strip("- ")]
+        yield (job if index == "0" else f"{job}[{index}]"), name, state, ", ".join(end), waits.strip(" -;")
 
 
-def _sighting(state: str, ended: str, waits: str) -> JobStatus | None:
+def _status(state: str, ended: str, waits: str) -> JobStatus | None:
     """None for a state without meaning."""
     phase = _PHASES.get(state)
     if phase == QUEUED:
@@ -157,6 +143,6 @@ def _sighting(state: str, ended: str, waits: str) -> JobStatus | None:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    said = [line for line in (*answer.stdout.splitlines(), *answer.stderr.splitlines()) if line.strip()]
-    if answer.status is None or (answer.status != 0 and not (said and all(map(_OVER.search, said)))):
-        raise UnclearAnswer(answer.complaint())
+    lines = answer.lines()
+    if answer.status is None or (answer.status != 0 and not (lines and all(map(_HARMLESS.search, lines)))):
+        raise answer.unclear()

@@ -13,18 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
@@ -45,7 +34,7 @@ _EXPIRED = {OPENPBS: -29, TORQUE: -11}
 _GUESSED = "Subjob finished"
 """Comment of OpenPBS on an element without a record of its own: all other attributes are those of the array."""
 
-_TROUBLE = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
+_UNCERTAIN = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
 """Messages after which the server may or may not have taken the job: it must be looked up."""
 _LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
 _HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
@@ -63,22 +52,19 @@ qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 """``-x`` is an error on servers without job history."""
 
 
-TRAITS = BackendTraits(
-    {"flavour": matches("(?i)openpbs|torque", "openpbs or torque")},
-    multiplies=r"(^|\s)-[Jt][\s\d]",
-    programs=("qsub", "qstat", "qdel"),
-    helpers={"qselect": "Torque's way is tried instead"},
-    harmless_word="--version",
-    variables=("PBS_",),
-    hands_on=True,
-    several_queues=True,
-    cancel="qdel",
-    release="qrls",
-)
-
-
 class PbsBackend:
-    traits = TRAITS
+    traits = BackendTraits(
+        {"flavour": matches("(?i)openpbs|torque", "openpbs or torque")},
+        multiplies=r"(^|\s)-[Jt][\s\d]",
+        programs=("qsub", "qstat", "qdel"),
+        helpers={"qselect": "Torque's way is tried instead"},
+        harmless_word="--version",
+        variables=("PBS_",),
+        passes_environment=True,
+        several_queues=True,
+        cancel="qdel",
+        release="qrls",
+    )
     arrays = 500
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -91,12 +77,12 @@ class PbsBackend:
         # PBS delivers the output only at the end, under a name of its own.
         output = f"exec >>{shlex.quote(batch.folder)}/{number}.log 2>&1"
         # pbsdsh of Torque would start it on every core.
-        everywhere = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
-        script = pilot_script(site, batch, [*(f"#PBS {line}" for line in site.directives), output], number, everywhere)
+        on_every_node = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
+        script = pilot_script(site, batch, [*(f"#PBS {line}" for line in site.directives), output], number, on_every_node)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        return [CommandExchange(Command(("qstat", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))]
+        return [CommandExchange(Command(("qstat", "-f", *jobs)), lambda answer: _statuses(answer, site, jobs))]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         return [CommandExchange(Command(("qdel", *jobs)), _cancelled)]
@@ -116,7 +102,7 @@ class PbsBackend:
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         if _flavour(site) == TORQUE:
             return None
-        return CommandExchange(Command(("qstat", "-x", "-f", *jobs)), lambda answer: _sightings(answer, site, jobs))
+        return CommandExchange(Command(("qstat", "-x", "-f", *jobs)), lambda answer: _statuses(answer, site, jobs))
 
 
 def _flavour(site: Site) -> str:
@@ -125,11 +111,11 @@ def _flavour(site: Site) -> str:
 
 def _name(site: Site, tag: str) -> str:
     """Job name of a tag. A long tag is cut, and a digest keeps it unique."""
-    most = NAME_LENGTHS[_flavour(site)]
-    if len(tag) <= most:
+    max_length = NAME_LENGTHS[_flavour(site)]
+    if len(tag) <= max_length:
         return tag
     digest = hashlib.sha256(tag.encode()).hexdigest()[:12]
-    return f"{tag[: most - 13]}-{digest}"
+    return f"{tag[: max_length - 13]}-{digest}"
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
@@ -151,37 +137,37 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
-    said = answer.complaint()
+    message = answer.complaint()
     if answer.status == 0:
         ids = _ID.findall(answer.stdout)
         if not ids or bool(ids[-1][1]) != (count > 1):
-            raise UnclearAnswer(f"qsub gave no id: {said}")
+            raise answer.unclear("qsub gave no id")
         job, _, server = ids[-1]
         return [f"{job}[{number}]{server}" for number in range(1, count + 1)] if count > 1 else [job + server]
-    if answer.status is None or _TROUBLE.search(said) or not ("qsub: " in answer.stderr or answer.status in (126, 127)):
-        raise UnclearAnswer(said)
-    raise CommandRefused(said.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(said)))
+    if answer.status is None or _UNCERTAIN.search(message) or not ("qsub: " in answer.stderr or answer.status in (126, 127)):
+        raise answer.unclear()
+    raise answer.refused(message.partition(" usage: ")[0].replace("qsub: ", ""), later=bool(_LATER.search(message)))
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
     """Attributes of each job by id. Printed jobs are known, even if others gave an error; an empty list needs a clear answer."""
     if answer.status is None:
-        raise UnclearAnswer(answer.complaint())
-    told = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
-    told[0] = told[0].removeprefix("Job Id: ") if told[0].startswith("Job Id: ") else ""
-    jobs = {text.partition("\n")[0].strip(): dict(_ATTRIBUTE.findall(text)) for text in told if text}
+        raise answer.unclear()
+    texts = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
+    texts[0] = texts[0].removeprefix("Job Id: ") if texts[0].startswith("Job Id: ") else ""
+    jobs = {text.partition("\n")[0].strip(): dict(_ATTRIBUTE.findall(text)) for text in texts if text}
     if not jobs and (answer.status not in (0, FINISHED, UNKNOWN) or answer.stdout.strip()):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     return jobs
 
 
-def _sightings(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[str, JobStatus]:
+def _statuses(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[str, JobStatus]:
     jobs = _jobs(answer)
-    seen = {job: _sighting(jobs[job], _EXPIRED[_flavour(site)]) for job in asked if job in jobs}
-    return {job: sighting for job, sighting in seen.items() if sighting is not None}
+    statuses = {job: _status(jobs[job], _EXPIRED[_flavour(site)]) for job in asked if job in jobs}
+    return {job: status for job, status in statuses.items() if status is not None}
 
 
-def _sighting(job: Mapping[str, str], expired: int) -> JobStatus | None:
+def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
     """None for an unknown state."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
     status = job.get("Exit_status", job.get("exit_status"))  # in lower case in Torque
@@ -195,7 +181,7 @@ def _sighting(job: Mapping[str, str], expired: int) -> JobStatus | None:
     if phase == ENDED and comment == _GUESSED:
         return JobStatus(ENDED, comment)
     if phase == ENDED:
-        reason = ", ".join(words for words in (comment, f"exit status {status}" if status else "never ran") if words)
+        reason = ", ".join(filter(None, (comment, f"exit status {status}" if status else "never ran")))
         return JobStatus(ENDED, reason, well=status == "0", expired=status == str(expired))
     return None
 
@@ -203,4 +189,4 @@ def _sighting(job: Mapping[str, str], expired: int) -> JobStatus | None:
 def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if line.strip() and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()

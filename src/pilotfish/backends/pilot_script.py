@@ -25,7 +25,7 @@ PYTHONS = """python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.1
 
 START = f"""\
 #!/bin/sh
-# Starts a Pilotfish agent. Arguments: credentials, agent, and then what the agent is to be told.
+# Starts a Pilotfish agent. Arguments: credentials, agent, and options of the agent.
 credentials=$1; agent=$2; shift 2
 good='import sys; sys.exit(sys.version_info < (3, 8))'
 for python in "$PILOTFISH_PYTHON" {PYTHONS}; do

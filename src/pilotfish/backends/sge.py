@@ -33,14 +33,14 @@ MIB = 1 << 20
 _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
 """Prints why jobs wait or are in error, which only the long form has. It reports ended jobs as errors, which are ignored."""
-_RECALL = 'for job; do qacct -j "$job"; done'
-_RECALL_PATIENCE_S = 180.0
+_ACCOUNTING = 'for job; do qacct -j "$job"; done'
+_QACCT_TIMEOUT_S = 180.0
 """Seconds for qacct, which reads the whole accounting file once per job."""
 
-_TROUBLE = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
+_UNCERTAIN = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
 """Messages after which the qmaster may or may not have taken the job: it must be looked up."""
-_LIMIT = 25
-_OWN_WORDS = re.compile(r"Unable to run job|Unable to read script|qsub: ")
+_LIMIT_REACHED = 25
+_OWN_MESSAGE = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
 _NO_REASON = re.compile(r"^\(|no messages available|turned off|in error state", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"error: job (id|name) \S+ not found")
@@ -49,26 +49,23 @@ _OUT_OF_TIME = 37
 _AFTER_SIGNAL = 100
 
 
-TRAITS = BackendTraits(
-    {
-        **dict.fromkeys(("pe", "memory_resource", "gpu_resource"), ONE_WORD),
-        "account_flag": matches("-[AP]", "-P or -A"),
-    },
-    ignores=("nodes",),
-    multiplies=r"(^|\s)-t[\s\d]",
-    programs=("qsub", "qstat", "qdel"),
-    helpers={"qacct": "how a pilot ended is not known"},
-    harmless_word="-help",
-    variables=("SGE_",),
-    hands_on=True,
-    several_queues=True,
-    cancel="qdel",
-    release="qrls",
-)
-
-
 class SgeBackend:
-    traits = TRAITS
+    traits = BackendTraits(
+        {
+            **dict.fromkeys(("pe", "memory_resource", "gpu_resource"), ONE_WORD),
+            "account_flag": matches("-[AP]", "-P or -A"),
+        },
+        ignores=("nodes",),
+        multiplies=r"(^|\s)-t[\s\d]",
+        programs=("qsub", "qstat", "qdel"),
+        helpers={"qacct": "how a pilot ended is not known"},
+        harmless_word="-help",
+        variables=("SGE_",),
+        passes_environment=True,
+        several_queues=True,
+        cancel="qdel",
+        release="qrls",
+    )
     arrays = 1000
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -84,7 +81,7 @@ class SgeBackend:
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("sh", "-c", _LIST_WITH_REASONS, "sh", ",".join(dict.fromkeys(job.split(".")[0] for job in jobs)))
         asked = frozenset(jobs)
-        return [CommandExchange(Command(argv), lambda answer: {job: seen for job, seen, _ in _listed(answer) if job in asked})]
+        return [CommandExchange(Command(argv), lambda answer: {job: status for job, status, _ in _listed(answer) if job in asked})]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         return [CommandExchange(Command(("qdel", *jobs)), _cancelled)]
@@ -95,9 +92,9 @@ class SgeBackend:
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """qacct knows a job a few seconds after its end, and never a job that was cancelled in the queue."""
-        command = Command(("sh", "-c", _RECALL, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), patience_s=_RECALL_PATIENCE_S)
+        command = Command(("sh", "-c", _ACCOUNTING, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_QACCT_TIMEOUT_S)
         asked = frozenset(jobs)
-        return CommandExchange(command, lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+        return CommandExchange(command, lambda answer: {job: status for job, status in _accounted(answer) if job in asked})
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
@@ -126,34 +123,31 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
         # "5", or "5.1-3:1"; warnings may come before it
         ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise UnclearAnswer(f"qsub gave no id: {answer.complaint()}")
+            raise answer.unclear("qsub gave no id")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}.{number}" for number in range(1, count + 1)]
-    said = answer.complaint()
+    message = answer.complaint()
     missing = answer.status in (126, 127)
-    if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or _OWN_WORDS.search(answer.stderr)):
-        raise UnclearAnswer(said)
-    words = said.removeprefix("Unable to run job: ").removesuffix(" Exiting.")
-    raise CommandRefused(words, later=answer.status == _LIMIT)
+    if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or _OWN_MESSAGE.search(answer.stderr)):
+        raise answer.unclear()
+    raise answer.refused(message.removeprefix("Unable to run job: ").removesuffix(" Exiting."), later=answer.status == _LIMIT_REACHED)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
     """Id, status and name of each job."""
-    if answer.status != 0:
-        raise UnclearAnswer(answer.complaint())
-    table, end, rest = answer.stdout.rpartition("</job_info>")
+    table, end, rest = answer.require_success().rpartition("</job_info>")
     try:
         root = ElementTree.fromstring((table + end).strip())
     except ElementTree.ParseError as error:
-        raise UnclearAnswer(f"what qstat said is no XML ({error})") from error
+        raise UnclearAnswer(f"the output of qstat is not XML ({error})") from error
     reasons = dict(_reasons(rest))
     for job in root.iter("job_list"):
         number, letters, tasks = job.findtext("JB_job_number", ""), job.findtext("state", ""), job.findtext("tasks", "")
         for name in _tasks(number, tasks):
-            seen = _sighting(name, letters, job.get("state") == "running", reasons)
-            yield name, seen, job.findtext("full_job_name", job.findtext("JB_name", ""))
+            status = _status(name, letters, job.get("state") == "running", reasons)
+            yield name, status, job.findtext("full_job_name", job.findtext("JB_name", ""))
 
 
-def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
+def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
     """Status from state letters: q, w, h (held), r, t, R (restarted), s, S, T (suspended), d (being deleted), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
@@ -161,7 +155,7 @@ def _sighting(job: str, letters: str, running: bool, reasons: dict[str, str]) ->
     reason = reasons.get(job) or reasons.get(number, "")
     if "E" in letters:
         # The state stays until a user clears it or deletes the job.
-        return JobStatus(QUEUED, f"{letters}: {reason or f'in error; qstat -j {number} says why'}")
+        return JobStatus(QUEUED, f"{letters}: {reason or f'in error; for the reason: qstat -j {number}'}")
     return JobStatus(QUEUED, reason or ("held" if "h" in letters else ""))
 
 
@@ -194,12 +188,12 @@ def _tasks(number: str, tasks: str) -> Iterator[str]:
             yield from (f"{number}.{task}" for task in range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
 
 
-def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
+def _accounted(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     records = re.split(r"^=+$", answer.stdout, flags=re.MULTILINE)[1:]
     complaints = [line for line in answer.stderr.splitlines() if line.strip()]
     unknown = bool(complaints) and all(_NOT_FOUND.match(line) for line in complaints)
     if answer.status is None or (not records and answer.status != 0 and not unknown):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     for record in records:
         fields = {words[0]: words[1].strip() for line in record.splitlines() if len(words := line.split(None, 1)) == 2}
         failed = int("0" + fields.get("failed", "").split(" ")[0])
@@ -208,19 +202,19 @@ def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
             yield job if task == "undefined" else f"{job}.{task}", _end(fields["failed"], failed, fields["exit_status"])
 
 
-def _end(words: str, failed: int, status: str) -> JobStatus:
+def _end(failure: str, failed: int, status: str) -> JobStatus:
     how = f"exit status {' '.join(status.split())}"
     if failed not in (0, _AFTER_SIGNAL):
-        how = f"failed {' '.join(words.split())}"
+        how = f"failed {' '.join(failure.split())}"
     return JobStatus(ENDED, how, well=failed == 0 and status == "0", expired=failed == _OUT_OF_TIME)
 
 
 def _cancelled(answer: CommandOutput) -> None:
     """qdel prints its errors to standard output."""
-    lines = [line for line in (answer.stdout + "\n" + answer.stderr).splitlines() if line.strip()]
-    others = [line for line in lines if not _HARMLESS.search(line)]
-    if answer.status is None or (answer.status != 0 and (others or not lines)):
-        raise UnclearAnswer(others[0] if others and answer.status is not None else answer.complaint())
+    lines = answer.lines()
+    errors = [line for line in lines if not _HARMLESS.search(line)]
+    if answer.status is None or (answer.status != 0 and (errors or not lines)):
+        raise UnclearAnswer(errors[0] if errors and answer.status is not None else answer.complaint())
 
 
 def _number(job: str) -> int:

@@ -11,18 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from pilotfish.backends.interface import (
-    ENDED,
-    QUEUED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
@@ -31,9 +20,11 @@ MIB = 1 << 20
 ACCOUNTING = "accounting"
 """Site option: ``no`` if the site has no accounting, so that sacct is not asked."""
 
-_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_ALIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED"}
+_QUEUED_STATES = frozenset(["PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+_RUNNING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
+_ENDED_STATES = frozenset(
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED"]
+)
 _EXPIRED = {"TIMEOUT", "DEADLINE"}
 _STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
 """States whose reason is still the one for which the job waited."""
@@ -41,7 +32,7 @@ _REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or w
 _NO_OUTPUT = 53
 """Signal that sacct reports if the output file could not be opened."""
 
-_TROUBLE = re.compile(
+_UNCERTAIN = re.compile(
     r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
     re.IGNORECASE,
 )
@@ -55,22 +46,19 @@ _HARMLESS = re.compile(r"invalid job id specified|already completing or complete
 _ELEMENTS = re.compile(r"(\d+)(?:_(?:(\d+)|\[([\d,:-]+)(?:%\d+)?\]))?")
 
 
-TRAITS = BackendTraits(
-    {"accounting": matches("yes|no", "yes or no")},
-    multiplies=r"(^|\s)(--array\b|-a[\s\d])",
-    programs=("sbatch", "squeue", "scancel"),
-    helpers={"sacct": "how a pilot ended is known only while squeue lists it"},
-    harmless_word="--version",
-    variables=("SLURM_",),
-    hands_on=True,
-    several_queues=True,
-    cancel="scancel",
-    release="scontrol release",
-)
-
-
 class SlurmBackend:
-    traits = TRAITS
+    traits = BackendTraits(
+        {"accounting": matches("yes|no", "yes or no")},
+        multiplies=r"(^|\s)(--array\b|-a[\s\d])",
+        programs=("sbatch", "squeue", "scancel"),
+        helpers={"sacct": "how a pilot ended is known only while squeue lists it"},
+        harmless_word="--version",
+        variables=("SLURM_",),
+        passes_environment=True,
+        several_queues=True,
+        cancel="scancel",
+        release="scontrol release",
+    )
     arrays = 1000
     """Maximum number of an element with Slurm's default MaxArraySize."""
 
@@ -83,18 +71,18 @@ class SlurmBackend:
         else:
             argv += [f"--output={folder}/1.log"]
         size = batch.size
-        everywhere = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
+        on_every_node = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
         if size.cores:
             # Since 22.05 the steps of a job do not inherit this.
-            everywhere += f" --cpus-per-task={math.ceil(size.cores)}"
+            on_every_node += f" --cpus-per-task={math.ceil(size.cores)}"
         number = "$SLURM_ARRAY_TASK_ID" if batch.count > 1 else "1"
-        script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _requests(site, size)], number, everywhere)
+        script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _requests(site, size)], number, on_every_node)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--jobs={_jobs_of(jobs)}")
         asked = frozenset(jobs)
-        return [CommandExchange(Command(argv), lambda answer: {job: seen for job, seen in _listed(answer) if job in asked})]
+        return [CommandExchange(Command(argv), lambda answer: {job: status for job, status in _listed(answer) if job in asked})]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         return [CommandExchange(Command(("scancel", *jobs)), _cancelled)]
@@ -109,7 +97,7 @@ class SlurmBackend:
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
         asked = frozenset(jobs)
-        return CommandExchange(Command(argv), lambda answer: {job: seen for job, seen in _remembered(answer) if job in asked})
+        return CommandExchange(Command(argv), lambda answer: {job: status for job, status in _accounted(answer) if job in asked})
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
@@ -135,59 +123,54 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
         # "123" or "123;cluster"; a site may print a greeting before it
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
-            raise UnclearAnswer(f"sbatch gave no id: {answer.complaint()}")
+            raise answer.unclear("sbatch gave no id")
         return [ids[-1]] if count == 1 else [f"{ids[-1]}_{number}" for number in range(1, count + 1)]
-    said = answer.complaint()
+    message = answer.complaint()
     missing = answer.status in (126, 127)
-    if answer.status is None or _TROUBLE.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
-        raise UnclearAnswer(said)
-    words = said.replace("sbatch: error: ", "")
+    if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
+        raise answer.unclear()
     # Some versions do not say which policy was violated. Most likely it is the number of jobs.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
-    raise CommandRefused(words, later=bool(_LATER.search(answer.stderr)) or unnamed)
+    raise answer.refused(message.replace("sbatch: error: ", ""), later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
         return  # printed for one unknown job; for several, squeue prints nothing
-    if answer.status != 0:
-        raise UnclearAnswer(answer.complaint())
-    for line in answer.stdout.splitlines():
+    for line in answer.require_success().splitlines():
         fields = line.strip().split("|", 2)
         if len(fields) == 3:
-            seen = _sighting(fields[1], fields[2])
-            if seen is not None:
-                yield from ((job, seen) for job in _elements(fields[0]))
+            status = _status(fields[1], fields[2])
+            if status is not None:
+                yield from ((job, status) for job in _elements(fields[0]))
 
 
-def _sighting(state: str, reason: str) -> JobStatus | None:
+def _status(state: str, reason: str) -> JobStatus | None:
     """None for an unknown state."""
     reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
-    if state in _WAITING:
+    if state in _QUEUED_STATES:
         return JobStatus(QUEUED, reason or ("" if state == "PENDING" else state))
-    if state in _ALIVE:
+    if state in _RUNNING_STATES:
         return JobStatus(RUNNING, "" if state == "RUNNING" else state)
-    if state in _OVER:
-        words = f"{state} ({reason})" if reason and state not in _STALE else state
-        return JobStatus(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
+    if state in _ENDED_STATES:
+        text = f"{state} ({reason})" if reason and state not in _STALE else state
+        return JobStatus(ENDED, text, well=state == "COMPLETED", expired=state in _EXPIRED)
     return None
 
 
-def _remembered(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
-    if answer.status != 0:
-        raise UnclearAnswer(answer.complaint())
-    for line in answer.stdout.splitlines():
+def _accounted(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
+    for line in answer.require_success().splitlines():
         fields = line.strip().split("|")
         state = fields[1].split(" ")[0] if len(fields) == 3 else ""
-        if state in _OVER:
+        if state in _ENDED_STATES:
             how = _exit(fields[2])
-            words = f"{fields[1]} ({how})" if how else fields[1]
-            seen = JobStatus(ENDED, words, well=state == "COMPLETED", expired=state in _EXPIRED)
-            yield from ((job, seen) for job in _elements(fields[0]))
+            text = f"{fields[1]} ({how})" if how else fields[1]
+            status = JobStatus(ENDED, text, well=state == "COMPLETED", expired=state in _EXPIRED)
+            yield from ((job, status) for job in _elements(fields[0]))
 
 
 def _exit(code: str) -> str:
-    """Reads an exit code of sacct: ``7:0`` is an exit status, ``0:9`` a signal."""
+    """Read an exit code of sacct: ``7:0`` is an exit status, ``0:9`` a signal."""
     status, _, signal = code.partition(":")
     if signal not in ("", "0"):
         return "its output could not be written" if signal == str(_NO_OUTPUT) else f"signal {signal}"
@@ -197,7 +180,7 @@ def _exit(code: str) -> str:
 def _cancelled(answer: CommandOutput) -> None:
     complaints = [line for line in answer.stderr.splitlines() if "error" in line and not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:
@@ -223,5 +206,5 @@ def _elements(text: str) -> Iterator[str]:
         last, _, step = last.partition(":")
         if first.isdigit():
             # No batch has higher numbers. The limit keeps a strange line from costing time.
-            most = min(int(last or first), SlurmBackend.arrays)
-            yield from (f"{job}_{number}" for number in range(int(first), most + 1, max(1, int(step or 1))))
+            highest = min(int(last or first), SlurmBackend.arrays)
+            yield from (f"{job}_{number}" for number in range(int(first), highest + 1, max(1, int(step or 1))))

@@ -12,17 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from pilotfish.backends.interface import (
-    ENDED,
-    RUNNING,
-    Command,
-    CommandExchange,
-    CommandOutput,
-    CommandRefused,
-    JobStatus,
-    PilotBatch,
-    UnclearAnswer,
-)
+from pilotfish.backends.interface import ENDED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
 from pilotfish.backends.pilot_script import pilot_script
 from pilotfish.backends.shell_template import CANNOT, fill, home_path
 from pilotfish.model.backend_traits import BackendTraits
@@ -105,17 +95,14 @@ done
 """
 
 
-TRAITS = BackendTraits(
-    ignores=("nodes", "queue", "account", "directives"),
-    programs=("sh", "ps", "tar"),
-    harmless_word="-V",
-)
-
-
 class SshBackend:
     """Job ids are ``host:process:start``. The host is empty if the site has no ``hosts``."""
 
-    traits = TRAITS
+    traits = BackendTraits(
+        ignores=("nodes", "queue", "account", "directives"),
+        programs=("sh", "ps", "tar"),
+        harmless_word="-V",
+    )
     arrays = 1
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -126,10 +113,10 @@ class SshBackend:
 
         def read(answer: CommandOutput) -> list[str]:
             if answer.status in (CANNOT, 127):
-                raise CommandRefused(answer.complaint())
-            found = [f"{host}:{process}:{start}" for process, start in re.findall(r"^found (\d+)\.(\w+)$", _whole(answer), re.MULTILINE)]
+                raise answer.refused()
+            found = [f"{host}:{process}:{start}" for process, start in re.findall(r"^found (\d+)\.(\w+)$", _output(answer), re.MULTILINE)]
             if len(found) != 1:
-                raise UnclearAnswer(f"no process was named: {answer.complaint()}")
+                raise answer.unclear("no process id in the output")
             return found
 
         return _exchange(site, host, fill(START, **words, PILOT=pilot), read)
@@ -137,10 +124,10 @@ class SshBackend:
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
         def reader(host: str, asked: list[str]) -> Callable[[CommandOutput], dict[str, JobStatus]]:
             def read(answer: CommandOutput) -> dict[str, JobStatus]:
-                told = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _whole(answer), re.MULTILINE)
+                rows = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _output(answer), re.MULTILINE)
                 return {
                     _id(host, process): JobStatus(RUNNING) if state == "lives" else _ended(status, last)
-                    for state, process, status, last in told
+                    for state, process, status, last in rows
                     if process in asked
                 }
 
@@ -153,7 +140,7 @@ class SshBackend:
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         def read(answer: CommandOutput) -> None:
-            _whole(answer)
+            _output(answer)
 
         return [
             _exchange(site, host, fill(CANCEL, PROCESSES=" ".join(processes), GRACE=str(GRACE_S)), read)
@@ -163,7 +150,7 @@ class SshBackend:
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         def reader(host: str) -> Callable[[CommandOutput], dict[int, str]]:
             def read(answer: CommandOutput) -> dict[int, str]:
-                found = re.search(r"^found (\d+\.\w+)$", _whole(answer), re.MULTILINE)
+                found = re.search(r"^found (\d+\.\w+)$", _output(answer), re.MULTILINE)
                 return {1: _id(host, found[1])} if found else {}
 
             return read
@@ -182,9 +169,9 @@ def _exchange(site: Site, host: str, script: str, read: Callable[[CommandOutput]
     return CommandExchange(Command(("sh", "-s"), stdin=f"{_records(site)}{script}echo '{DONE}'\n", at=host), read)
 
 
-def _whole(answer: CommandOutput) -> str:
+def _output(answer: CommandOutput) -> str:
     if answer.status != 0 or DONE not in answer.stdout:
-        raise UnclearAnswer(answer.complaint())
+        raise answer.unclear()
     return answer.stdout
 
 

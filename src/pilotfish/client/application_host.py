@@ -31,19 +31,11 @@ from pilotfish.portable.payload_reference import resolve
 
 POST_THREADS = 4
 IDLE_S = 1.0
-"""Seconds between the questions to a manager without tasks whether more will come."""
+"""Seconds between two calls of ``has_more_work`` while no task is unfinished."""
 
 
-class _Changed:
-    """Queue item: tasks were added outside of a callback."""
-
-
-class _Lost:
-    def __init__(self, error: PilotfishError) -> None:
-        self.error = error
-
-
-_News = list[TaskDone] | _Changed | _Lost
+_QueueItem = list[TaskDone] | PilotfishError
+"""Ended tasks, or the error that ended the connection. An empty list: tasks were added outside of a callback."""
 
 
 class ApplicationHost:
@@ -52,13 +44,13 @@ class ApplicationHost:
     def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
         self._client = client
         self._manager = manager
-        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_QueueItem] = queue.SimpleQueue()
         self._posted: list[Future[object]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._thread = threading.current_thread()
         self._submission = submission
         self._register = TaskRegister(client.pool_directory, submission.run)
-        self._dealt_with = submission.advanced
+        self._processed = submission.advanced
         self._ended = 0
         self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
 
@@ -66,8 +58,8 @@ class ApplicationHost:
         self._thread = threading.current_thread()
         try:
             self._begin()
-            while self._unfinished() or self._more_is_coming():
-                self._take_news()
+            while self._unfinished() or self._expects_more_tasks():
+                self._process_next()
             self._manager.finalize()
             self._send(self._tasks.take(), -1)
         finally:
@@ -77,58 +69,55 @@ class ApplicationHost:
         self._client.close_run(self._submission)
 
     def _begin(self) -> None:
-        first_time = self._submission.next_index == 0 and self._dealt_with == 0
+        first_time = self._submission.next_index == 0 and self._processed == 0
         wants_history = type(self._manager).resume is not ApplicationManager.resume
-        cursor = 0 if wants_history else self._dealt_with
+        cursor = 0 if wants_history else self._processed
         self._ended = cursor
         if first_time:
             self._manager.initialize(self._tasks)
             self._wait_for_posts()
             self._send(self._tasks.take(), 0)
         self._client.watch(self._submission, self, cursor)
-        while self._ended < self._dealt_with:
-            news = self._wait(None)
-            if isinstance(news, list):
-                self._rebuild(news)
+        while self._ended < self._processed:
+            if done := self._wait(None):
+                self._rebuild(done)
 
     def _rebuild(self, done: list[TaskDone]) -> None:
         """Passes tasks that were processed before a restart to ``resume``, and new ones to ``tasks_done``."""
-        known = min(len(done), self._dealt_with - self._ended)
+        known = min(len(done), self._processed - self._ended)
         self._ended += known
         self._manager.resume(done[:known])
         if done[known:]:
-            self._deal_with(done[known:])
+            self._process(done[known:])
 
-    def _take_news(self) -> None:
-        news = self._wait(IDLE_S if not self._unfinished() else None)
-        if isinstance(news, list):
-            self._deal_with(news)
-        elif news is not None:
+    def _process_next(self) -> None:
+        done = self._wait(IDLE_S if not self._unfinished() else None)
+        if done:
+            self._process(done)
+        elif done is not None:
             self._send(self._tasks.take(), -1)
 
-    def _deal_with(self, done: list[TaskDone]) -> None:
+    def _process(self, done: list[TaskDone]) -> None:
         self._ended += len(done)
         self._manager.tasks_done(done, self._tasks)
         self._wait_for_posts()
-        self._dealt_with = self._ended
-        self._send(self._tasks.take(), self._dealt_with)
+        self._processed = self._ended
+        self._send(self._tasks.take(), self._processed)
 
-    def _wait(self, timeout_s: float | None) -> _News | None:
-        """Waits for the next news; None after ``timeout_s`` seconds."""
+    def _wait(self, timeout_s: float | None) -> list[TaskDone] | None:
+        """Waits for ended or added tasks; None after ``timeout_s`` seconds. Raises the error that ended the connection."""
         try:
-            news = self._news.get(timeout=timeout_s)
+            item = self._queue.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        # Collects all news for one call of the manager: fewer calls, larger frames.
-        while isinstance(news, list) and not self._news.empty():
-            more = self._news.get()
-            if isinstance(more, _Lost):
-                raise more.error
-            if isinstance(more, list):
-                news = news + more
-        if isinstance(news, _Lost):
-            raise news.error
-        return news
+        # Collects all ended tasks for one call of the manager: fewer calls, larger frames.
+        done: list[TaskDone] = []
+        while not isinstance(item, PilotfishError):
+            done += item
+            if self._queue.empty():
+                return done
+            item = self._queue.get()
+        raise item
 
     def _send(self, entries: list[TaskEntry], advance: int) -> None:
         if entries or advance >= 0:
@@ -141,7 +130,7 @@ class ApplicationHost:
     def _unfinished(self) -> bool:
         return self._ended < len(self._tasks)
 
-    def _more_is_coming(self) -> bool:
+    def _expects_more_tasks(self) -> bool:
         more = self._manager.has_more_work()
         self._send(self._tasks.take(), -1)
         return more or self._unfinished()
@@ -151,7 +140,7 @@ class ApplicationHost:
     def _added(self) -> None:
         # Tasks that are added in a callback are sent when it returns; other threads must wake the manager's thread.
         if threading.current_thread() is not self._thread:
-            self._news.put(_Changed())
+            self._queue.put([])
 
     def _post(self, function: Callable[..., object], *args: Any) -> None:
         if self._pool is None:
@@ -172,7 +161,7 @@ class ApplicationHost:
             payload = resolve(self._client.share, body[start : start + item.length])
             done.append(read_ending(item, payload, self._client.contents))
             start += item.length
-        self._news.put(done)
+        self._queue.put(done)
 
     def began(self, indices: list[int]) -> None:
         pass
@@ -181,7 +170,7 @@ class ApplicationHost:
         pass
 
     def lost(self, error: PilotfishError) -> None:
-        self._news.put(_Lost(error))
+        self._queue.put(error)
 
 
 def host(pool_directory: Path, uid: str, path: Path) -> int:
@@ -190,27 +179,27 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
     A host ends with its connection to the master: the next master starts a new host, and two hosts would both answer the same tasks.
     """
     try:
-        client = MasterClient.connect(pool_directory, patience_s=0.0)
+        client = MasterClient.connect(pool_directory, reconnect_s=0.0)
     except ConnectionFailed as error:
         print(f"{path.name}: {error}", file=sys.stderr)
         return 1
-    client.on_end = _die
+    client.on_end = _exit_at_once
     status = _host(client, uid, path)
     client.on_end = None
     client.close()
     return status
 
 
-def _die() -> None:
+def _exit_at_once() -> None:
     """Ends the process at once, wherever the manager is; unsent tasks and progress do not count."""
-    print("the master is gone", file=sys.stderr, flush=True)
+    print("the connection to the master is lost", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def _host(client: MasterClient, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
-        loaded = load_application(path, _surroundings(client, run))
+        loaded = load_application(path, _enter_run_directory(client, run))
         if loaded.manager is None:
             raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
         ApplicationHost(client, run, loaded.manager).run()
@@ -225,7 +214,7 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
     return 0
 
 
-def _surroundings(client: MasterClient, run: Submission) -> list[str]:
+def _enter_run_directory(client: MasterClient, run: Submission) -> list[str]:
     """Changes to the working directory of the run; returns the arguments of its run file."""
     row = client.ask("run", run=run.run).data
     if os.path.isdir(row["cwd"]):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskList, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
 from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
 from pilotfish.client.submission import RunListener, Submission
@@ -30,7 +30,7 @@ from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
 from pilotfish.store.shared_payloads import shared_directory
 
-PATIENCE_S = 60.0
+RECONNECT_S = 60.0
 """Seconds until the client gives up on a master."""
 FULL_DISK_S = 1.0
 """Seconds until tasks are sent again to a master whose disk was full."""
@@ -42,7 +42,7 @@ _BACKLOG_BYTES = 256 * 1024 * 1024
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
 
-class _SayAgain(ConnectionFailed):
+class _RepeatAll(ConnectionFailed):
     """A request was refused for now; the connection itself is intact."""
 
 
@@ -50,7 +50,11 @@ class MasterClient:
     """Client of one master; create it with ``connect``. Methods are thread-safe. Callbacks may call those that do not wait."""
 
     def __init__(
-        self, pool_directory: Path, link: MasterConnection, revive: Callable[[], None] | None, patience_s: float = PATIENCE_S
+        self,
+        pool_directory: Path,
+        connection: MasterConnection,
+        revive: Callable[[], None] | None,
+        reconnect_s: float = RECONNECT_S,
     ) -> None:
         self.pool_directory = pool_directory
         self.share = shared_directory(PoolDirectory(pool_directory).payloads)
@@ -61,17 +65,17 @@ class MasterClient:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._link: MasterConnection | None = link
+        self._space = threading.Condition(self._lock)
+        self._connection: MasterConnection | None = connection
         self._sleeping = False
         self._last_sent = 0.0
-        self._say_again_at: float | None = None
+        self._repeat_at: float | None = None
         self._failure: PilotfishError | None = None
         self._closing = False
         self._runs: dict[int, Submission] = {}
-        self._errands = PendingRequests()
+        self._requests = PendingRequests()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._reconnection = Reconnection(pool_directory, revive, patience_s, Interrupt(self._wake_read, self._is_over))
+        self._reconnection = Reconnection(pool_directory, revive, reconnect_s, Interrupt(self._wake_read, self._may_end))
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)
@@ -80,32 +84,35 @@ class MasterClient:
 
     @classmethod
     def connect(
-        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, patience_s: float = PATIENCE_S
+        cls,
+        pool_directory: str | os.PathLike[str],
+        revive: Callable[[], None] | None = None,
+        reconnect_s: float = RECONNECT_S,
     ) -> MasterClient:
         """Connects to the master of a pool. ``revive`` starts the master again if none listens.
 
-        ``patience_s``: seconds until the client gives up on a lost master; 0 ends the client with its first connection.
+        ``reconnect_s``: seconds until the client gives up on a lost master; 0 ends the client with its first connection.
         """
         directory = Path(pool_directory)
         try:
-            link = dial(directory)
+            connection = dial(directory)
         except ConnectionFailed:
             if revive is None:
                 raise
             revive()
-            link = dial(directory)
-        return cls(directory, link, revive, patience_s)
+            connection = dial(directory)
+        return cls(directory, connection, revive, reconnect_s)
 
     # --- calls of any thread ------------------------------------------------------------------------------------------------------
 
-    def open_run(self, uid: str, options: RunOptions, *, feeds: bool = True) -> Submission:
-        """Opens a run, or finds it by its uid. ``feeds`` False: this client does not send its tasks."""
-        submission = Submission(uid, options, feeds)
+    def open_run(self, uid: str, options: RunOptions, *, sends_tasks: bool = True) -> Submission:
+        """Opens a run, or finds it by its uid. ``sends_tasks`` False: this client does not send its tasks."""
+        submission = Submission(uid, options, sends_tasks)
         with self._lock:
             self._check()
-            question = self._errands.open(submission)
+            request = self._requests.open(submission)
             self._wake()
-        self._wait(question)
+        self._wait(request)
         return submission
 
     def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
@@ -123,8 +130,10 @@ class MasterClient:
             text = f"no room for a payload of {show_bytes(sum(map(len, parts)))} in {self.share}: {error.strerror}"
             raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
 
-    def submit(self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NOTHING) -> int:
-        """Adds one task. ``register`` gets its index before any news of it can arrive."""
+    def submit(
+        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NO_NEEDS
+    ) -> int:
+        """Adds one task. ``register`` gets its index before any message about it can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = self._write_shared(parts)
@@ -133,8 +142,8 @@ class MasterClient:
         with self._lock:
             if self._failure is not None or self._closing:
                 self._check()
-            if run.unsent_bytes > _BACKLOG_BYTES and self.is_elsewhere():
-                self._room.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
+            if run.unsent_bytes > _BACKLOG_BYTES and self.in_other_thread():
+                self._space.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
                 self._check()
             index = run.add(spec, payload, needs)
             register(index)
@@ -160,7 +169,7 @@ class MasterClient:
         with self._lock:
             self._check()
             run.listener, run.payloads_wanted = listener, payloads
-            run.cursor = run.begun_at = cursor
+            run.cursor = run.first_cursor = cursor
             run.watching = False
             self._wake()
 
@@ -170,16 +179,20 @@ class MasterClient:
             self._check()
             run.close_wanted = True
             # A Close has no answer. The master works in order, so any later answer shows that the Close was recorded.
-            self._errands.ask("run", {"run": run.run})
+            self._requests.ask("run", {"run": run.run})
             self._wake()
 
     def ask(self, kind: str, **arguments: Any) -> Reply:
         """Sends a request and waits for the answer; raises a problem with the master's hint."""
-        return self._wait(self._put_question(kind, arguments))
+        return self._wait(self.request(kind, **arguments))
 
-    def tell(self, kind: str, **arguments: Any) -> None:
-        """Sends a command without waiting for the answer."""
-        self._put_question(kind, arguments)
+    def request(self, kind: str, **arguments: Any) -> PendingRequest:
+        """Sends a request without waiting for the answer."""
+        with self._lock:
+            self._check()
+            request = self._requests.ask(kind, arguments)
+            self._wake()
+        return request
 
     def close(self, wait: bool = True) -> None:
         """Sends everything that is left, then disconnects."""
@@ -187,15 +200,15 @@ class MasterClient:
             return
         with self._lock:
             self._closing = True
-            self._wake(wherever=True)
-        if wait and self.is_elsewhere():
+            self._wake(always=True)
+        if wait and self.in_other_thread():
             self._thread.join()
 
     @property
     def failure(self) -> PilotfishError | None:
         return self._failure
 
-    def is_elsewhere(self) -> bool:
+    def in_other_thread(self) -> bool:
         """Whether the caller may wait for the client's thread, because it runs in another one."""
         return threading.current_thread() is not self._thread
 
@@ -210,23 +223,16 @@ class MasterClient:
         if self._closing:
             raise ConnectionFailed("this client has been closed")
 
-    def _wake(self, wherever: bool = False) -> None:
-        """Wakes the client's thread. ``wherever``: also while it has no connection, when nothing can be sent."""
-        if self._sleeping or (wherever and self._wake_write >= 0):
+    def _wake(self, always: bool = False) -> None:
+        """Wakes the client's thread. ``always``: also while it has no connection, when nothing can be sent."""
+        if self._sleeping or (always and self._wake_write >= 0):
             self._sleeping = False
             os.write(self._wake_write, b"w")
 
-    def _put_question(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
-        with self._lock:
-            self._check()
-            question = self._errands.ask(kind, arguments)
-            self._wake()
-        return question
-
-    def _wait(self, question: PendingRequest) -> Reply:
-        if not self.is_elsewhere():
+    def _wait(self, request: PendingRequest) -> Reply:
+        if not self.in_other_thread():
             raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
-        return question.wait()
+        return request.result()
 
     def _send_now(self) -> None:
         """Sends in the caller's thread, unless the client's thread is sending."""
@@ -235,11 +241,11 @@ class MasterClient:
                 self._wake()
             return
         try:
-            link = self._link
-            if link is not None and not link.waiting:
-                self._gather(link)
-                link.flush()
-            if link is None or link.waiting:
+            connection = self._connection
+            if connection is not None and not connection.waiting:
+                self._queue_frames(connection)
+                connection.flush()
+            if connection is None or connection.waiting:
                 with self._lock:
                     self._wake()
         except OSError:
@@ -253,20 +259,20 @@ class MasterClient:
 
     def _main(self) -> None:
         try:
-            while self._link is not None:
+            while self._connection is not None:
                 try:
-                    self._serve(self._link)
+                    self._serve(self._connection)
                 except (OSError, ConnectionFailed) as problem:
-                    self._drop()
-                    if not isinstance(problem, _SayAgain):
+                    self._disconnect()
+                    if not isinstance(problem, _RepeatAll):
                         with self._lock:
-                            self._errands.cut_off()
-                    if self._is_over():
+                            self._requests.connection_broke()
+                    if self._may_end():
                         break
                     self._reconnect()
                 else:
                     break
-        except BaseException as error:  # waiting callers must be told of any error
+        except BaseException as error:  # waiting callers must get any error
             self._fail(error if isinstance(error, PilotfishError) else PilotfishError(f"the client's thread died: {error!r}"))
             if not isinstance(error, PilotfishError):
                 raise
@@ -275,7 +281,7 @@ class MasterClient:
 
     def _end(self) -> None:
         self._fail(ConnectionFailed("this client has been closed"))
-        self._drop()
+        self._disconnect()
         with self._lock:
             self._sleeping = False
         if self.on_end is not None:
@@ -285,18 +291,18 @@ class MasterClient:
             os.close(self._wake_write)
             self._wake_write = -1
 
-    def _serve(self, link: MasterConnection) -> None:
+    def _serve(self, connection: MasterConnection) -> None:
         """Sends and receives until the connection breaks (an exception) or the client is closed."""
-        poll, descriptor, wake = self._poll, link.fileno(), self._wake_read
+        poll, descriptor, wake = self._poll, connection.fileno(), self._wake_read
         poll.register(descriptor, select.POLLIN)
         interest = select.POLLIN
         while True:
             with self._sending:
-                link.flush()
-                if not link.waiting and self._has_unsent():
-                    self._gather(link)
-                    link.flush()
-                wanted = select.POLLIN | select.POLLOUT if link.waiting else select.POLLIN
+                connection.flush()
+                if not connection.waiting and self._has_unsent():
+                    self._queue_frames(connection)
+                    connection.flush()
+                wanted = select.POLLIN | select.POLLOUT if connection.waiting else select.POLLIN
             if wanted != interest:
                 poll.modify(descriptor, wanted)
                 interest = wanted
@@ -304,62 +310,62 @@ class MasterClient:
                 if interest == select.POLLIN:
                     if self._has_unsent():
                         continue
-                    if self._closing and not self._unsettled():
+                    if self._closing and not self._has_unconfirmed():
                         return
                 self._sleeping = True
-            events = poll.poll(None if self._say_again_at is None else FULL_DISK_S * 1000)
+            events = poll.poll(None if self._repeat_at is None else FULL_DISK_S * 1000)
             self._sleeping = False
-            if self._say_again_at is not None and time.monotonic() >= self._say_again_at:
-                self._say_again_at = None
-                raise _SayAgain("the disk of the master was full: send everything again")
+            if self._repeat_at is not None and time.monotonic() >= self._repeat_at:
+                self._repeat_at = None
+                raise _RepeatAll("the disk of the master was full: everything is sent again")
             for ready, _ in events:
                 if ready == wake:
                     os.read(wake, 64)
                 else:
-                    for message, body in link.receive():
+                    for message, body in connection.receive():
                         if type(message) is not Opened:  # every connection begins with Opened, so it shows no progress
-                            self._reconnection.heard()
+                            self._reconnection.note_answer()
                         self._handle(message, body)
                         del message, body  # release large buffers before waiting
 
     def _has_unsent(self) -> bool:
-        if self._errands.has_unsent:
+        if self._requests.has_unsent:
             return True
         for run in self._runs.values():
-            if run.has_unsent or run.has_taken:
+            if run.has_unsent or run.confirmation_due:
                 return True
             if (run.listener is not None and not run.watching) or (run.close_wanted and not run.close_sent):
                 return True
         return False
 
-    def _gather(self, link: MasterConnection) -> None:
+    def _queue_frames(self, connection: MasterConnection) -> None:
         """Queues all unsent frames on the connection. The caller holds the sending lock."""
         with self._lock:
-            for encoded in self._errands.cut_opens():
-                link.put(encoded)
+            for encoded in self._requests.take_open_frames():
+                connection.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
-                    link.put(frame_message(Watch(run.run, run.cursor, run.payloads_wanted)))
+                    connection.put(frame_message(Watch(run.run, run.cursor, run.payloads_wanted)))
                     run.watching = True
-                for encoded in run.cut():
-                    link.put(encoded)
-                if run.has_taken:
-                    link.put(frame_message(run.take()))
+                for encoded in run.take_frames():
+                    connection.put(encoded)
+                if run.confirmation_due:
+                    connection.put(frame_message(run.confirm_processed()))
                 if run.close_wanted and not run.close_sent:
-                    link.put(frame_message(Close(run.run)))
+                    connection.put(frame_message(Close(run.run)))
                     run.close_sent = True
-            for encoded in self._errands.cut_questions():
-                link.put(encoded)
+            for encoded in self._requests.take_request_frames():
+                connection.put(encoded)
             self._last_sent = time.monotonic()
-            self._room.notify_all()
+            self._space.notify_all()
 
     def _handle(self, message: Any, body: memoryview) -> None:
         if isinstance(message, Ended):
             run = self._runs.get(message.run)
             if run is not None and run.listener is not None:
-                items, body = run.heard(message.cursor, message.items, body)
+                items, body = run.new_endings(message.cursor, message.items, body)
                 run.listener.ended(items, body)
-                run.digested(items)
+                run.processed(items)
         elif isinstance(message, Accepted):
             run = self._runs.get(message.run)
             if run is not None:
@@ -380,18 +386,18 @@ class MasterClient:
 
     def _opened(self, message: Opened) -> None:
         with self._lock:
-            opening = self._errands.opened(message.uid)
-            if opening is not None:
-                self._runs[message.run] = opening[0]
+            opened = self._requests.opened(message.uid)
+            if opened is not None:
+                self._runs[message.run] = opened[0]
             run = self._runs.get(message.run)
             if run is not None and run.uid == message.uid:
-                run.found(message)
-            strangers = [other for other in self._runs.values() if other.uid == message.uid and other.run != message.run]
-        if opening is not None:
-            opening[1].answer(Reply(None, b""))
-        for other in strangers:
-            if other.listener is not None:
-                other.listener.lost(PilotfishError("the master restarted without this run", "check the pool: pilotfish doctor"))
+                run.take_numbers(message)
+            lost_runs = [known for known in self._runs.values() if known.uid == message.uid and known.run != message.run]
+        if opened is not None:
+            opened[1].set_result(Reply(None))
+        for lost in lost_runs:
+            if lost.listener is not None:
+                lost.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
 
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):
@@ -399,34 +405,34 @@ class MasterClient:
             problem = kind(message.message, message.hint)
             problem.code = message.code
             if message.query < 0:
-                self._unasked_problem(problem)
+                self._handle_refusal(problem)
                 return
         with self._lock:
-            question = self._errands.answered(message.query)
-        if question is None:
+            request = self._requests.answered(message.query)
+        if request is None:
             return
         if isinstance(message, Answer):
-            if question.kind == "forget":
+            if request.kind == "forget":
                 with self._lock:
-                    self._runs.pop(question.arguments.get("run", -1), None)
-            question.answer(Reply(message.data, bytes(body)))
+                    self._runs.pop(request.arguments.get("run", -1), None)
+            request.set_result(Reply(message.data, bytes(body)))
         else:
-            question.fail(problem)
+            request.set_exception(problem)
 
-    def _unasked_problem(self, problem: PilotfishError) -> None:
+    def _handle_refusal(self, problem: PilotfishError) -> None:
         """Handles the refusal of an Open or a Submit. It belongs to the oldest pending Open, if any; otherwise the runs fail.
 
         After a full disk the client waits and repeats everything; refusals of later frames have the same cause and are ignored.
         """
         if problem.code == JournalFull.code:
-            self._say_again_at = time.monotonic() + FULL_DISK_S
-        if self._say_again_at is not None:
+            self._repeat_at = time.monotonic() + FULL_DISK_S
+        if self._repeat_at is not None:
             return
         with self._lock:
-            opening = self._errands.oldest_open()
+            refused = self._requests.oldest_open()
             runs = list(self._runs.values())
-        if opening is not None:
-            opening.fail(problem)
+        if refused is not None:
+            refused.set_exception(problem)
             return
         for run in runs:
             if run.has_unaccepted:
@@ -436,66 +442,66 @@ class MasterClient:
 
     # --- loss of the master -------------------------------------------------------------------------------------------------------
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         with self._sending:
-            link, self._link = self._link, None
-            if link is not None:
+            connection, self._connection = self._connection, None
+            if connection is not None:
                 try:
-                    self._poll.unregister(link.fileno())
+                    self._poll.unregister(connection.fileno())
                 except KeyError:
                     pass
-                link.close()
+                connection.close()
 
     def _reconnect(self) -> None:
         """Opens a new connection and repeats everything unconfirmed. Raises ConnectionFailed if the master stays away."""
-        link = self._reconnection.connect(self._is_over)
+        connection = self._reconnection.connect(self._may_end)
         with self._sending, self._lock:
-            forgotten = self._errands.runs_to_forget()  # opening a forgotten run could create it again
+            forgotten = self._requests.runs_to_forget()  # opening a forgotten run could create it again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
-                link.put(frame_message(run.opening()))
-                for encoded in run.again():
-                    link.put(encoded)
-            self._link = link
+                connection.put(frame_message(run.open_message()))
+                for encoded in run.frames_to_repeat():
+                    connection.put(encoded)
+            self._connection = connection
 
-    def _is_over(self) -> bool:
+    def _may_end(self) -> bool:
         """Whether no new connection is needed after the last one broke."""
         with self._lock:
-            self._errands.repeat()
-            return self._closing and not self._unsettled()
+            self._requests.repeat()
+            return self._closing and not self._has_unconfirmed()
 
-    def _unsettled(self) -> bool:
+    def _has_unconfirmed(self) -> bool:
         """Whether confirmations of the master are outstanding."""
-        return bool(self._errands) or any(run.has_unaccepted for run in self._runs.values())
+        return bool(self._requests) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:
         """Reports the end to all waiting callers and listeners."""
         with self._lock:
             self._failure = self._failure or error
-            questions = self._errands.give_up()
+            requests = self._requests.give_up()
             runs = list(self._runs.values())
             self._runs.clear()
-            self._room.notify_all()
-        for question in questions:
-            question.fail(error)
+            self._space.notify_all()
+        for request in requests:
+            request.set_exception(error)
         for run in runs:
             if run.listener is not None:
                 run.listener.lost(error)
 
-    def _forget_after_fork(self) -> None:
+    def _disable_after_fork(self) -> None:
         """Disables the client in a forked child: its thread does not exist there and the connection belongs to the parent."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._space = threading.Condition(self._lock)
         self._sleeping = False
         self._failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _after_fork_in_child() -> None:
     for client in list(_clients):
-        client._forget_after_fork()
+        client._disable_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -55,19 +55,19 @@ class Interrupt:
 
     def __init__(self, descriptor: int, wanted: Callable[[], bool]) -> None:
         self.descriptor = descriptor
-        self._wanted = wanted
+        self._requested = wanted
 
-    def rang(self) -> bool:
+    def is_requested(self) -> bool:
         """Reads the descriptor; whether the wait must end. Call it only when the descriptor is readable."""
         os.read(self.descriptor, 64)
-        return self._wanted()
+        return self._requested()
 
     def pause(self, seconds: float) -> None:
         """Sleeps, at most until the descriptor becomes readable."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         if poll.poll(seconds * 1000):
-            self.rang()
+            self.is_requested()
 
 
 class MasterConnection:
@@ -141,7 +141,7 @@ class MasterConnection:
             ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if not ready:
                 raise ConnectionFailed("the master did not answer in time", "see whether it is busy: pilotfish status")
-            if interrupt is not None and interrupt.descriptor in ready and interrupt.rang():
+            if interrupt is not None and interrupt.descriptor in ready and interrupt.is_requested():
                 raise ConnectionFailed("this client has been closed")
             if self.sock.fileno() in ready and (frames := self.receive()):
                 message: Message = frames[0][0]
@@ -175,9 +175,9 @@ def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interr
     raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
 
 
-def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
+def _prove(connection: MasterConnection, credentials: Credentials, timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
     deadline = time.monotonic() + timeout_s
-    banner = link.next_frame(deadline, interrupt)
+    banner = connection.next_frame(deadline, interrupt)
     if not isinstance(banner, Banner):
         raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
     if banner.protocol != PROTOCOL:
@@ -186,59 +186,59 @@ def _prove(link: MasterConnection, credentials: Credentials, timeout_s: float, i
         )
     claim, nonce = Claim(CLIENT, credentials.key_id, UNIX), secrets.token_hex(32)
     proof = make_proof(credentials.key, DIALLER, claim, (banner.nonce, nonce))
-    link.put(frame_message(Prove(PROTOCOL, CLIENT, credentials.key_id, nonce, proof)))
-    link.flush()
-    answer = link.next_frame(deadline, interrupt)
+    connection.put(frame_message(Prove(PROTOCOL, CLIENT, credentials.key_id, nonce, proof)))
+    connection.flush()
+    answer = connection.next_frame(deadline, interrupt)
     if isinstance(answer, Refused):
         raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
     if not isinstance(answer, Proved) or not verify_proof(answer.mac, credentials.key, LISTENER, claim, (nonce, banner.nonce)):
         raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
-    link.trust(answer.epoch)
-    return link
+    connection.trust(answer.epoch)
+    return connection
 
 
 class Reconnection:
-    """Reconnects to the master: at once, then after growing pauses, up to ``patience_s``.
+    """Reconnects to the master: at once, then after growing pauses, up to ``timeout_s``.
 
     A master that dies repeatedly before it answers is treated like one that is away. So a request that kills every master neither restarts
     masters in a tight loop nor lets its client wait forever.
     """
 
-    def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, patience_s: float, interrupt: Interrupt) -> None:
+    def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, timeout_s: float, interrupt: Interrupt) -> None:
         self._pool_directory = pool_directory
         self._revive = revive
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._interrupt = interrupt
-        self._fruitless = 0
+        self._silent_connections = 0
         """Consecutive connections over which nothing was received."""
         self._away_since = 0.0
         self._connected_at = time.monotonic()
 
-    def heard(self) -> None:
+    def note_answer(self) -> None:
         """Records that the master answered, so it does its work."""
-        self._fruitless = 0
+        self._silent_connections = 0
 
-    def connect(self, is_over: Callable[[], bool]) -> MasterConnection:
+    def connect(self, may_end: Callable[[], bool]) -> MasterConnection:
         """Returns a new connection. Raises ConnectionFailed if the master stays away, or the connection is no longer needed."""
-        if not self._patience_s:
-            raise ConnectionFailed("the master is gone")
+        if not self._timeout_s:
+            raise ConnectionFailed("the master ended the connection")
         now = time.monotonic()
-        if not self._fruitless or now - self._connected_at > _STEADY_S:
-            self._fruitless, self._away_since = 0, now
-        deadline, tries, problem = self._away_since + self._patience_s, self._fruitless, None
+        if not self._silent_connections or now - self._connected_at > _STEADY_S:
+            self._silent_connections, self._away_since = 0, now
+        deadline, tries, problem = self._away_since + self._timeout_s, self._silent_connections, None
         while True:
             if tries:
-                if time.monotonic() > deadline or is_over():
+                if time.monotonic() > deadline or may_end():
                     raise problem or ConnectionFailed("every master dies before it answers", "see why: pilotfish doctor")
                 self._interrupt.pause(_BACK_OFF_S[min(tries, len(_BACK_OFF_S)) - 1])
             try:
                 if problem is not None and self._revive is not None:
                     self._revive()
-                link = dial(self._pool_directory, HANDSHAKE_S, self._interrupt)
+                connection = dial(self._pool_directory, HANDSHAKE_S, self._interrupt)
                 break
             except ConnectionFailed as failure:
                 problem = failure
             tries += 1
-        self._fruitless += 1
+        self._silent_connections += 1
         self._connected_at = time.monotonic()
-        return link
+        return connection

@@ -18,9 +18,9 @@ from pilotfish.errors import JournalError
 from pilotfish.model import facts as f
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ENDING
-from pilotfish.store.journal.journal_reader import look_at
+from pilotfish.store.journal.journal_reader import open_read_only
 from pilotfish.store.pool_directory import pool_home
-from pilotfish.store.state_recovery import Heard, replay
+from pilotfish.store.state_recovery import OnFact, replay
 
 if TYPE_CHECKING:
     from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
@@ -43,7 +43,7 @@ class OfflinePool:
     """End times of runs, as far back as the journal goes."""
 
     @classmethod
-    def read(cls, pool: str, make_listener: Callable[[], Heard] = lambda: lambda state, fact, at: None) -> OfflinePool:
+    def read(cls, pool: str, make_listener: Callable[[], OnFact] = lambda: lambda state, fact, at: None) -> OfflinePool:
         """Replays the journal of a pool. Each attempt calls ``make_listener`` for a new listener, which receives all facts."""
         place = pool_home(pool)
         if not place.journal.is_dir():
@@ -52,7 +52,7 @@ class OfflinePool:
         logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
         for tries in range(MAX_TRIES):
             try:
-                state = replay(look_at(place.journal), make_listener())
+                state = replay(open_read_only(place.journal), make_listener())
                 break
             except (JournalError, FileNotFoundError):
                 if tries == MAX_TRIES - 1:
@@ -63,19 +63,18 @@ class OfflinePool:
     @classmethod
     def snapshot(cls, pool: str) -> tuple[OfflinePool, PoolSnapshot]:
         """Returns the pool and a snapshot from which the simulator continues."""
-        from pilotfish.sim.projections.attempt_history import AttemptHistory
-        from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
+        from pilotfish.sim.projections.pool_snapshot import AttemptHistory, PoolSnapshot
 
         histories: list[AttemptHistory] = []
 
-        def make_listener() -> Heard:
+        def make_listener() -> OnFact:
             histories.append(AttemptHistory())
-            return histories[-1].hear
+            return histories[-1].observe
 
         found = cls.read(pool, make_listener)
         if not found.served:
             _remove_workers(found.state)
-        found.ended = histories[-1].ended
+        found.ended = histories[-1].run_ends
         return found, PoolSnapshot.of(found.state, histories[-1], found.settings, found.now)
 
 

@@ -19,14 +19,14 @@ from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.model.environment import without_secrets
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.keyring import require_private
-from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_marker
+from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_mark_path
 
 START_S = 60.0
 """Seconds until a starting master is given up; a long journal takes a while to read."""
-SILENT_S = 5.0
+START_RETRY_S = 5.0
 """Seconds during which a master that dies at its start is started again."""
-SILENT_END = "failed it ended without a word\t"
-GOODBYE_S = 30.0
+NO_ANSWER = "failed it ended without a word\t"
+STOP_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
 """Settings with short waits, because a private pool ends with its client."""
 
@@ -45,7 +45,7 @@ class PoolHandle:
 
     def revive(self) -> None:
         """Starts a master if none runs. Raises PoolStopped if a user stopped the pool."""
-        if stop_marker(self.directory).exists():
+        if stop_mark_path(self.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "resume it: pilotfish attach")
         self.start()
 
@@ -56,7 +56,7 @@ class PoolHandle:
             answer = _start(self)
             if answer == "ready":
                 return
-            if answer == SILENT_END and time.monotonic() < deadline - START_S + SILENT_S:
+            if answer == NO_ANSWER and time.monotonic() < deadline - START_S + START_RETRY_S:
                 continue  # it was killed while it started: try again
             if answer.startswith("failed "):
                 message, _, hint = answer.removeprefix("failed ").partition("\t")
@@ -65,7 +65,7 @@ class PoolHandle:
                 raise ConnectionFailed(f"no master answers for pool {self.name}: {answer}", f"see {self.directory}/master.log")
             time.sleep(0.02)
 
-    def wait_until_gone(self, timeout_s: float = GOODBYE_S) -> list[str]:
+    def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
         """Waits until the stopped master is gone; returns what is left of it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -82,13 +82,13 @@ class PoolHandle:
         return left
 
 
-def ensure_pool(name: str = "default", looking: bool = False) -> PoolHandle:
-    """Returns a pool with a running master. With ``looking``, a stopped pool stays stopped."""
+def ensure_pool(name: str = "default", read_only: bool = False) -> PoolHandle:
+    """Returns a pool with a running master. With ``read_only``, a stopped pool stays stopped."""
     pool = PoolHandle(pool_home(name).make().directory)
-    if looking:
+    if read_only:
         pool.start()
     else:
-        stop_marker(pool.directory).unlink(missing_ok=True)
+        stop_mark_path(pool.directory).unlink(missing_ok=True)
         pool.revive()
     return pool
 
@@ -145,7 +145,7 @@ def _start(pool: PoolHandle) -> str:
         for descriptor in (reading, writing):
             if descriptor >= 0:
                 os.close(descriptor)
-    return line or SILENT_END
+    return line or NO_ANSWER
 
 
 def remove_pool(pool: PoolHandle) -> None:

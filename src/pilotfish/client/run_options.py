@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from pilotfish.applications.task_options import TaskOptions, read_wishes
+from pilotfish.applications.task_options import TaskOptions, read_task_options
 from pilotfish.client.session import PoolSession
 from pilotfish.client.site_selection import SiteSelection
 from pilotfish.errors import BadInput, did_you_mean
@@ -40,7 +40,7 @@ class RunKeywords(TypedDict, total=False):
     speculate: bool | None
 
 
-LATEST_S = 100 * 366 * 86400.0
+MAX_DEADLINE_S = 100 * 366 * 86400.0
 
 
 def read_deadline(value: Deadline, field: str, now: float) -> float:
@@ -50,24 +50,24 @@ def read_deadline(value: Deadline, field: str, now: float) -> float:
         today = datetime.fromtimestamp(now).replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
         return (today if today.timestamp() > now else today + timedelta(days=1)).timestamp()
     if isinstance(text, datetime) or (isinstance(text, str) and _DATE.fullmatch(text)):
-        return _future(text, field, now)
+        return _read_date(text, field, now)
     try:
         seconds = parse_seconds(text, field)
     except BadInput as problem:
         raise BadInput(f"{field}: {value!r} is no time and no duration", DEADLINE_FIX) from problem
-    if not 0 < seconds < LATEST_S:
+    if not 0 < seconds < MAX_DEADLINE_S:
         raise BadInput(f"{field}: {value!r} from now is {'over' if seconds <= 0 else 'too far away'}", DEADLINE_FIX)
     return now + seconds
 
 
-def _future(value: str | datetime, field: str, now: float) -> float:
+def _read_date(value: str | datetime, field: str, now: float) -> float:
     try:
-        moment = (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
+        seconds = (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
     except (ValueError, OverflowError, OSError) as problem:
         raise BadInput(f"{field}: {value!r} is no date and time", DEADLINE_FIX) from problem
-    if moment <= now:
-        raise BadInput(f"{field}: {value} was {show_seconds(now - moment)} ago", DEADLINE_FIX)
-    return moment
+    if seconds <= now:
+        raise BadInput(f"{field}: {value} was {show_seconds(now - seconds)} ago", DEADLINE_FIX)
+    return seconds
 
 
 def read_share(text: str, field: str) -> tuple[str, float]:
@@ -87,19 +87,19 @@ def read_share(text: str, field: str) -> tuple[str, float]:
     return name, weight
 
 
-def run_wishes(wishes: RunKeywords, now: float) -> dict[str, Any]:
+def read_run_keywords(keywords: RunKeywords, now: float) -> dict[str, Any]:
     """Converts the keywords to fields of RunOptions."""
-    unknown = [name for name in wishes if name not in RunKeywords.__annotations__]
+    unknown = [name for name in keywords if name not in RunKeywords.__annotations__]
     if unknown:
         raise BadInput(f"Run: {unknown[0]!r} is not understood", f"it takes {', '.join(RunKeywords.__annotations__)}")
     for name, kind, example in (("speculate", bool, "True"), ("share", str, '"thesis:2"'), ("max_failures", int, "1")):
-        value = wishes.get(name)
+        value = keywords.get(name)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise BadInput(f"{name}: {value!r} is not understood", f"write {name}={example}")
-    found: dict[str, Any] = {"max_failures": wishes.get("max_failures", 0), "speculate": wishes.get("speculate")}
-    if wishes.get("share"):
-        found["share"], found["weight"] = read_share(wishes["share"], "share")
-    deadline = wishes.get("deadline")
+    found: dict[str, Any] = {"max_failures": keywords.get("max_failures", 0), "speculate": keywords.get("speculate")}
+    if keywords.get("share"):
+        found["share"], found["weight"] = read_share(keywords["share"], "share")
+    deadline = keywords.get("deadline")
     if deadline is not None:
         found["deadline"] = read_deadline(deadline, "deadline", now)
     return found
@@ -174,18 +174,18 @@ class RunRequest:
 
     def task_options(self) -> TaskOptions:
         """Returns the options of each task, checked as in the Python API."""
-        wishes: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
+        keywords: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
-            wishes["name"] = os.path.basename(self.command[0])
-        given = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
-        wishes |= {name: value for name, value in given.items() if value is not None}
+            keywords["name"] = os.path.basename(self.command[0])
+        resources = {"cores": self.cores, "nodes": self.nodes, "memory": self.memory, "gpus": self.gpus, "time": self.time_limit}
+        keywords |= {name: value for name, value in resources.items() if value is not None}
         if self.requirement is not None:
-            wishes["requirement"] = read_expression("--require", self.requirement)
+            keywords["requirement"] = read_expression("--require", self.requirement)
         if self.rank is not None:
-            wishes["rank"] = read_expression("--rank", self.rank)
+            keywords["rank"] = read_expression("--rank", self.rank)
         if self.resources:
-            wishes["resources"] = dict(map(_read_resource, self.resources))
-        return read_wishes(wishes, "run")
+            keywords["resources"] = dict(map(_read_resource, self.resources))
+        return read_task_options(keywords, "run")
 
     def run_options(self, command: str, application: str = "") -> RunOptions:
         """Returns the options of the run. ``command`` is shown to users; ``application`` is the run file, if it has a manager."""
@@ -218,9 +218,9 @@ def _read_resource(text: str) -> tuple[str, float]:
 # --- --require and --rank -------------------------------------------------------------------------------------------------------------
 
 EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
-EVERYWHERE = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
+COMMON_PROPERTIES = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
 """Properties that all workers have."""
-OF_THE_PAIR = ("held", "wanted")
+RANK_ONLY = ("held", "wanted")
 """Properties for ranks only: bytes of a task's inputs that the worker has, and bytes of all its inputs."""
 
 
@@ -236,8 +236,8 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
     if not (wanted.requirement or wanted.rank):
         return
     here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
-    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, OF_THE_PAIR)):
-        known = dict.fromkeys((*EVERYWHERE, *more, *(name for properties in here for name in properties)))
+    for option, text, more in (("--require", wanted.requirement, ()), ("--rank", wanted.rank, RANK_ONLY)):
+        known = dict.fromkeys((*COMMON_PROPERTIES, *more, *(name for properties in here for name in properties)))
         for name in parse(text).names if text else ():
             quoted = f'Write a text in quotes: "{name}"' if text and lacks_quotes(name, parse(text), here) else ""
             if name not in known and (warning := _warning(option, name, did_you_mean(name, known) or quoted, bool(here))):
@@ -246,7 +246,7 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
 
 def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
     """Returns a warning or nothing. While there are no workers, only a likely mistake is worth a warning."""
-    if name in OF_THE_PAIR:
+    if name in RANK_ONLY:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:
         return ""

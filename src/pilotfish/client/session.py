@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import queue
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.task_list import NOTHING, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
 from pilotfish.client.submission import RunListener, Submission
@@ -33,8 +32,8 @@ class NoPool(PilotfishError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunNews:
-    """News of a run: ended tasks, started tasks, whether the run is finished, or the reason why no more news will come."""
+class RunUpdate:
+    """Update about a run: ended tasks, started tasks, whether the run is finished, or the error after which no more updates come."""
 
     ended: tuple[EndedItem, ...] = ()
     began: tuple[int, ...] = ()
@@ -43,31 +42,31 @@ class RunNews:
 
 
 class RunWatcher:
-    """Queues the news of a run for another thread."""
+    """Queues the updates of a run for another thread."""
 
     def __init__(self) -> None:
-        self._news: queue.SimpleQueue[RunNews] = queue.SimpleQueue()
+        self._updates: queue.SimpleQueue[RunUpdate] = queue.SimpleQueue()
 
-    def next(self, timeout_s: float) -> RunNews | None:
-        """Waits for news; None after ``timeout_s`` seconds."""
+    def next(self, timeout_s: float) -> RunUpdate | None:
+        """Waits for an update; None after ``timeout_s`` seconds."""
         try:
-            return self._news.get(timeout=timeout_s)
+            return self._updates.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
     # --- called by the client's thread --------------------------------------------------------------------------------------------
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None:
-        self._news.put(RunNews(ended=tuple(items)))
+        self._updates.put(RunUpdate(ended=tuple(items)))
 
     def began(self, indices: list[int]) -> None:
-        self._news.put(RunNews(began=tuple(indices)))
+        self._updates.put(RunUpdate(began=tuple(indices)))
 
     def finished(self, counts: dict[str, int]) -> None:
-        self._news.put(RunNews(finished=True))
+        self._updates.put(RunUpdate(finished=True))
 
     def lost(self, error: PilotfishError) -> None:
-        self._news.put(RunNews(lost=error))
+        self._updates.put(RunUpdate(lost=error))
 
 
 class RunUpload:
@@ -89,8 +88,8 @@ class RunUpload:
         """Returns the number of a spec in the run; equal specs have the same."""
         return self._client.spec_number(self._submission, spec, code)
 
-    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NOTHING, register: Callable[[int], None] | None = None) -> None:
-        """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any news of it can arrive."""
+    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
+        """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any message about it can arrive."""
         self._client.submit(self._submission, spec, payload, register or _ignore, needs)
 
     def close(self) -> None:
@@ -104,9 +103,9 @@ class RunUpload:
         self.close()
         # The master answers in order, so with this answer everything before it is durable.
         known = self._client.ask("run", run=self.number).data["tasks"]
-        while isinstance(watcher, RunWatcher) and (news := watcher.next(0.0)) is not None:
-            if news.lost is not None:
-                raise news.lost
+        while isinstance(watcher, RunWatcher) and (update := watcher.next(0.0)) is not None:
+            if update.lost is not None:
+                raise update.lost
         added = self._submission.next_index
         if known != added:
             raise PilotfishError(f"the master has {known:,} of {added:,} tasks: it refused the others", "see: pilotfish doctor")
@@ -141,26 +140,14 @@ class PoolSession:
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
         """Returns the output of a running task from ``offset`` on; empty if its worker does not answer in time."""
-        heard: queue.SimpleQueue[bytes | PilotfishError] = queue.SimpleQueue()
-
-        def ask() -> None:
-            try:
-                heard.put(self.client.ask("tail", task=task, stream=stream, offset=offset).body)
-            except PilotfishError as error:
-                heard.put(error)
-
-        threading.Thread(target=ask, daemon=True).start()
         try:
-            answer = heard.get(timeout=PEEK_S)
-        except queue.Empty:
+            return self.client.request("tail", task=task, stream=stream, offset=offset).result(PEEK_S).body
+        except TimeoutError:
             return b""
-        if isinstance(answer, PilotfishError):
-            raise answer
-        return answer
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> RunUpload:
         """Opens a run, or finds it by ``uid``. ``listener`` receives all its endings, with results."""
-        submission = self.client.open_run(uid or secrets.token_hex(16), options, feeds=not options.application)
+        submission = self.client.open_run(uid or secrets.token_hex(16), options, sends_tasks=not options.application)
         self._submissions[submission.run] = submission
         self.client.watch(submission, listener or RunWatcher(), payloads=listener is not None)
         return RunUpload(self.client, submission)
@@ -171,7 +158,7 @@ class PoolSession:
         if submission is None:
             row = self.ask("run", run=run)
             options = RunOptions(name=row["name"], command=row["command"])
-            submission = self._submissions[run] = self.client.open_run(row["uid"], options, feeds=False)
+            submission = self._submissions[run] = self.client.open_run(row["uid"], options, sends_tasks=False)
         watcher = RunWatcher()
         self.client.watch(submission, watcher, cursor=cursor, payloads=False)
         return watcher
@@ -205,12 +192,16 @@ def connect(pool: str, start: bool = False, local_cores: int | None = None) -> P
     return session
 
 
-def look(pool: str) -> PoolSession:
+def connect_read_only(pool: str) -> PoolSession:
     """Like ``connect``, for commands that only read: a stopped pool stays stopped."""
     if _connector is not None:
         return _connector(pool, False, None)
     _require_pool(pool)
-    return PoolSession.open(ensure_pool(pool, looking=True))
+    return PoolSession.open(ensure_pool(pool, read_only=True))
+
+
+look = connect_read_only
+"""Former name, which plug-ins may import."""
 
 
 def connect_if_served(pool: str) -> PoolSession | None:
@@ -218,7 +209,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
     if _connector is not None:
         return _connector(pool, False, None)
     directory = pool_home(pool).directory
-    return PoolSession(MasterClient.connect(directory, patience_s=0.0)) if is_served(directory) else None
+    return PoolSession(MasterClient.connect(directory, reconnect_s=0.0)) if is_served(directory) else None
 
 
 def connect_to_stop(pool: PoolHandle) -> PoolSession:

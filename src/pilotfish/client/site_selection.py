@@ -11,16 +11,16 @@ from pilotfish.config import read_sites
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.site import LOCAL, Site
 
-AS_MANY_AS_PAY = -1
+FACTORY_DECIDES = -1
 """Number of pilots if none was given: the pool's factory decides."""
 
 
-def read_place(text: str) -> tuple[str, int]:
+def read_site_choice(text: str) -> tuple[str, int]:
     """Splits ``hpc:4`` into the name of a site and its number of pilots."""
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isdigit() and int(count))):
         raise BadInput(f"site {text!r} is not understood", "write a site's name, or how many pilots it shall have as well: hpc:4")
-    return name, int(count) if colon else AS_MANY_AS_PAY
+    return name, int(count) if colon else FACTORY_DECIDES
 
 
 def unknown_site(name: str, known: Sequence[str]) -> BadInput:
@@ -44,22 +44,22 @@ def find_site(name: str) -> Site:
 class SiteSelection:
     """Sites that a run may use, and their numbers of pilots."""
 
-    places: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     """As the user wrote them."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(read_place(place)[0] for place in self.places))
+        return tuple(dict.fromkeys(read_site_choice(choice)[0] for choice in self.choices))
 
     @property
     def local_cores(self) -> int | None:
         """Cores from ``--site local:4``, which means the same as ``--local-cores 4``."""
-        cores = dict(map(read_place, self.places)).get(LOCAL, AS_MANY_AS_PAY)
-        return None if cores == AS_MANY_AS_PAY else cores
+        cores = dict(map(read_site_choice, self.choices)).get(LOCAL, FACTORY_DECIDES)
+        return None if cores == FACTORY_DECIDES else cores
 
     def use(self, ask: Callable[..., Any]) -> None:
         """Tells the master to use these sites. It rejects unknown ones."""
-        remote = [(name, pilots) for name, pilots in map(read_place, self.places) if name != LOCAL]
+        remote = [(name, pilots) for name, pilots in map(read_site_choice, self.choices) if name != LOCAL]
         if remote:
             ask("sites_reread")
         for name, pilots in remote:

@@ -47,10 +47,10 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
     else:
         after = with_table(text, name, table)
     try:
-        understood = tomllib.loads(after) == wanted
+        as_wanted = tomllib.loads(after) == wanted
     except (ValueError, RecursionError):
-        understood = False
-    if not understood:
+        as_wanted = False
+    if not as_wanted:
         raise BadInput(
             f"{path}: site {name} is written in a way that cannot be changed from here",
             f"write it as a table, [{show_key(name)}], or edit it",
@@ -96,21 +96,21 @@ def statements(text: str) -> list[TomlStatement]:
     for line in text.splitlines(keepends=True):
         waiting += line
         try:
-            says = tomllib.loads(waiting)
+            parsed = tomllib.loads(waiting)
         except tomllib.TOMLDecodeError:
             continue
         if waiting.lstrip().startswith("["):
-            found.append(TomlStatement(waiting, header=_path_of(says)))
+            found.append(TomlStatement(waiting, header=_path_of(parsed)))
         else:
-            found.append(TomlStatement(waiting, key=next(iter(says), None)))
+            found.append(TomlStatement(waiting, key=next(iter(parsed), None)))
         waiting = ""
     return [*found, *([TomlStatement(waiting)] if waiting else [])]
 
 
-def _path_of(says: Any) -> tuple[str, ...]:
+def _path_of(parsed: Any) -> tuple[str, ...]:
     path: tuple[str, ...] = ()
-    while isinstance(says, dict) and says:
-        (key, says), *_ = says.items()
+    while isinstance(parsed, dict) and parsed:
+        (key, parsed), *_ = parsed.items()
         path += (key,)
     return path
 
@@ -131,40 +131,40 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
     lines: list[TomlStatement] = []
     inside: tuple[str, ...] = ()
     last = 0
-    for one in statements(text):
-        inside = one.header or inside
+    for statement in statements(text):
+        inside = statement.header or inside
         # A subtable of a changed key is removed, because the key is written again as a whole.
         if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
             continue
-        if inside == (name,) and one.key is not None and one.key in changed:
-            if one.key in pending:
-                value = f"{show_key(one.key)} = {show_value(pending.pop(one.key))}"
-                lines.append(TomlStatement(f"{value}{_remark(one.text)}\n"))
+        if inside == (name,) and statement.key is not None and statement.key in changed:
+            if statement.key in pending:
+                value = f"{show_key(statement.key)} = {show_value(pending.pop(statement.key))}"
+                lines.append(TomlStatement(f"{value}{_trailing_comment(statement.text)}\n"))
                 last = len(lines)
             continue
-        lines.append(one)
-        if inside == (name,) and (one.header or one.key is not None):
+        lines.append(statement)
+        if inside == (name,) and (statement.header or statement.key is not None):
             last = len(lines)
     if lines and not lines[last - 1].text.endswith("\n"):
         lines[last - 1].text += "\n"
     lines[last:last] = [TomlStatement(f"{show_key(key)} = {show_value(value)}\n") for key, value in pending.items()]
-    return "".join(one.text for one in lines)
+    return "".join(statement.text for statement in lines)
 
 
 def without_table(text: str, name: str) -> str:
     """Removes a table, its subtables and the comment directly above. A comment directly above the next table stays."""
     kept: list[TomlStatement] = []
-    ours: list[TomlStatement] = []
+    removed: list[TomlStatement] = []
     inside: tuple[str, ...] = ()
-    for one in statements(text):
-        if one.header and inside[:1] == (name,) and one.header[:1] != (name,):
-            kept += _comments_above(ours)
-            ours = []
-        if one.header[:1] == (name,) and inside[:1] != (name,):
+    for statement in statements(text):
+        if statement.header and inside[:1] == (name,) and statement.header[:1] != (name,):
+            kept += _comments_above(removed)
+            removed = []
+        if statement.header[:1] == (name,) and inside[:1] != (name,):
             del kept[len(kept) - len(_comments_above(kept)) :]
-        inside = one.header or inside
-        (ours if inside[:1] == (name,) else kept).append(one)
-    return "".join(one.text for one in kept)
+        inside = statement.header or inside
+        (removed if inside[:1] == (name,) else kept).append(statement)
+    return "".join(statement.text for statement in kept)
 
 
 def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
@@ -174,12 +174,12 @@ def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
     return lines[len(lines) - count :]
 
 
-def _remark(text: str) -> str:
+def _trailing_comment(text: str) -> str:
     """Returns the comment after a value, with the space before it."""
-    says = tomllib.loads(text)
+    parsed = tomllib.loads(text)
     for place in (match.start() for match in re.finditer(r"\s*#", text)):
         try:
-            if tomllib.loads(text[:place]) == says:
+            if tomllib.loads(text[:place]) == parsed:
                 return text[place:].rstrip("\n")
         except tomllib.TOMLDecodeError:
             continue
@@ -201,6 +201,6 @@ def show_value(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{show_key(key)} = {show_value(one)}" for key, one in value.items())
+        inner = ", ".join(f"{show_key(key)} = {show_value(statement)}" for key, statement in value.items())
         return f"{{ {inner} }}" if inner else "{}"
-    return "[" + ", ".join(show_value(one) for one in value) + "]"
+    return "[" + ", ".join(show_value(statement) for statement in value) + "]"

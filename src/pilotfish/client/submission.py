@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from pilotfish.applications.task_list import NOTHING, TaskEntry, TaskNeeds
+from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskNeeds
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.messages import EndedItem, Open, Opened, Submit, Taken, frame_message
@@ -22,20 +22,20 @@ from pilotfish.portable.wire.frames import MAX_BODY
 
 BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
-BATCH_LINKS = 100_000
-WHOLE_TASKS = 500_000
+BATCH_DEPENDENCIES = 100_000
+MAX_FRAME_TASKS = 500_000
 """Maximum tasks and dependencies in one frame; they fit a header with any numbers."""
-TAKE_BYTES = 1024 * 1024
-TASK_WEIGHT = 64
+CONFIRM_BYTES = 1024 * 1024
+ENDING_BYTES = 64
 
 
-def readable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Shows bytes that are not UTF-8, as a file name can have, by their number."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class RunListener(Protocol):
-    """Receives the news of a run in the client's thread: it must be quick and must not wait for the client."""
+    """Receives the updates of a run in the client's thread: it must be quick and must not wait for the client."""
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
 
@@ -44,15 +44,15 @@ class RunListener(Protocol):
     def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
-        """Called when no more news will come, because the master is lost or refused the run."""
+        """Called when no more updates will come, because the master is lost or refused the run."""
 
 
 class SubmitBatch:
     """Content of one Submit message. ``size`` is the number of bytes of its body."""
 
     __slots__ = (
-        "advance", "awaited", "codes", "contents", "costs", "deps", "first", "first_spec", "links", "payloads", "size", "specs", "tasks",
-        "whole",
+        "advance", "codes", "contents", "costs", "dependencies", "deps", "first", "first_spec", "future_files", "payloads", "size", "specs",
+        "tasks", "whole",
     )  # fmt: skip
 
     def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
@@ -64,11 +64,11 @@ class SubmitBatch:
         self.payloads: list[Buffer] = []
         self.deps: dict[int, list[int]] = {}
         self.contents: dict[int, tuple[Content, ...]] = {}
-        self.awaited: dict[int, tuple[ExpectedFile, ...]] = {}
+        self.future_files: dict[int, tuple[ExpectedFile, ...]] = {}
         self.costs: list[float] = []
         """Costs of the first tasks; the others cost 1."""
         self.size = 0
-        self.links = 0
+        self.dependencies = 0
         self.advance = -1
         self.whole = whole
         """True if nothing may be added."""
@@ -77,13 +77,13 @@ class SubmitBatch:
         place = len(self.tasks)
         if needs.after:
             self.deps[place] = list(needs.after)
-            self.links += len(needs.after)
+            self.dependencies += len(needs.after)
         if needs.contents:
             self.contents[place] = needs.contents
-            self.links += len(needs.contents)
-        if needs.awaited:
-            self.awaited[place] = needs.awaited
-            self.links += len(needs.awaited)
+            self.dependencies += len(needs.contents)
+        if needs.future_files:
+            self.future_files[place] = needs.future_files
+            self.dependencies += len(needs.future_files)
         if needs.cost != 1.0:
             self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
         self.tasks.append((spec, len(payload)))
@@ -92,19 +92,19 @@ class SubmitBatch:
     def encode(self, run: int) -> list[Buffer]:
         lengths = [len(code) for code in self.codes]
         costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
-        words = (self.deps, self.advance, self.contents, costs, self.awaited)
-        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *words)
+        needs = (self.deps, self.advance, self.contents, costs, self.future_files)
+        message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *needs)
         return frame_message(message, [*self.codes, *self.payloads])
 
 
 class Submission:
     """State of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
 
-    def __init__(self, uid: str, options: RunOptions, feeds: bool = True) -> None:
+    def __init__(self, uid: str, options: RunOptions, sends_tasks: bool = True) -> None:
         self.uid = uid
-        self._feeds = feeds
+        self._sends_tasks = sends_tasks
         self.options = msgspec.structs.replace(
-            options, name=readable(options.name), command=readable(options.command), cwd=readable(options.cwd)
+            options, name=escape_surrogates(options.name), command=escape_surrogates(options.command), cwd=escape_surrogates(options.cwd)
         )
         self.run = -1
         self.next_index = 0
@@ -112,24 +112,24 @@ class Submission:
         self.advanced = 0
         self.listener: RunListener | None = None
         self.payloads_wanted = True
-        self.cursor = self.begun_at = 0
+        self.cursor = self.first_cursor = 0
         """Number of endings received, and the first one that was requested."""
-        self._told = bytearray()
-        self._digested = 0
-        self._weight = 0
+        self._reported = bytearray()
+        self._processed = 0
+        self._processed_bytes = 0
         self.watching = False
         self.close_wanted = False
         self.close_sent = False
         self.unsent_bytes = 0
         self._advance_sent = -1
-        self._fresh: deque[SubmitBatch] = deque()
+        self._unsent: deque[SubmitBatch] = deque()
         self._unaccepted: deque[tuple[int, list[Buffer]]] = deque()
         self._numbers: dict[bytes, int] = {}
 
-    def opening(self) -> Open:
-        return Open(self.uid, self.options, self._feeds)
+    def open_message(self) -> Open:
+        return Open(self.uid, self.options, self._sends_tasks)
 
-    def found(self, opened: Opened) -> None:
+    def take_numbers(self, opened: Opened) -> None:
         """Takes over the master's numbers: a new run, or an existing one, whose tasks and specs keep their numbers."""
         first_time = self.run < 0
         self.run = opened.run
@@ -137,7 +137,7 @@ class Submission:
             self.next_index = opened.tasks
             self.next_spec = opened.specs
             self.advanced = opened.advanced
-        elif self._advance_sent > opened.advanced and not self._unaccepted and not self._fresh:
+        elif self._advance_sent > opened.advanced and not self._unaccepted and not self._unsent:
             # Progress without tasks is not kept as unaccepted. If the old master died before it recorded it, it is sent again.
             self.add_whole((), (), self._advance_sent)
 
@@ -148,17 +148,17 @@ class Submission:
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
                 "pass large data as files that the workers can read",
             )
-        spec = msgspec.structs.replace(spec, name=readable(spec.name))
+        spec = msgspec.structs.replace(spec, name=escape_surrogates(spec.name))
         try:
             digest = hashlib.sha256(msgspec.json.encode(spec))
         except UnicodeEncodeError as problem:
-            text = readable(str(problem.object))
+            text = escape_surrogates(str(problem.object))
             raise BadInput(f"{spec.name}: {text!r} is not UTF-8", "give files, variables and directories names in UTF-8") from None
         digest.update(code)
         key = digest.digest()
         number = self._numbers.get(key)
         if number is None:
-            batch = batch or self._open_batch(len(code))
+            batch = batch or self._current_batch(len(code))
             batch.specs.append(spec)
             batch.codes.append(code)
             batch.size += len(code)
@@ -167,28 +167,29 @@ class Submission:
             self.next_spec += 1
         return number
 
-    def _open_batch(self, size: int) -> SubmitBatch:
-        if self._fresh:
-            batch = self._fresh[-1]
-            if len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and batch.links < BATCH_LINKS and not batch.whole:
+    def _current_batch(self, size: int) -> SubmitBatch:
+        if self._unsent:
+            batch = self._unsent[-1]
+            has_room = len(batch.tasks) < BATCH_TASKS and batch.size + size <= BATCH_BYTES and batch.dependencies < BATCH_DEPENDENCIES
+            if has_room and not batch.whole:
                 return batch
         batch = SubmitBatch(self.next_index, self.next_spec)
-        self._fresh.append(batch)
+        self._unsent.append(batch)
         return batch
 
-    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NOTHING) -> int:
+    def add(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         """Adds a task; returns its index in the run."""
         size = len(payload)
-        if len(needs.after) > WHOLE_TASKS:
+        if len(needs.after) > MAX_FRAME_TASKS:
             raise PayloadTooLarge(
-                f"after: {len(needs.after)} tasks; {WHOLE_TASKS} are the most", "put a task in between that waits for a part of them"
+                f"after: {len(needs.after)} tasks; {MAX_FRAME_TASKS} are the most", "put a task in between that waits for a part of them"
             )
         if size > MAX_BODY:
             raise PayloadTooLarge(
                 f"the arguments of a task have {show_bytes(size)} when pickled; {show_bytes(MAX_BODY)} is the most",
                 "pass large data as files that the workers can read",
             )
-        batch = self._open_batch(size)
+        batch = self._current_batch(size)
         batch.add(spec, payload, needs)
         batch.size += size
         self.unsent_bytes += size
@@ -203,11 +204,11 @@ class Submission:
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
-        links = sum(len(entry.needs.after) + len(entry.needs.contents) + len(entry.needs.awaited) for entry in entries)
-        if size > MAX_BODY or len(entries) + links > WHOLE_TASKS:
+        dependencies = sum(len(entry.needs.after) + len(entry.needs.contents) + len(entry.needs.future_files) for entry in entries)
+        if size > MAX_BODY or len(entries) + dependencies > MAX_FRAME_TASKS:
             raise PayloadTooLarge(
-                f"{len(entries)} tasks with {links} dependencies and {show_bytes(size)} in one answer; "
-                f"{WHOLE_TASKS} tasks and dependencies and {show_bytes(MAX_BODY)} are the most",
+                f"{len(entries)} tasks with {dependencies} dependencies and {show_bytes(size)} in one answer; "
+                f"{MAX_FRAME_TASKS} tasks and dependencies and {show_bytes(MAX_BODY)} are the most",
                 "create fewer tasks at a time",
             )
         batch = SubmitBatch(self.next_index, self.next_spec, whole=True)
@@ -216,43 +217,43 @@ class Submission:
             batch.add(numbers[entry.spec], entry.payload, entry.needs)
         batch.advance = advance
         self._advance_sent = max(self._advance_sent, advance)
-        self._fresh.append(batch)
+        self._unsent.append(batch)
         self.next_index += len(entries)
         return range(batch.first, self.next_index)
 
     @property
     def has_unsent(self) -> bool:
-        fresh = self._fresh
-        return bool(fresh) and (len(fresh) > 1 or bool(fresh[0].tasks) or fresh[0].advance >= 0)
+        unsent = self._unsent
+        return bool(unsent) and (len(unsent) > 1 or bool(unsent[0].tasks) or unsent[0].advance >= 0)
 
     @property
     def has_unaccepted(self) -> bool:
         return bool(self._unaccepted) or self.has_unsent
 
-    def cut(self) -> list[list[Buffer]]:
+    def take_frames(self) -> list[list[Buffer]]:
         """Returns the frames to send now; they are kept until the master has recorded them."""
         frames = []
-        while self._fresh:
-            batch = self._fresh[0]
-            if not batch.tasks and batch.advance < 0 and len(self._fresh) == 1:
+        while self._unsent:
+            batch = self._unsent[0]
+            if not batch.tasks and batch.advance < 0 and len(self._unsent) == 1:
                 # Specs alone wait for their first task, because the master confirms only numbers of tasks.
                 break
             encoded = batch.encode(self.run)
-            self._fresh.popleft()
+            self._unsent.popleft()
             if batch.tasks or batch.specs:
                 self._unaccepted.append((batch.first + max(len(batch.tasks), 1), encoded))
             frames.append(encoded)
         self.unsent_bytes = 0
         return frames
 
-    def again(self) -> list[list[Buffer]]:
+    def frames_to_repeat(self) -> list[list[Buffer]]:
         """Returns the frames to repeat over a new connection."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
 
     def give_up(self) -> None:
         """Drops everything that is not recorded."""
-        self._fresh.clear()
+        self._unsent.clear()
         self._unaccepted.clear()
 
     def accepted(self, tasks: int) -> None:
@@ -260,34 +261,34 @@ class Submission:
         while unaccepted and unaccepted[0][0] <= tasks:
             unaccepted.popleft()
 
-    def heard(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
+    def new_endings(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
         """Returns the new endings of an Ended message. After damage to its journal, a master repeats all endings in another order."""
-        told = self._told
-        told.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(told))))
-        news = [item for item in items[max(0, self.begun_at - cursor) :] if not told[item.index]]
+        reported = self._reported
+        reported.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(reported))))
+        new = [item for item in items[max(0, self.first_cursor - cursor) :] if not reported[item.index]]
         self.cursor = cursor + len(items)
-        if len(news) < len(items):
-            body = _bodies_of(news, items, body) if self.payloads_wanted else body
+        if len(new) < len(items):
+            body = _select_bodies(new, items, body) if self.payloads_wanted else body
         for item in items:
-            told[item.index] = 1
-        return news, body
+            reported[item.index] = 1
+        return new, body
 
-    def digested(self, items: list[EndedItem]) -> None:
+    def processed(self, items: list[EndedItem]) -> None:
         """Notes that the listener has processed these endings, so that the master may drop their results."""
-        self._digested = self.cursor
-        self._weight += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + TASK_WEIGHT for item in items)
+        self._processed = self.cursor
+        self._processed_bytes += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + ENDING_BYTES for item in items)
 
     @property
-    def has_taken(self) -> bool:
+    def confirmation_due(self) -> bool:
         """Whether enough results were processed to tell the master, which keeps them for this client only."""
-        return self._weight > TAKE_BYTES and self.options.owned and self.payloads_wanted
+        return self._processed_bytes > CONFIRM_BYTES and self.options.owned and self.payloads_wanted
 
-    def take(self) -> Taken:
-        self._weight = 0
-        return Taken(self.run, self._digested)
+    def confirm_processed(self) -> Taken:
+        self._processed_bytes = 0
+        return Taken(self.run, self._processed)
 
 
-def _bodies_of(chosen: list[EndedItem], items: list[EndedItem], body: memoryview) -> memoryview:
+def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memoryview) -> memoryview:
     ends = list(itertools.accumulate(item.length for item in items))
     places = {item.index: body[end - item.length : end] for item, end in zip(items, ends, strict=True)}
     return memoryview(b"".join(places[item.index] for item in chosen))

@@ -65,20 +65,20 @@ def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, 
 
     ``rows`` must be in the order of their indices. Without ``ask``, the master is not asked for the inputs of single tasks.
     """
-    known = recipe_of(master, run)
-    recipe = known or RunDescription((), iter(()))
+    known = describe_run(master, run)
+    description = known or RunDescription((), iter(()))
 
     def matched() -> Iterator[DescribedTask]:
         position = 0
         for row in rows:
-            line = next(itertools.islice(recipe.lines, row["index"] - position, None), None)
+            line = next(itertools.islice(description.lines, row["index"] - position, None), None)
             position = row["index"] + 1
             if line is not None and line.command:
-                yield DescribedTask(row, line.told(), line.values, line.label)
+                yield DescribedTask(row, line.text(), line.values, line.label)
             else:
-                yield DescribedTask(row, _own_command(master, row) if ask else str(row["name"]), None)
+                yield DescribedTask(row, _command_from_input(master, row) if ask else str(row["name"]), None)
 
-    return DescribedTasks(recipe.names, matched(), known is not None)
+    return DescribedTasks(description.names, matched(), known is not None)
 
 
 def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -97,7 +97,7 @@ def command_of(master: PoolSession, run: dict[str, Any], row: dict[str, Any]) ->
     return next(with_commands(master, run, [row]))[1]
 
 
-def _own_command(master: PoolSession, row: dict[str, Any]) -> str:
+def _command_from_input(master: PoolSession, row: dict[str, Any]) -> str:
     """Reads the command line from the task's input, which the master keeps while the task may run again."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
@@ -125,8 +125,8 @@ def named_task(master: PoolSession, text: str) -> str | None:
             continue
         if index.isdecimal():
             return task_name(f"{run['run']}.{index}")
-        recipe = recipe_of(master, run)
-        labels = {line.label: place for place, line in enumerate(recipe.lines) if line.label} if recipe else {}
+        description = describe_run(master, run)
+        labels = {line.label: place for place, line in enumerate(description.lines) if line.label} if description else {}
         if index in labels:
             return f"{run['run']}.{labels[index]}"
         fix = did_you_mean(index, labels) or f"A task is RUN.INDEX, such as {run['run']}.0; list them: pilotfish tasks {run['run']}"
@@ -145,26 +145,26 @@ def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
 # --- reruns -------------------------------------------------------------------------------------------------------------------------
 
 
-def keep_rerun(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
+def write_rerun_register(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
     """Writes the register of a rerun, which must not depend on the original run."""
-    recipe = recipe_of(master, origin)
-    if recipe is None:
+    description = describe_run(master, origin)
+    if description is None:
         return
     failed = [row["index"] for row in all_tasks(master, origin["run"], "failed")]
     if len(failed) != tasks:  # more tasks failed since, so the rerun's tasks are unknown
         return
-    register = TaskRegister(master.directory, run, recipe.names)
-    for place, line in enumerate(_only(recipe.lines, failed)):
+    register = TaskRegister(master.directory, run, description.names)
+    for place, line in enumerate(_select(description.lines, failed)):
         register.note(place, line)
     register.flush()
 
 
-def recipe_of(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
+def describe_run(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
     """Returns the descriptions from the register of a run, or else from its command line."""
-    return read_register(master.directory, run["run"]) or read_recipe(run)
+    return read_register(master.directory, run["run"]) or describe_from_command(run)
 
 
-def _only(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
+def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
     position = 0
     for index in indices:
         line = next(itertools.islice(lines, index - position, None), None)
@@ -177,16 +177,16 @@ def _only(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[
 # --- from the command line to the tasks -----------------------------------------------------------------------------------------------
 
 
-def read_recipe(row: dict[str, Any]) -> RunDescription | None:
+def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
     """Makes all tasks of a run from its command line, quoted for a shell; None if they are not certain."""
-    recipe = str(row.get("command", ""))
-    if not recipe.startswith("--"):
+    description = str(row.get("command", ""))
+    if not description.startswith("--"):
         return None
     cwd = str(row.get("cwd") or os.getcwd())
     try:
         # Paths in a sweep are relative to the directory of the command.
         with contextlib.chdir(cwd):
-            total, names, lines = _read(shlex.split(recipe), float(row.get("opened_at") or "inf"))
+            total, names, lines = _read(shlex.split(description), float(row.get("opened_at") or "inf"))
     except (BadInput, ValueError, KeyError, StopIteration, OSError):
         return None
     # A rerun has the command line of the whole run, but only some of its tasks.
@@ -251,9 +251,9 @@ def _check_unchanged(path: str, opened_at: float) -> None:
 
 MAX_REGISTER_BYTES = 64 << 20
 """Maximum size of a register, enough for millions of tasks. A larger run has none; its tasks are known while its files are unchanged."""
-PIECE_TASKS = 1000
+FLUSH_TASKS = 1000
 """Descriptions per write."""
-PIECE_S = 1.0
+FLUSH_S = 1.0
 """Seconds until fewer descriptions are written."""
 
 Values = tuple[str, ...]
@@ -266,7 +266,7 @@ class TaskDescription(NamedTuple):
     values: Values = ()
     label: str = ""
 
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.label}: {self.command}" if self.label else self.command
 
 
@@ -304,7 +304,7 @@ class TaskRegister:
     def flush_if_due(self) -> None:
         """Writes if many descriptions wait, or some have waited long."""
         count = len(self._waiting)
-        if count >= PIECE_TASKS or (count and time.monotonic() - self._flushed_at >= PIECE_S):
+        if count >= FLUSH_TASKS or (count and time.monotonic() - self._flushed_at >= FLUSH_S):
             self.flush()
 
     def flush(self) -> None:
@@ -318,8 +318,8 @@ class TaskRegister:
         with open(os.open(self._path, flags, 0o600), "ab") as file:
             rows: list[tuple[str | int, ...]] = [] if file.tell() else [self._names]
             expected = -1 if file.tell() else 0
-            for index, one in described:
-                row = (one.label, one.command, *one.values)
+            for index, task in described:
+                row = (task.label, task.command, *task.values)
                 rows.append(row if index == expected else (index, *row))
                 expected = index + 1
             packed = gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows), 1)

@@ -50,9 +50,9 @@ class TaskOutput:
         failure = self.row.get("failure")
         if not failure:
             return ""
-        return failure_told(failure_note(failure), self.last_words())
+        return failure_with_output(failure_note(failure), self.last_error_line())
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """Returns the last line of standard error of a program that ended by itself."""
         failure = self.row.get("failure") or {}
         return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
@@ -70,10 +70,10 @@ def last_line(data: bytes) -> str:
 def _traceback(meta: bytes) -> str:
     """Returns the traceback of a Python call, if it raised."""
     try:
-        said = json.loads(meta) if meta else {}
+        report = json.loads(meta) if meta else {}
     except ValueError:
         return ""
-    return str(said.get("traceback") or "")
+    return str(report.get("traceback") or "")
 
 
 def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:
@@ -90,7 +90,7 @@ def failure_note(failure: dict[str, Any]) -> str:
     return message if blame == "task" else f"{message} (blame: {blame})"
 
 
-def failure_told(note: str, wrote: str) -> str:
+def failure_with_output(note: str, wrote: str) -> str:
     """Joins a failure with the program's own message, and shortens the first so that the second survives a cut line."""
     first = note.splitlines()[0]
     return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first

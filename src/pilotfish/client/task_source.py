@@ -26,10 +26,10 @@ from pilotfish.applications.executable import (
     executable_payload,
     executable_spec,
     expand_inputs,
-    program_beside,
+    program_as_input,
 )
 from pilotfish.applications.input_files import Source as Input
-from pilotfish.applications.input_files import TravelFile
+from pilotfish.applications.input_files import StoredFile
 from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
 from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
@@ -37,7 +37,7 @@ from pilotfish.applications.task_list import TaskList, TaskNeeds
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.session import PoolSession, RunUpload, connect, look, task_name
+from pilotfish.client.session import PoolSession, RunUpload, connect, connect_read_only, task_name
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -47,10 +47,10 @@ from pilotfish.model.task import UNNAMED, RunOptions
 
 INTERPRETER = re.compile(r"(python|pypy|perl|ruby|Rscript|julia|node|lua|bash|dash|ksh|zsh|sh)[0-9.]*")
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
-MOST_STDIN_BYTES = 64 << 20
+MAX_STDIN_BYTES = 64 << 20
 TEXT_BYTES = 256
 SHOWN_COMMAND = 60
-NOT_PASSED = ("PILOTFISH_", "BASH_FUNC_")
+NOT_INHERITED = ("PILOTFISH_", "BASH_FUNC_")
 
 MAX_PROGRAMS = 50
 """Maximum programs of a task list with a spec of their own."""
@@ -91,17 +91,18 @@ class TaskSource:
         """Indices of the tasks that this task waits for."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
 
-    def awaited(self, place: int) -> tuple[ExpectedFile, ...]:
+    def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
         """Intermediate files that other tasks leave for this one."""
-        return self.listed.awaited(place) if self.listed is not None and self.launch.sandbox else ()
+        return self.listed.future_files(place) if self.listed is not None and self.launch.sandbox else ()
 
     def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
         outputs = check_outputs(task.outputs)
         if not self.launch.sandbox:
             return Executable(argv=task.argv, outputs=outputs)
-        beside = program_beside(task.argv) if os.path.normpath(task.argv[0]) not in listed.made else {}
-        inputs = {**beside, **self.read(_not_awaited(task, listed.awaited(place)))}
-        return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=tuple(name for name in outputs if name in listed.made))
+        program = program_as_input(task.argv) if os.path.normpath(task.argv[0]) not in listed.intermediate_files else {}
+        inputs = {**program, **self.read(_existing_inputs(task, listed.future_files(place)))}
+        keep = tuple(name for name in outputs if name in listed.intermediate_files)
+        return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=keep)
 
     def program_of(self, task: Executable) -> str:
         """Returns the program of a listed task, to group tasks of one kind; empty for shell lines and other sources."""
@@ -132,7 +133,7 @@ class CommandTemplates:
     keep: tuple[Template, ...]
     stdin: Template | None
     add_program: bool
-    find: Finder
+    resolve_inputs: InputResolver
 
     def all(self) -> list[Template]:
         return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
@@ -141,14 +142,14 @@ class CommandTemplates:
         """Checks all input files now, so that a missing one is found before the first task starts."""
         if self.inputs:
             for number, values in enumerate(sweep):
-                check_inputs(self.find(template.fill(values, number) for template in self.inputs))
+                check_inputs(self.resolve_inputs(template.fill(values, number) for template in self.inputs))
 
     def fill(self, values: tuple[str, ...], number: int) -> Executable:
         argv = tuple(template.fill(values, number) for template in self.argv)
-        inputs = check_inputs(self.find(template.fill(values, number) for template in self.inputs)) if self.inputs else {}
+        inputs = check_inputs(self.resolve_inputs(template.fill(values, number) for template in self.inputs)) if self.inputs else {}
         return Executable(
             argv=argv,
-            inputs={**program_beside(argv), **inputs} if self.add_program else inputs,
+            inputs={**program_as_input(argv), **inputs} if self.add_program else inputs,
             outputs=tuple(template.fill(values, number) for template in self.outputs),
             keep=tuple(template.fill(values, number) for template in self.keep),
             stdin=_read_stdin(self.stdin.fill(values, number)) if self.stdin else b"",
@@ -156,16 +157,16 @@ class CommandTemplates:
         )
 
 
-def make_source(request: RunRequest, environ: Mapping[str, str], find: Finder = list) -> TaskSource:
-    """Checks the whole request; raises BadInput. ``find`` resolves outputs of earlier tasks among inputs."""
-    _check_forms(request)
+def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs: InputResolver = list) -> TaskSource:
+    """Checks the whole request; raises BadInput. ``resolve_inputs`` replaces outputs of earlier tasks among inputs by their files."""
+    _check_source(request)
     env = read_environment(request.environment, environ)
     if request.task_list is not None:
-        return _from_list(request, env, environ, find)
+        return _from_list(request, env, environ, resolve_inputs)
     sweep = make_sweep(request.parameters, request.tables, request.each_line, request.zipped)
     sandbox = _sandbox(request, bool(request.inputs or request.outputs or request.keep))
-    varying = {name: value for name, value in env.items() if "{" in value and name in _given_names(request)}
-    own_inputs = [text for text in request.inputs if "{" in text or is_earlier(text)]
+    varying = {name: value for name, value in env.items() if "{" in value and name in _variables_set(request)}
+    own_inputs = [text for text in request.inputs if "{" in text or is_past_output(text)]
     shared_inputs = [text for text in request.inputs if text not in own_inputs]
     names = sweep.names
     fixed_program = "{" not in request.command[0]
@@ -177,7 +178,7 @@ def make_source(request: RunRequest, environ: Mapping[str, str], find: Finder = 
         keep=tuple(make_template(text, names, "--keep") for text in check_outputs(request.keep, "--keep")),
         stdin=make_template(request.stdin, names, "--stdin") if request.stdin is not None else None,
         add_program=sandbox and not fixed_program,
-        find=find,
+        resolve_inputs=resolve_inputs,
     )
     check_all_used(templates.all(), [axis.names for axis in sweep.axes], "the command")
     templates.check_files(sweep)
@@ -187,20 +188,20 @@ def make_source(request: RunRequest, environ: Mapping[str, str], find: Finder = 
         _read_stdin(request.stdin)
     shared = check_inputs(expand_inputs(shared_inputs))
     if sandbox and fixed_program:
-        shared = {**program_beside(request.command), **shared}
+        shared = {**program_as_input(request.command), **shared}
     launch = LaunchSpec(
         cwd=os.getcwd(),
         sandbox=sandbox,
-        env=_passed_on(environ) | {name: value for name, value in env.items() if name not in varying},
+        env=_inherited_environment(environ) | {name: value for name, value in env.items() if name not in varying},
         inputs=shared,
         warn_signal=check_signal(request.warn_signal or 0),
     )
     columns = any(text.partition("=")[2].startswith("@") for text in request.parameters)
     from_files = columns or bool(request.tables) or request.each_line is not None
-    return TaskSource(len(sweep), launch, _recipe(request), from_files, sweep, templates)
+    return TaskSource(len(sweep), launch, _defining_command(request), from_files, sweep, templates)
 
 
-def _check_forms(request: RunRequest) -> None:
+def _check_source(request: RunRequest) -> None:
     sweeping = request.parameters or request.tables or request.each_line is not None
     if request.task_list is not None and (request.command or sweeping):
         extra = "a command" if request.command else "a sweep"
@@ -212,7 +213,7 @@ def _check_forms(request: RunRequest) -> None:
         raise BadInput("there is a sweep, but no command to run" if sweeping else "there is no command to run", fix)
 
 
-def _given_names(request: RunRequest) -> set[str]:
+def _variables_set(request: RunRequest) -> set[str]:
     return {text.partition("=")[0] for text in request.environment if "=" in text}
 
 
@@ -225,35 +226,35 @@ def _sandbox(request: RunRequest, needs_one: bool) -> bool:
     return needs_one if request.sandbox is None else request.sandbox
 
 
-def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, str], find: Finder) -> TaskSource:
+def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, str], resolve_inputs: InputResolver) -> TaskSource:
     listed = read_task_file(str(request.task_list))
-    earlier = [text for text in request.inputs if is_earlier(text)]
+    past_outputs = [text for text in request.inputs if is_past_output(text)]
 
     def read(inputs: Iterable[str]) -> dict[str, Input]:
         # Outputs of earlier tasks are inputs of each task, not of the spec, because they may be at one site only.
-        return check_inputs(find([*earlier, *inputs]))
+        return check_inputs(resolve_inputs([*past_outputs, *inputs]))
 
-    made = listed.made
-    both = next((name for name in request.inputs if os.path.normpath(name) in made), None)
-    if both is not None:
-        raise BadInput(f"--input {both}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
+    intermediate_files = listed.intermediate_files
+    twice = next((name for name in request.inputs if os.path.normpath(name) in intermediate_files), None)
+    if twice is not None:
+        raise BadInput(f"--input {twice}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
     needs_sandbox, seen = bool(request.inputs or request.outputs or request.keep), set()
     for place, task in enumerate(listed):
         # Tasks that make files for each other share the working directory, unless a sandbox is requested.
-        needs_sandbox = needs_sandbox or (bool(task.inputs or task.outputs) and not made) or any(map(is_earlier, task.inputs))
+        needs_sandbox |= (bool(task.inputs or task.outputs) and not intermediate_files) or any(map(is_past_output, task.inputs))
         try:
-            read(_not_awaited(task, listed.awaited(place)))
+            read(_existing_inputs(task, listed.future_files(place)))
         except BadInput as problem:
             raise _with_task(problem, listed, task) from problem
         check_outputs(task.outputs)
-        if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in made:
+        if task.argv[0] not in seen and os.path.normpath(task.argv[0]) not in intermediate_files:
             seen.add(task.argv[0])
             check_program(task.argv[0], environ)
     launch = LaunchSpec(
         cwd=os.getcwd(),
         sandbox=_sandbox(request, needs_sandbox),
-        env=_passed_on(environ) | env,
-        inputs=check_inputs(expand_inputs(text for text in request.inputs if text not in earlier)),
+        env=_inherited_environment(environ) | env,
+        inputs=check_inputs(expand_inputs(text for text in request.inputs if text not in past_outputs)),
         outputs=check_outputs(request.outputs),
         keep=check_outputs(request.keep, "--keep"),
         warn_signal=check_signal(request.warn_signal or 0),
@@ -269,16 +270,16 @@ def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInpu
     return BadInput(f"{listed.path}, {shlex.join(task.argv)[:SHOWN_COMMAND]}: {problem}", meant or problem.hint)
 
 
-def _not_awaited(task: ListedTask, awaited: Iterable[ExpectedFile]) -> list[str]:
+def _existing_inputs(task: ListedTask, future_files: Iterable[ExpectedFile]) -> list[str]:
     """Returns the inputs that exist here or that an earlier run left."""
-    coming = {file.name for file in awaited}
-    return [name for name in task.inputs if os.path.normpath(name) not in coming]
+    future_names = {file.name for file in future_files}
+    return [name for name in task.inputs if os.path.normpath(name) not in future_names]
 
 
-def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+def read_environment(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Reads variables: ``NAME=VALUE`` sets one, ``NAME`` copies its value from this environment."""
     found: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             if name not in environ:
@@ -288,9 +289,9 @@ def read_environment(given: Sequence[str], environ: Mapping[str, str]) -> dict[s
     return check_environment(found)
 
 
-def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+def _inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the shell's environment without our variables and without likely secrets, which the journal would keep."""
-    return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_PASSED)}
+    return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_INHERITED)}
 
 
 def check_program(program: str, environ: Mapping[str, str]) -> None:
@@ -353,9 +354,9 @@ def _read_stdin(path: str) -> bytes:
     """Reads a file once, because a pipe cannot be read twice, and up to a limit, because a device has no end."""
     try:
         with open(path, "rb") as file:
-            content = file.read(MOST_STDIN_BYTES + 1)
-        if len(content) > MOST_STDIN_BYTES:
-            raise BadInput(f"--stdin {path}: more than {MOST_STDIN_BYTES >> 20} MiB", "Give large data as a file: --input FILE")
+            content = file.read(MAX_STDIN_BYTES + 1)
+        if len(content) > MAX_STDIN_BYTES:
+            raise BadInput(f"--stdin {path}: more than {MAX_STDIN_BYTES >> 20} MiB", "Give large data as a file: --input FILE")
         return content
     except OSError as error:
         raise BadInput(
@@ -363,7 +364,7 @@ def _read_stdin(path: str) -> bytes:
         ) from None
 
 
-def _recipe(request: RunRequest) -> str:
+def _defining_command(request: RunRequest) -> str:
     """Returns the part of the command line that determines the tasks, to show it and to find each command from its index."""
     words: list[str] = []
     for option, values in (("--param", request.parameters), ("--params-from", request.tables)):
@@ -384,20 +385,20 @@ def connect_for(request: RunRequest) -> PoolSession:
     return session
 
 
-def submit_source(session: PoolSession, source: TaskSource, wanted: TaskOptions, options: RunOptions, progress: Progress) -> int:
+def submit_source(session: PoolSession, source: TaskSource, task_options: TaskOptions, options: RunOptions, progress: Progress) -> int:
     """Submits all tasks of a source as one run; returns its number. Cancels the run on an error."""
     with _upload(session, options, progress) as upload:
         specs: dict[str, int] = {}
         costs = source.costs()
         register = TaskRegister(session.directory, upload.number, columns_of(source.sweep.names))
         for place, (task, values, label) in enumerate(source.described()):
-            kind = wanted.name or source.program_of(task) or UNNAMED
+            kind = task_options.name or source.program_of(task) or UNNAMED
             if kind not in specs and len(specs) >= MAX_PROGRAMS:
                 kind = UNNAMED
             if kind not in specs:
-                specs[kind] = upload.spec(*executable_spec(kind, source.launch, wanted))
+                specs[kind] = upload.spec(*executable_spec(kind, source.launch, task_options))
             payload, contents = executable_payload(task)
-            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.awaited(place))
+            needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.future_files(place))
             upload.add(specs[kind], payload, needs)
             if source.from_files:
                 register.note(place, TaskDescription(shlex.join(task.argv), values, label))
@@ -418,10 +419,10 @@ def submit_tasks(
     with _upload(session, options, progress) as upload:
         numbers = [upload.spec(*spec) for spec in tasks.specs]
         register = TaskRegister(session.directory, upload.number)
-        given = iter(descriptions)
+        remaining = iter(descriptions)
         for place, entry in enumerate(tasks.take()):
             upload.add(numbers[entry.spec], entry.payload, entry.needs)
-            description = next(given, None)
+            description = next(remaining, None)
             if description is None and tasks.specs[entry.spec][0].kind == "exec":
                 description = TaskDescription(command_in(entry.payload))
             if description is not None:
@@ -449,11 +450,11 @@ def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> It
 
 # Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that task 3.0 left, wherever it is now.
 
-FORM = re.compile(r"([0-9]+[.][0-9]+):(.+)")
-REMEMBERED = 256
+PAST_OUTPUT = re.compile(r"([0-9]+[.][0-9]+):(.+)")
+CACHED_TASKS = 256
 """Maximum tasks whose results are cached."""
 
-Finder = Callable[[Iterable[str]], list[str | TravelFile]]
+InputResolver = Callable[[Iterable[str]], list[str | StoredFile]]
 
 
 class PastOutputs:
@@ -462,25 +463,25 @@ class PastOutputs:
     def __init__(self, pool: str) -> None:
         self._pool = pool
         self._master: PoolSession | None = None
-        self._files_of = lru_cache(REMEMBERED)(self._ask)
+        self._files_of = lru_cache(CACHED_TASKS)(self._ask)
 
-    def __call__(self, inputs: Iterable[str]) -> list[str | TravelFile]:
-        return [source for text in inputs for source in self._meant(text)]
+    def __call__(self, inputs: Iterable[str]) -> list[str | StoredFile]:
+        return [source for text in inputs for source in self._resolve(text)]
 
-    def _meant(self, text: str) -> list[str | TravelFile]:
-        named = FORM.fullmatch(text)
-        if named is None or os.path.lexists(text):
+    def _resolve(self, text: str) -> list[str | StoredFile]:
+        match = PAST_OUTPUT.fullmatch(text)
+        if match is None or os.path.lexists(text):
             return [text]
-        task, name = task_name(named[1]), named[2].rstrip("/")
+        task, name = task_name(match[1]), match[2].rstrip("/")
         files = self._files_of(task)
-        found: list[str | TravelFile] = [files[one] for one in files if one.startswith(f"{name}/") or one == name or fnmatchcase(one, name)]
+        found: list[str | StoredFile] = [files[one] for one in files if one.startswith(f"{name}/") or one == name or fnmatchcase(one, name)]
         if not found:
             left = f"It left {', '.join(list(files)[:5])}" if files else "It left none: name its outputs with --output or --keep"
             raise BadInput(f"--input {text}: task {task} left no file {name!r}", did_you_mean(name, files) or left)
         return found
 
-    def _ask(self, task: str) -> dict[str, TravelFile]:
-        self._master = self._master or look(self._pool)
+    def _ask(self, task: str) -> dict[str, StoredFile]:
+        self._master = self._master or connect_read_only(self._pool)
         row = self._master.ask("task", task=task)
         if row["state"] != "done":
             raise BadInput(f"--input {task}: task {task} is {row['state']}, and not done", f"See why: pilotfish why {task}")
@@ -488,5 +489,5 @@ class PastOutputs:
         return completed.files if completed is not None else {}
 
 
-def is_earlier(text: str) -> bool:
-    return FORM.fullmatch(re.sub(r"{[^{}]*}", "0", text)) is not None and not os.path.lexists(text)
+def is_past_output(text: str) -> bool:
+    return PAST_OUTPUT.fullmatch(re.sub(r"{[^{}]*}", "0", text)) is not None and not os.path.lexists(text)

@@ -43,4 +43,4 @@ def private_master(cores: int) -> Iterator[PrivatePool]:
             master.ask("stop", now=True)
         finally:
             master.close()
-            private.left = pool.wait_until_gone()
+            private.left = pool.wait_until_stopped()

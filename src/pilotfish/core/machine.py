@@ -199,11 +199,11 @@ class Machine:
 
     def _notify_policy(self, first: int) -> int:
         """Report the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
-        hear = getattr(self.policy, "hear", None)
-        if hear is not None and len(self.facts) > first:
+        on_events = getattr(self.policy, "on_events", None)
+        if on_events is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])
             if events:
-                hear(events)
+                on_events(events)
         return len(self.facts)
 
     def record(self, fact: f.Fact) -> None:

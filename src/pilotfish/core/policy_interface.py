@@ -109,7 +109,7 @@ class PolicyView:
 
 
 class Policy(Protocol):
-    """Decides which task goes to which worker. A policy that also has ``hear`` is a ``ListeningPolicy``."""
+    """Decides which task goes to which worker. A policy that also has ``on_events`` is a ``ListeningPolicy``."""
 
     def propose(self, view: PolicyView) -> Sequence[Proposal]: ...
 
@@ -124,7 +124,7 @@ class Policy(Protocol):
 
 
 class ListeningPolicy(Policy, Protocol):
-    def hear(self, events: Sequence[PolicyEvent]) -> None:
+    def on_events(self, events: Sequence[PolicyEvent]) -> None:
         """Receive the events of a turn, before ``propose``. Not called for a journal replay: after a restart, read the state instead."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
-from pilotfish.factories.replication import RECENT_WAITS, sort_out
+from pilotfish.core.pilots.factory_interface import SiteView
+from pilotfish.factories.replication import RECENT_WAITS, assess_pilots
 from pilotfish.factories.site_history import BackOff, SiteHistory, read_record
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import GRACE_S, FactoryUpkeep
+from pilotfish.factories.upkeep import GRACE_S, BaseFactory, FactoryUpkeep
 
 START_S = 10.0
 """Seconds that an agent takes to start; shorter waits make no difference."""
@@ -25,56 +24,39 @@ class DemandSettings:
     probes: int = 2
     """Maximum new queued pilots at a site where no pilot has proved to work yet, plus one for each running pilot."""
     back_off: BackOff = field(default_factory=BackOff)
-    patience_s: float = 900.0
+    max_wait_s: float = 900.0
     """Minimum seconds until a queued pilot is no longer counted on. It must also have waited three times the usual time."""
     grace_s: float = GRACE_S
 
 
-class DemandFactory:
+class DemandFactory(BaseFactory):
     def __init__(self, settings: DemandSettings | None = None) -> None:
         self._settings = settings or DemandSettings()
-        self._duties = FactoryUpkeep(self._settings.grace_s)
-        self._moments: list[float] = []
+        super().__init__(FactoryUpkeep(self._settings.grace_s))
 
-    def hear(self, event: SiteEvent) -> None:
-        """Ignored: the factory view holds everything it needs."""
-
-    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
-        round_ = ProposalRound(prospect)
-        self._duties.perform(round_)
+    def _fill_up(self, round_: ProposalRound) -> None:
+        """Request pilots. A pilot replica comes last: work that has no pilot yet makes better use of the room."""
         settings = self._settings
         records = {view.name: read_record(view, round_.now, settings.window_s, settings.back_off) for view in round_.free_sites()}
-        self._fill_up(round_, records)
-        self._moments = round_.moments
-        return round_.proposals
-
-    def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        return {}
-
-    def next_look_at(self, prospect: FactoryView) -> float | None:
-        return min((moment for moment in self._moments if moment > prospect.now), default=None)
-
-    def _fill_up(self, round_: ProposalRound, records: dict[str, SiteHistory]) -> None:
-        """Request pilots. A pilot replica comes last: work that has no pilot yet makes better use of the room."""
-        usual, most = _usual_wait(records), self._settings.workers
-        outlook = sort_out(round_, max(self._settings.patience_s, 3 * usual))
-        if most and outlook.active >= most:
-            self._duties.withdraw_rest(round_, outlook.active, most)
-        shunned = outlook.silent if len(outlook.silent) < len(records) else {}
-        hopeless, present = list(outlook.hopeless), outlook.hopeful
-        while not most or present < most:
-            if best := self._best(round_, [view for view in round_.open_sites() if view.name not in shunned], records, usual):
-                round_.wish(best, self._explain(round_, records[best], usual))
-            elif round_.needs or not hopeless:
+        usual, max_pilots = _usual_wait(records), settings.workers
+        pilots = assess_pilots(round_, max(settings.max_wait_s, 3 * usual))
+        if max_pilots and pilots.active >= max_pilots:
+            self._upkeep.withdraw_rest(round_, pilots.active, max_pilots)
+        avoided = pilots.stalled_sites if len(pilots.stalled_sites) < len(records) else {}
+        overdue, present = list(pilots.overdue), pilots.expected
+        while not max_pilots or present < max_pilots:
+            if best := self._best(round_, [view for view in round_.open_sites() if view.name not in avoided], records, usual):
+                round_.request(best, self._explain(round_, records[best], usual))
+            elif round_.needs or not overdue:
                 return
             else:
-                members = hopeless.pop(0)
-                others = [view for view in round_.sites_instead(members) if view.name not in shunned]
+                group = overdue.pop(0)
+                others = [view for view in round_.sites_for_replica(group) if view.name not in avoided]
                 best = self._best(round_, others, records, usual)
                 if not best:
                     continue
-                waited = f"{members[0].id} has waited {round_.now - members[0].requested_at:.0f} s at {members[0].site}"
-                round_.wish_instead(best, members[0], f"{waited}, {usual:.0f} s are usual; {self._explain(round_, records[best], usual)}")
+                waited = f"{group[0].id} has waited {round_.now - group[0].requested_at:.0f} s at {group[0].site}"
+                round_.request_replica(best, group[0], f"{waited}, {usual:.0f} s are usual; {self._explain(round_, records[best], usual)}")
             records[best].queued += 1
             records[best].fresh += 1
             present += 1
@@ -96,10 +78,10 @@ class DemandFactory:
         return False
 
     def _explain(self, round_: ProposalRound, record: SiteHistory, usual: float) -> str:
-        work = f"{round_.prospect.demand.tasks} tasks wait, {round_.prospect.demand.cores:g} cores are missing"
+        work = f"{round_.view.demand.tasks} tasks wait, {round_.view.demand.cores:g} cores are missing"
         wait = _expected_wait(record, usual)
         known = "nothing is known of its waits" if not record.waits else f"pilots there wait {wait:.0f} s"
-        return f"{work}; {known}, {record.running + record.well} of {record.all} did well"
+        return f"{work}; {known}, {record.running + record.succeeded} of {record.all} run or succeeded"
 
 
 def _usual_wait(records: dict[str, SiteHistory]) -> float:
@@ -117,10 +99,10 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 def _cost(record: SiteHistory, usual: float) -> float:
     """Expected seconds until a pilot requested now is useful: the wait, times the expected number of attempts and the pilots ahead of it.
     A site that fails everything answers fast, so each failure in a row doubles its cost."""
-    success = (record.running + record.well + 1) / (record.running + record.well + record.bad + 1)
+    success = (record.running + record.succeeded + 1) / (record.running + record.succeeded + record.failed + 1)
     crowd = 1 + record.queued / (1 + record.running)
     return (_expected_wait(record, usual) + START_S) / success * crowd * 2.0 ** min(record.setbacks, 20)
 
 
-def make_demand(pilots: int, dice: random.Random) -> DemandFactory:
+def make_demand(pilots: int, rng: random.Random) -> DemandFactory:
     return DemandFactory(DemandSettings(workers=pilots))

@@ -12,9 +12,9 @@ from pilotfish.model.site import LOCAL, PilotSize
 from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
-APART_S = 0.5
+MIN_INTERVAL_S = 0.5
 """Minimum seconds between two calls of the factory: nothing at a site happens faster."""
-GIVE_UP_AFTER = 3
+HOLD_AFTER = 3
 """Pilots in a row that ended before their agents joined; then the site is held."""
 
 
@@ -24,57 +24,57 @@ class PoolProvisioner:
     def __init__(self, factory: Factory) -> None:
         self._local = LocalProvisioner()
         self._factory = factory
-        self._heard: dict[str, int] = {}
+        self._events_seen: dict[str, int] = {}
         self._next_at = 0.0
-        self._asked_at: float | None = None
+        self._next_call_at: float | None = None
 
     def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]:
         proposals: list[PilotProposal | WithdrawalProposal | HoldProposal] = list(self._local.propose(state, now))
-        self._asked_at = None
+        self._next_call_at = None
         if any(record.wanted is not None for record in state.sites.values()):
             if now < self._next_at:
-                self._asked_at = self._next_at
+                self._next_call_at = self._next_at
                 return proposals
-            self._next_at = now + APART_S
-            holds = _give_up(state)
+            self._next_at = now + MIN_INTERVAL_S
+            holds = _hold_failing(state)
             if holds:
                 # A site that is held now must get no pilot in the same round.
-                self._asked_at = self._next_at
+                self._next_call_at = self._next_at
                 return [*proposals, *holds]
-            prospect = view_for_factory(state, now)
-            self._listen(state)
-            proposals += self._factory.propose(prospect)
-            self._asked_at = self._factory.next_look_at(prospect)
+            view = view_for_factory(state, now)
+            self._report_events(state)
+            proposals += self._factory.propose(view)
+            self._next_call_at = self._factory.next_look_at(view)
         return proposals
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        moments = [moment for moment in (self._local.next_look_at(state, now), self._asked_at) if moment is not None]
-        return min(moments, default=None)
+        look_times = [at for at in (self._local.next_look_at(state, now), self._next_call_at) if at is not None]
+        return min(look_times, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
         """The factory's opinion of each site that the pool uses."""
-        prospect = view_for_factory(state, now)
-        self._listen(state)
-        return {view.name: self._factory.standing(view, now) for view in prospect.sites}
+        view = view_for_factory(state, now)
+        self._report_events(state)
+        return {site_view.name: self._factory.standing(site_view, now) for site_view in view.sites}
 
-    def _listen(self, state: State) -> None:
+    def _report_events(self, state: State) -> None:
         """Report the events since the last call to the factory; after a restart, all that are remembered."""
-        news = []
+        events = []
         for name, record in state.sites.items():
-            missed = record.events - self._heard.get(name, 0)
-            self._heard[name] = record.events
+            missed = record.events - self._events_seen.get(name, 0)
+            self._events_seen[name] = record.events
             if missed > 0 and name != LOCAL:
-                news += list(record.history)[-missed:]
-        for event in sorted(news, key=lambda event: event.at):
-            self._factory.hear(event)
+                events += list(record.history)[-missed:]
+        for event in sorted(events, key=lambda event: event.at):
+            self._factory.on_event(event)
 
 
-def _give_up(state: State) -> list[HoldProposal]:
+def _hold_failing(state: State) -> list[HoldProposal]:
     """Hold sites whose pilots keep failing before they join, until a user resumes them. Each attempt takes a queue slot from others."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()
-        if name != LOCAL and record.bad_starts >= GIVE_UP_AFTER and not record.held
+        if name != LOCAL and record.bad_starts >= HOLD_AFTER and not record.held
     ]
 
 
@@ -85,7 +85,7 @@ class LocalProvisioner:
         site = state.sites.get(LOCAL)
         if not _is_wanted(state) or (site and site.held):
             return []
-        if site and site.bad_starts >= GIVE_UP_AFTER:
+        if site and site.bad_starts >= HOLD_AFTER:
             return [HoldProposal(LOCAL, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
         if site and now < self._not_before(state):
             return []
@@ -114,13 +114,13 @@ class LocalProvisioner:
 
 def _is_wanted(state: State) -> bool:
     """Whether work for this machine is ready, or expected from the client of a run that was just opened."""
-    if any(_may_come(shape.run) for shape in state.ready) or any(_may_come(task.shape.run) for task in state.suspects):
+    if any(_may_run_here(shape.run) for shape in state.ready) or any(_may_run_here(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
-    return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_come(run) for run in state.runs.values())
+    return any(not run.closed and not run.tasks and run.opened_at > youngest and _may_run_here(run) for run in state.runs.values())
 
 
-def _may_come(run: Run) -> bool:
+def _may_run_here(run: Run) -> bool:
     return not run.options.sites or LOCAL in run.options.sites
 
 
@@ -135,7 +135,7 @@ def _needs_one_large_worker(state: State) -> bool:
     if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
         return False
     for shape in (*state.ready, *(task.shape for task in state.suspects)):
-        if not _may_come(shape.run):
+        if not _may_run_here(shape.run):
             continue
         cores = dict(shape.needs).get(CORES, 0)
         able = [worker for worker in state.workers.values() if worker.qualifies(shape)]

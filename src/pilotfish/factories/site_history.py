@@ -26,9 +26,9 @@ PROVEN_S = 300.0
 class SiteHistory:
     queued: int = 0
     running: int = 0
-    well: int = 0
+    succeeded: int = 0
     """Pilots that ended without error."""
-    bad: int = 0
+    failed: int = 0
     """Pilots that failed, or were withdrawn because they waited too long."""
     waits: list[float] = field(default_factory=list)
     """Queue waits of pilots that joined, in seconds, latest last."""
@@ -47,7 +47,7 @@ class SiteHistory:
 
     @property
     def all(self) -> int:
-        return self.queued + self.running + self.well + self.bad
+        return self.queued + self.running + self.succeeded + self.failed
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,10 +55,10 @@ class BackOff:
     """Delay after failures: ``first_s`` after the first, doubled with each further one."""
 
     first_s: float = 30.0
-    most_s: float = 3600.0
+    max_s: float = 3600.0
 
     def delay(self, setbacks: int) -> float:
-        return float(min(self.most_s, self.first_s * 2.0 ** min(setbacks - 1, 30)))
+        return float(min(self.max_s, self.first_s * 2.0 ** min(setbacks - 1, 30)))
 
 
 def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff | None = None) -> SiteHistory:
@@ -74,31 +74,31 @@ def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff |
         if event.kind == JOINED:
             record.waits.append(event.seconds)
         elif event.kind == SUCCEEDED or (event.kind == EXPIRED and event.pilot in joined):
-            record.well += 1
+            record.succeeded += 1
             record.proven = True
             record.setbacks, record.not_before = 0, 0.0
         elif event.kind in (FAILED, EXPIRED):
-            record.bad += 1
+            record.failed += 1
             if event.at - joined.get(event.pilot, event.at) < PROVEN_S:
-                _set_back(record, event.at, back_off)
+                _note_setback(record, event.at, back_off)
             else:
                 record.proven = True
         elif event.kind == RELEASED:
             record.setbacks, record.not_before = 0, 0.0
         elif event.kind == WITHDRAWN and event.cause in (OUTRUN, OVERDUE):
-            record.bad += 1
-    _look_at_present(record, view, joined, now)
+            record.failed += 1
+    _count_present(record, view, joined, now)
     return record
 
 
-def _set_back(record: SiteHistory, at: float, back_off: BackOff) -> None:
+def _note_setback(record: SiteHistory, at: float, back_off: BackOff) -> None:
     if at >= record.not_before:
         record.setbacks += 1
         record.last_setback_at = at
         record.not_before = at + back_off.delay(record.setbacks)
 
 
-def _look_at_present(record: SiteHistory, view: SiteView, joined: dict[str, float], now: float) -> None:
+def _count_present(record: SiteHistory, view: SiteView, joined: dict[str, float], now: float) -> None:
     for pilot in view.pilots:
         if is_queued(pilot):
             record.queued += 1

@@ -107,21 +107,21 @@ class PilotNeeds:
 class ProposalRound:
     """One proposal in the making. Factories request pilots only through it, so that none can exceed a limit."""
 
-    def __init__(self, prospect: FactoryView) -> None:
-        self.prospect = prospect
-        self.now = prospect.now
-        self.rooms = {view.name: SiteRoom(view) for view in prospect.sites}
-        self.needs = PilotNeeds(prospect.demand.sizes, prospect.demand.places)
+    def __init__(self, view: FactoryView) -> None:
+        self.view = view
+        self.now = view.now
+        self.rooms = {site_view.name: SiteRoom(site_view) for site_view in view.sites}
+        self.needs = PilotNeeds(view.demand.sizes, view.demand.places)
         self.proposals: list[PilotProposal | WithdrawalProposal] = []
-        self.moments: list[float] = []
+        self.look_times: list[float] = []
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, view: SiteView) -> bool:
         """Whether a run has work for this site, now or later. Simulated grids have no runs, only a number of tasks, which may go
         anywhere."""
-        state = self.prospect.state
+        state = self.view.state
         if not state.runs:
-            return bool(self.prospect.demand.tasks or state.unfinished)
+            return bool(self.view.demand.tasks or state.unfinished)
         stuck: dict[int, int] = {}
         for shape in state.ready:
             if not fits_site(shape, view):
@@ -131,13 +131,13 @@ class ProposalRound:
 
     def free_sites(self) -> list[SiteView]:
         """Sites without a fixed number of pilots; a factory may choose among them."""
-        return [view for view in self.prospect.sites if view.wanted < 0]
+        return [view for view in self.view.sites if view.wanted < 0]
 
     def open_sites(self) -> list[SiteView]:
         """Free sites where a pilot for some waiting task can be requested now."""
         return [view for view in self.free_sites() if self._match(view.name) is not None]
 
-    def wish(self, site: str, reason: str) -> bool:
+    def request(self, site: str, reason: str) -> bool:
         match = self._match(site)
         if match is None:
             return False
@@ -146,28 +146,28 @@ class ProposalRound:
         self._ask(site, size, reason)
         return True
 
-    def sites_instead(self, pilots: Sequence[Pilot]) -> list[SiteView]:
+    def sites_for_replica(self, pilots: Sequence[Pilot]) -> list[SiteView]:
         """Sites where a replica of these pilots can be requested. They are at other sites than the pilots."""
-        taken, least = [pilot.site for pilot in pilots], self.stead(pilots[0])
-        allowed = self.prospect.demand.needed_at.get(pilots[0].id, ())
+        taken, least = [pilot.site for pilot in pilots], self.replica_size(pilots[0])
+        allowed = self.view.demand.needed_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
-    def wish_instead(self, site: str, pilot: Pilot, reason: str) -> bool:
+    def request_replica(self, site: str, pilot: Pilot, reason: str) -> bool:
         """Request a replica of a pilot that waits elsewhere. It adds no demand: the work counts on that pilot already."""
-        size = self.rooms[site].size_for(self.stead(pilot))
+        size = self.rooms[site].size_for(self.replica_size(pilot))
         if size is None:
             return False
         self._ask(site, size, reason, pilot.replica_of or pilot.id)
         return True
 
-    def stead(self, pilot: Pilot) -> PilotSize:
+    def replica_size(self, pilot: Pilot) -> PilotSize:
         """Minimum size of a replica of this pilot."""
-        return self.prospect.demand.needed.get(pilot.id, pilot.size)
+        return self.view.demand.needed.get(pilot.id, pilot.size)
 
-    def wish_whatever(self, site: str, reason: str) -> bool:
+    def request_any_size(self, site: str, reason: str) -> bool:
         """Request one more pilot for a fixed number: for waiting work if it fits, otherwise of the site's default size."""
-        if self.wish(site, reason):
+        if self.request(site, reason):
             return True
         size = self.rooms[site].size_for(PilotSize())
         if size is None:
@@ -183,7 +183,7 @@ class ProposalRound:
     def look_again(self, at: float) -> None:
         """Ask for another round at this time; nothing can be done before."""
         if at > self.now:
-            self.moments.append(at)
+            self.look_times.append(at)
 
     def _ask(self, site: str, size: PilotSize, reason: str, replaces: str = "") -> None:
         self.rooms[site].take(size)

@@ -1,14 +1,23 @@
 """Keeps fixed pilot numbers and releases pilots that nobody needs.
 
-Every factory does this before it chooses sites.
+Every factory does this before it chooses sites. It also holds what factories share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 
-from pilotfish.core.pilots.factory_interface import FAILED, SUCCEEDED, UNNEEDED, SiteView
-from pilotfish.factories.replication import cancel_the_others
+from pilotfish.core.pilots.factory_interface import (
+    FAILED,
+    SUCCEEDED,
+    UNNEEDED,
+    FactoryView,
+    PilotProposal,
+    SiteEvent,
+    SiteView,
+    WithdrawalProposal,
+)
+from pilotfish.factories.replication import PilotAssessment, cancel_losers
 from pilotfish.factories.site_history import PROVEN_S
 from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_active, is_queued, queued_at
 from pilotfish.model.states import JOINED
@@ -20,7 +29,7 @@ AGAIN_S = 5.0
 SETTLED_S = 5.0
 """Seconds until a worker that joined or became free counts as idle; a task may be on its way."""
 PERIOD_S = 10.0
-MANY = 10
+SLOW_DOWN_AFTER = 10
 """Failed pilots from which pilots are requested less often."""
 DEFAULT_PILOTS = 10
 """Default target of factories that keep the pool at a number of pilots."""
@@ -31,26 +40,26 @@ class FactoryUpkeep:
         self._grace_s = grace_s
         self._period_s = period_s
         self._spare_since: dict[str, float] = {}
-        self._last_wishes_at = float("-inf")
+        self._last_request_at = float("-inf")
 
-    def perform(self, round_: ProposalRound) -> None:
-        cancel_the_others(round_)
-        fixed = {view.name: None for view in round_.prospect.sites if view.wanted >= 0 and round_.has_work_for(view)}
-        for view in round_.prospect.sites:
+    def run(self, round_: ProposalRound) -> None:
+        cancel_losers(round_)
+        fixed = {view.name: None for view in round_.view.sites if view.wanted >= 0 and round_.has_work_for(view)}
+        for view in round_.view.sites:
             if view.name in fixed:
                 _keep_number(round_, view)
         self._withdraw_spare(round_, fixed)
-        _send_idle_home(round_, fixed)
+        _release_idle(round_, fixed)
 
     def is_time(self, round_: ProposalRound) -> bool:
         """Whether a periodic factory may request pilots: one period after its last request, and less often while all its pilots fail."""
-        due = self._last_wishes_at + self._period_s * max(1.0, count_futile(round_) / MANY)
+        due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
         if round_.needs:
             round_.look_again(due)
         return round_.now >= due
 
-    def note_wishes(self, round_: ProposalRound) -> None:
-        self._last_wishes_at = round_.now
+    def note_requests(self, round_: ProposalRound) -> None:
+        self._last_request_at = round_.now
 
     def withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
         """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
@@ -60,9 +69,9 @@ class FactoryUpkeep:
             round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
 
     def _withdraw_spare(self, round_: ProposalRound, fixed: Container[str]) -> None:
-        views = [view for view in round_.prospect.sites if view.name not in fixed]
+        views = [view for view in round_.view.sites if view.name not in fixed]
         present = {pilot.id: pilot for view in views for pilot in view.pilots if is_queued(pilot)}
-        spare = [pilot for pilot in round_.prospect.demand.spare if pilot in present]
+        spare = [pilot for pilot in round_.view.demand.spare if pilot in present]
         self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}
         for pilot, since in self._spare_since.items():
             if round_.now - since < self._grace_s:
@@ -72,7 +81,62 @@ class FactoryUpkeep:
                 round_.withdraw(pilot, f"no task has needed it for {round_.now - since:.0f} s; it had waited {waited:.0f} s", UNNEEDED)
 
 
-def count_futile(round_: ProposalRound) -> int:
+class BaseFactory:
+    """Does the upkeep, then calls ``_fill_up``. Remembers when to look again."""
+
+    def __init__(self, upkeep: FactoryUpkeep) -> None:
+        self._upkeep = upkeep
+        self._look_times: list[float] = []
+
+    def on_event(self, event: SiteEvent) -> None:
+        """Ignored unless a factory overrides it: the factory view holds the latest events."""
+
+    def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
+        round_ = ProposalRound(view)
+        self._upkeep.run(round_)
+        self._fill_up(round_)
+        self._look_times = round_.look_times
+        return round_.proposals
+
+    def standing(self, view: SiteView, now: float) -> dict[str, object]:
+        return {}
+
+    def next_look_at(self, view: FactoryView) -> float | None:
+        return min((at for at in self._look_times if at > view.now), default=None)
+
+    def _fill_up(self, round_: ProposalRound) -> None:
+        raise NotImplementedError
+
+
+def request_pilots(
+    round_: ProposalRound,
+    pilots: PilotAssessment,
+    count: int,
+    choose: Callable[[list[SiteView]], tuple[str, str]],
+    progress: Callable[[int], str],
+) -> int:
+    """Request up to ``count`` pilots where ``choose`` says; when no site is open, replicas of overdue pilots. Returns their number.
+
+    ``choose``: name of a site, and the reason; ``progress``: the first part of the reason, by the number requested so far.
+    """
+    requested, overdue = 0, list(pilots.overdue)
+    while requested < count:
+        if open_sites := round_.open_sites():
+            name, how = choose(open_sites)
+            round_.request(name, f"{progress(requested)}; {how}")
+        elif overdue:
+            group = overdue.pop(0)
+            if not (others := round_.sites_for_replica(group)):
+                continue
+            name, how = choose(others)
+            round_.request_replica(name, group[0], f"{progress(requested)}; {group[0].id} waits for too long; {how}")
+        else:
+            break
+        requested += 1
+    return requested
+
+
+def count_failures(round_: ProposalRound) -> int:
     """Pilots that failed at all sites since the last useful one; 0 while one is useful."""
     views = round_.free_sites()
     if any(round_.now - pilot.requested_at >= PROVEN_S for pilot in active_at(views)):
@@ -81,12 +145,12 @@ def count_futile(round_: ProposalRound) -> int:
     return sum(1 for view in views for event in view.history if event.kind == FAILED and event.at > useful_at)
 
 
-def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
+def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
     """Release pilots that have been idle too long, because they occupy cores. Also release an idle pilot that fits no waiting task if it
     takes the room of one that would."""
-    state = round_.prospect.state
+    state = round_.view.state
     workers = state.workers
-    for view in round_.prospect.sites:
+    for view in round_.view.sites:
         kept = view.name in fixed or not view.site.idle_s
         in_the_way = _is_full(round_, view, view.name in fixed)
         for pilot in view.pilots:
@@ -114,7 +178,7 @@ def _send_idle_home(round_: ProposalRound, fixed: Container[str]) -> None:
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
     """Whether present pilots prevent the request of one that waiting work needs. False while one of them leaves, and where another pilot
     would be the same machine again."""
-    workers = round_.prospect.state.workers
+    workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
     would_do = [least for least in round_.needs.kinds(view.name) if fit(least, view.site, view.traits) is not None]
@@ -126,13 +190,13 @@ def _keep_number(round_: ProposalRound, view: SiteView) -> None:
     requested by hand are not counted."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
-    record = round_.prospect.state.sites.get(view.name)
+    record = round_.view.state.sites.get(view.name)
     again_at = record.last_bad_at + AGAIN_S * record.bad_starts if record is not None and record.bad_starts else 0.0
     if round_.now < again_at:
         round_.look_again(again_at)
         return
     for number in range(present, view.wanted):
-        if not round_.wish_whatever(view.name, f"{number} of the {view.wanted} pilots that are wanted there"):
+        if not round_.request_any_size(view.name, f"{number} of the {view.wanted} pilots that are wanted there"):
             return
     surplus = present - view.wanted
     if surplus > 0:

@@ -38,10 +38,10 @@ def _serve(options: argparse.Namespace) -> None:
     _redirect(pool.log)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
 
-    def say(line: str) -> None:
+    def notify(text: str) -> None:
         if options.ready >= 0:
             with suppress(BrokenPipeError):
-                os.write(options.ready, line.encode() + b"\n")
+                os.write(options.ready, text.encode() + b"\n")
             os.close(options.ready)
             options.ready = -1
 
@@ -50,20 +50,20 @@ def _serve(options: argparse.Namespace) -> None:
         if not settings.local_cores:
             settings = msgspec.structs.replace(settings, local_cores=len(os.sched_getaffinity(0)))
         master = MasterServer(pool, settings)
-        await master.run(lambda: say("ready"))
+        await master.run(lambda: notify("ready"))
 
     try:
         asyncio.run(serve())
     except AlreadyRunning as problem:
-        say(f"running {problem}")
+        notify(f"running {problem}")
         sys.exit(3)
     except PilotfishError as problem:
         logging.error("%s", problem)
-        say(f"failed {problem}\t{problem.hint}")
+        notify(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
     except Exception as problem:  # the process that started the master must be told of any error
-        logging.exception("the master cannot go on")
-        say(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
+        logging.exception("the master cannot continue")
+        notify(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)
     if options.temporary:
         shutil.rmtree(pool.directory, ignore_errors=True)

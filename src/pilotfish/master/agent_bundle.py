@@ -18,7 +18,7 @@ from pilotfish.errors import PilotfishError
 
 MAX_BYTES = 200_000
 PACKAGE = "pilotfish_agent"
-_PROSE = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'''', re.DOTALL)
+_TEXT = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'''', re.DOTALL)
 """A comment or a string."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -48,7 +48,7 @@ def bundle_content() -> bytes:
     files = {"__main__.py": _MAIN, f"{PACKAGE}/__init__.py": b""}
     for ours in ("agent", "portable"):
         found = _sources(f"pilotfish.{ours}", f"{PACKAGE}/{ours}")
-        files.update({name: blank_prose(source.decode()).encode() for name, source in found.items()})
+        files.update({name: blank_comments(source.decode()).encode() for name, source in found.items()})
     files.update(_sources("cloudpickle", "cloudpickle"))  # its licence is in its comments
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -59,21 +59,21 @@ def bundle_content() -> bytes:
             archive.writestr(entry, files[name])
     content = buffer.getvalue()
     if len(content) > MAX_BYTES:
-        raise BundleTooLarge(f"the agent's bundle has {len(content)} bytes; {MAX_BYTES} is the most that may travel")
+        raise BundleTooLarge(f"the agent's bundle has {len(content)} bytes; the maximum is {MAX_BYTES}")
     return content
 
 
-def blank_prose(source: str) -> str:
+def blank_comments(source: str) -> str:
     """Remove comments and docstrings, and keep every line of code where it is.
 
     A docstring is a string in triple quotes alone on its lines. Python's own tokenizer would take ten times as long, at every start.
     """
     pieces: list[str] = []
-    copied, last_sign = 0, ""
-    for found in _PROSE.finditer(source):
+    copied, last_character = 0, ""
+    for found in _TEXT.finditer(source):
         start, end = found.span()
         code = source[copied:start]
-        last_sign = code.rstrip()[-1:] or last_sign
+        last_character = code.rstrip()[-1:] or last_character
         text = found.group()
         if text.startswith("#"):
             pieces.append(code.rstrip(" \t"))
@@ -81,10 +81,10 @@ def blank_prose(source: str) -> str:
             text.startswith('"""') and not source[source.rfind("\n", 0, start) + 1 : start].strip() and source[end : end + 1] in ("\n", "")
         ):
             # The body of a class or function may not be empty.
-            pieces += [code + "pass" if last_sign == ":" else code.rstrip(" \t"), "\n" * text.count("\n")]
+            pieces += [code + "pass" if last_character == ":" else code.rstrip(" \t"), "\n" * text.count("\n")]
         else:
             pieces += [code, text]
-            last_sign = text[-1]
+            last_character = text[-1]
         copied = end
     return "".join([*pieces, source[copied:]])
 

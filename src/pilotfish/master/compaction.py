@@ -1,6 +1,6 @@
 """Writes a snapshot from a forked child, so that the journal does not grow without bound.
 
-The child has the state of the moment of the fork. The master continues without locks or pauses.
+The child has the state as of the fork. The master continues without locks or pauses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Compaction:
         self._child = 0
         self._writer: Any = None
 
-    def consider(self, now: float) -> None:
+    def compact_if_due(self, now: float) -> None:
         if self._child:
             self._collect(os.WNOHANG)
         elif self.overdue or self._journal.size_bytes > max(MIN_BYTES, GROWTH * self._journal.snapshot_bytes):

@@ -31,7 +31,7 @@ from pilotfish.store.keyring import Keyring
 
 PROOF_DEADLINE_S = 10.0
 """Seconds until an unauthenticated peer is disconnected."""
-MAX_UNPROVEN = 128
+MAX_UNAUTHENTICATED = 128
 """Maximum unauthenticated connections. The oldest is dropped for a new one."""
 READ_BYTES = 256 * 1024
 JOIN_BELOW_BYTES = 16 * 1024
@@ -54,8 +54,8 @@ class EndpointRules:
         self.networks = [ipaddress.ip_network(subnet) for subnet in self.subnets]
 
     def admits(self, address: str) -> bool:
-        place = ipaddress.ip_address(address)
-        return any(place.version == network.version and place in network for network in self.networks)
+        peer = ipaddress.ip_address(address)
+        return any(peer.version == network.version and peer in network for network in self.networks)
 
 
 class Admission:
@@ -77,7 +77,7 @@ class Admission:
         """Serves connections of agents that transfer contents."""
         self.pilot_of: Callable[[str], str | None] = lambda worker: None
         """Returns the pilot of a worker; None if the worker is unknown."""
-        self.unproven: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
+        self.unauthenticated: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Read buffer of all connections; data is copied out before the next read."""
         self._links = 0
@@ -87,14 +87,14 @@ class Admission:
         return self._links
 
     def enter(self, link: EndpointLink) -> None:
-        if len(self.unproven) >= MAX_UNPROVEN:
-            oldest, _ = next(iter(self.unproven.items()))
-            oldest.drop("too many strangers")
+        if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
+            oldest, _ = next(iter(self.unauthenticated.items()))
+            oldest.drop("too many unauthenticated connections")
         loop = asyncio.get_running_loop()
-        self.unproven[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
+        self.unauthenticated[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
 
     def leave(self, link: EndpointLink) -> None:
-        timer = self.unproven.pop(link, None)
+        timer = self.unauthenticated.pop(link, None)
         if timer is not None:
             timer.cancel()
 
@@ -108,7 +108,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.number = admission.next_number()
         self.role = ""
         self.key_id = ""
-        self.near = False
+        self.is_local = False
         """The peer stops with this machine, so messages to it need not wait for a sync."""
         self.transport: asyncio.Transport | None = None
         self._received = False
@@ -116,7 +116,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self._nonce = secrets.token_hex(32)
         self._outbox: list[Buffer] = []
         self._tls: ssl.SSLObject | None = None
-        self._shaken = rules.context is None
+        self._handshake_done = rules.context is None
         self._incoming: ssl.MemoryBIO | None = None
         self._outgoing: ssl.MemoryBIO | None = None
         self._binding = UNIX
@@ -178,14 +178,14 @@ class EndpointLink(asyncio.BufferedProtocol):
     def _decrypt(self, data: memoryview) -> None:
         assert self._tls is not None and self._incoming is not None
         self._incoming.write(data)
-        if not self._shaken:
+        if not self._handshake_done:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 return
             finally:
                 self._flush_tls()
-            self._shaken = True
+            self._handshake_done = True
             self._greet()
         read, incoming = self._tls.read, self._incoming
         pieces: list[bytes] = []
@@ -236,11 +236,11 @@ class EndpointLink(asyncio.BufferedProtocol):
         else:
             self.admission.receive(self, message, body)
 
-    def _hand_over(self, worker: str, unheard: Iterable[tuple[memoryview, memoryview]]) -> None:
+    def _hand_over(self, worker: str, unread: Iterable[tuple[memoryview, memoryview]]) -> None:
         """Hands the connection over to the transfer server, with all data that was read."""
         server, transport = self.admission.transfer_server, self.transport
         if server is None or transport is None or self._received or transport.get_write_buffer_size():
-            raise ConnectionFailed("a connection for contents was not to be expected")
+            raise ConnectionFailed("unexpected connection for contents")
         pilot = self.admission.pilot_of(worker)
         if self.key_id not in (AGENT, f"pilot:{pilot}"):
             if pilot is not None:
@@ -252,35 +252,35 @@ class EndpointLink(asyncio.BufferedProtocol):
         sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         if self._tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        connection = TlsStream(sock, session, self._inbox.rest(unheard))
+        connection = TlsStream(sock, session, self._inbox.rest(unread))
         self.transport = None
         transport.abort()
-        server.take(worker or self.key_id, connection)
+        server.add_connection(worker or self.key_id, connection)
 
     def _greet(self) -> None:
         self.send(m.Banner(PROTOCOL, self._nonce))
         self.flush()
 
     def _prove(self, header: memoryview) -> None:
-        said = m.decode_from_client(header)
-        if not isinstance(said, m.Prove):
-            raise ConnectionFailed("a stranger spoke before its proof")
-        if said.protocol != PROTOCOL:
-            self._refuse(f"this master speaks protocol {PROTOCOL}, you speak {said.protocol}: use the same version on both sides")
+        prove = m.decode_from_client(header)
+        if not isinstance(prove, m.Prove):
+            raise ConnectionFailed("a message before authentication")
+        if prove.protocol != PROTOCOL:
+            self._refuse(f"this master has protocol {PROTOCOL}, the peer has {prove.protocol}: use the same version on both sides")
             return
         admission = self.admission
-        key = admission.keyring.key(said.key_id)
-        claim = Claim(said.role, said.key_id, self._binding)
-        is_proved = verify_proof(said.mac, key, DIALLER, claim, (self._nonce, said.nonce))
-        allowed = said.role in self.rules.roles and _fits(said.role, said.key_id) and said.key_id not in admission.revoked
+        key = admission.keyring.key(prove.key_id)
+        claim = Claim(prove.role, prove.key_id, self._binding)
+        is_proved = verify_proof(prove.mac, key, DIALLER, claim, (self._nonce, prove.nonce))
+        allowed = prove.role in self.rules.roles and _fits(prove.role, prove.key_id) and prove.key_id not in admission.revoked
         if not is_proved or not allowed:
-            admission.warn(f"refused {said.role!r} with key {said.key_id!r}")
+            admission.warn(f"refused {prove.role!r} with key {prove.key_id!r}")
             self._refuse("wrong or revoked key")
             return
-        self.role, self.key_id = said.role, said.key_id
+        self.role, self.key_id = prove.role, prove.key_id
         self._inbox.trust()
         admission.leave(self)
-        self.send(m.Proved(make_proof(key, LISTENER, claim, (said.nonce, self._nonce)), admission.epoch))
+        self.send(m.Proved(make_proof(key, LISTENER, claim, (prove.nonce, self._nonce)), admission.epoch))
         self.flush()
 
     def _refuse(self, reason: str) -> None:

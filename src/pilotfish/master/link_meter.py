@@ -10,7 +10,7 @@ from pilotfish.model import inputs as i
 
 READ_EVERY_S = 2.0
 """Seconds between two readings while something is sent."""
-LEAST_BYTES = 32_768
+MIN_BYTES = 32_768
 """Minimum bytes of a measurement: fewer may all be in buffers of this machine."""
 
 
@@ -22,58 +22,58 @@ class LinkMeter:
         self._busy = busy
         self._lock = threading.Lock()
         self._bytes: dict[str, int] = {}
-        self._under_way: dict[str, int] = {}
+        self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
         """Time up to here is counted."""
         self._seconds: dict[str, float] = {}
-        self._awaited = False
+        self._reading_due = False
         """A reading is due."""
 
-    def began(self, site: str) -> None:
+    def count_start(self, site: str) -> None:
         with self._lock:
-            first, self._awaited = not self._awaited, True
-            self._under_way[site] = self._under_way.get(site, 0) + 1
+            first, self._reading_due = not self._reading_due, True
+            self._active[site] = self._active.get(site, 0) + 1
             self._since.setdefault(site, time.monotonic())
         if first:
             self._busy()
 
-    def moved(self, asker: str, length: int) -> None:
+    def count_sent(self, asker: str, length: int) -> None:
         """Count one piece, and the time since the last one."""
         site = self._site_of(asker)
         with self._lock:
-            if site in self._under_way:
+            if site in self._active:
                 self._bytes[site] = self._bytes.get(site, 0) + length
                 self._count_time(site)
 
-    def ended(self, site: str) -> None:
+    def count_end(self, site: str) -> None:
         with self._lock:
             self._count_time(site)
-            self._under_way[site] -= 1
-            if not self._under_way[site]:
-                del self._under_way[site], self._since[site]
+            self._active[site] -= 1
+            if not self._active[site]:
+                del self._active[site], self._since[site]
 
-    def left(self, asker: str, length: int) -> None:
+    def take_back(self, asker: str, length: int) -> None:
         """Take back bytes that are still in buffers of this machine: if nothing follows them, their time is not known."""
         site = self._site_of(asker)
         with self._lock:
-            if length and site in self._bytes and site not in self._under_way:
+            if length and site in self._bytes and site not in self._active:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
         """Measurements since the last reading, and whether something is being sent, so that another reading is due."""
         with self._lock:
             measured = [
-                i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._tells(site)
+                i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)
             ]
             for site in [*self._seconds]:
-                if self._tells(site) or site not in self._under_way:
+                if self._is_enough(site) or site not in self._active:
                     del self._seconds[site]
                     self._bytes.pop(site, None)
-            self._awaited = bool(self._under_way)
-            return measured, self._awaited
+            self._reading_due = bool(self._active)
+            return measured, self._reading_due
 
-    def _tells(self, site: str) -> bool:
-        return self._bytes.get(site, 0) >= LEAST_BYTES and self._seconds[site] > 0
+    def _is_enough(self, site: str) -> bool:
+        return self._bytes.get(site, 0) >= MIN_BYTES and self._seconds[site] > 0
 
     def _count_time(self, site: str) -> None:
         if site in self._since:

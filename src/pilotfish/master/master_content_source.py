@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pilotfish.core.machine import Machine
 from pilotfish.master.link_meter import LinkMeter
-from pilotfish.master.transfer_lookup import LATER_S, AskerPlace, KnownContent, LoopCalls, TransferLookup
+from pilotfish.master.transfer_lookup import LATER_S, KnownContent, LoopCalls, SiteLimit, TransferLookup
 from pilotfish.model import inputs as i
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
@@ -45,18 +45,18 @@ class TransferLimit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._passing: dict[str, int] = {}
+        self._active: dict[str, int] = {}
 
-    def enter(self, place: AskerPlace) -> None:
+    def enter(self, limit: SiteLimit) -> None:
         """Counts one more transfer. Raises AskLater if the site is at its limit."""
         with self._lock:
-            if self._passing.get(place.site, 0) >= place.max_transfers:
+            if self._active.get(limit.site, 0) >= limit.max_transfers:
                 raise AskLater(LATER_S)
-            self._passing[place.site] = self._passing.get(place.site, 0) + 1
+            self._active[limit.site] = self._active.get(limit.site, 0) + 1
 
     def leave(self, site: str) -> None:
         with self._lock:
-            self._passing[site] -= 1
+            self._active[site] -= 1
 
 
 class MasterContentSource:
@@ -79,8 +79,8 @@ class MasterContentSource:
         """Per worker and content that only another worker holds: times of the first and the last request."""
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
-        self._room_problem = ""
-        self._turnstile = TransferLimit()
+        self._space_problem = ""
+        self._limit = TransferLimit()
 
     # --- called by transfer threads -------------------------------------------------------------------------------------------------------
 
@@ -88,8 +88,8 @@ class MasterContentSource:
         """Return the site of a worker that has asked for a transfer; empty if it has none."""
         return self._sites.get(asker, "")
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> ServedContent:
-        known = self._calls.call(lambda: self._lookup.content(asker, digest, size, insist))
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+        known = self._calls.call(lambda: self._lookup.content(asker, digest, size, no_redirect))
         if known is None:
             raise ContentAbsent(f"no run needs a content {digest} of {size} bytes", "site")
         if known.sources:
@@ -97,42 +97,42 @@ class MasterContentSource:
         site = self._enter(asker, known.asker)
         try:
             served = ServedContent(self._open(asker, known), lambda: self._sent(site))
-            self._meter.began(site)
+            self._meter.count_start(site)
             return served
         except BaseException:
-            self._turnstile.leave(site)
+            self._limit.leave(site)
             raise
 
-    def _enter(self, asker: str, place: AskerPlace) -> str:
-        self._turnstile.enter(place)
+    def _enter(self, asker: str, limit: SiteLimit) -> str:
+        self._limit.enter(limit)
         with self._lock:
             self._sites.pop(asker, None)
-            self._sites[asker] = place.site
+            self._sites[asker] = limit.site
             if len(self._sites) > MAX_ASKERS:
                 del self._sites[next(iter(self._sites))]
-        return place.site
+        return limit.site
 
     def _sent(self, site: str) -> None:
-        self._turnstile.leave(site)
-        self._meter.ended(site)
+        self._limit.leave(site)
+        self._meter.count_end(site)
 
     def _open(self, asker: str, record: KnownContent) -> FileReader:
         digest, size = record.digest, record.size
-        kept = self._store.take(digest, size)
-        if kept is not None:
-            return FileReader(kept, size, "site")
-        beside = content_path(self._cache, digest)
-        if os.path.exists(beside):  # an agent on this machine has it; the receiver verifies its hash
-            return FileReader(beside, size, "site")
+        stored = self._store.verified_path(digest, size)
+        if stored is not None:
+            return FileReader(stored, size, "site")
+        cached = content_path(self._cache, digest)
+        if os.path.exists(cached):  # an agent on this machine has it; the receiver verifies its hash
+            return FileReader(cached, size, "site")
         if record.path:
-            return _persons_file(record)
+            return _user_file(record)
         if self._may_come(asker, record):
             raise AskLater(HOLDER_AGAIN_S)
-        raise ContentAbsent(_lost(record), "site")
+        raise ContentAbsent(_describe_lost(record), "site")
 
     def _may_come(self, asker: str, record: KnownContent) -> bool:
         """Whether to ask again later: a connected worker holds the content and may answer soon. Ends after HOLDER_S seconds."""
-        if not record.holder_is_here:
+        if not record.holder_connected:
             return False
         now = time.monotonic()
         with self._lock:
@@ -144,29 +144,29 @@ class MasterContentSource:
         return now - since < HOLDER_S
 
     def incoming(self, asker: str, digest: str, size: int) -> IncomingContent | None:
-        if self._store.take(digest, size) is not None:
+        if self._store.verified_path(digest, size) is not None:
             return None
         free = shutil.disk_usage(self._store.directory).free - self._store.incoming_bytes()
         if free < size + RESERVE_BYTES:
             # The journal is on the same disk, and the master cannot continue without it.
             spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
             problem = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
-            self._report_room(problem)
+            self._report_space(problem)
             raise NoSpace(problem)
-        self._report_room("")
-        site = self._enter(asker, self._calls.call(lambda: self._lookup.place(asker)))
+        self._report_space("")
+        site = self._enter(asker, self._calls.call(lambda: self._lookup.site_limit(asker)))
         try:
             incoming = self._store.incoming(digest, size)
         except BaseException:
-            self._turnstile.leave(site)
+            self._limit.leave(site)
             raise
-        incoming.closed = lambda: self._turnstile.leave(site)
+        incoming.on_closed = lambda: self._limit.leave(site)
         return incoming
 
-    def _report_room(self, problem: str) -> None:
+    def _report_space(self, problem: str) -> None:
         """Tells the event loop that outputs do not fit on the disk, or that they fit again."""
         with self._lock:
-            changed, self._room_problem = problem != self._room_problem, problem
+            changed, self._space_problem = problem != self._space_problem, problem
         if changed:
             self._tell(i.OutputSpaceChanged(problem))
 
@@ -202,7 +202,7 @@ class MasterContentSource:
                 continue
 
 
-def _persons_file(record: KnownContent) -> FileReader:
+def _user_file(record: KnownContent) -> FileReader:
     """Opens the user's file. It must be unchanged since submission; the receiver verifies its hash."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
@@ -214,7 +214,7 @@ def _persons_file(record: KnownContent) -> FileReader:
     return reading
 
 
-def _lost(record: KnownContent) -> str:
+def _describe_lost(record: KnownContent) -> str:
     made = f", which task {show_task(record.maker)} made," if record.maker else ""
     what = f"the content {record.digest[:12]}… of {show_bytes(record.size)}{made}"
     if record.holders:

@@ -44,7 +44,7 @@ from pilotfish.portable.wire.handshake import AGENT, CLIENT
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
-from pilotfish.store.pool_directory import PoolDirectory, note_stop, stop_marker
+from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path, write_stop_mark
 from pilotfish.store.pool_lock import PoolLock
 from pilotfish.store.state_recovery import replay, stored_payloads
 
@@ -72,10 +72,10 @@ class MasterServer:
         self.payloads = PayloadStore(pool.payloads)
         state = replay(recovery)
         for stored in stored_payloads(state):
-            self.payloads.refer(stored)
+            self.payloads.add_reference(stored)
         self._wall_offset = max(time.time(), state.at) - time.monotonic()
         self.machine = Machine(state, policy, PoolProvisioner(factory), settings, traits=plugins.traits_if_usable)
-        self.machine.inspect_only = stop_marker(pool.directory).exists()
+        self.machine.inspect_only = stop_mark_path(pool.directory).exists()
         self.machine.host_status = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
@@ -83,21 +83,23 @@ class MasterServer:
         self.admission.warn = self._warn
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
-        self.meter = LinkMeter(self._site_of, lambda: self._call_from_thread(self._read_meter_soon))
+        self.meter = LinkMeter(self._site_of, lambda: self._call_in_loop(self._read_meter_soon))
         self.content_source = MasterContentSource(
-            pool, self.machine, self.meter, LoopCalls(self._call_from_thread), lambda item: self._call_from_thread(lambda: self._take(item))
+            pool, self.machine, self.meter, LoopCalls(self._call_in_loop), lambda item: self._call_in_loop(self._enqueue, item)
         )
-        self.admission.transfer_server = self.transfer_server = TransferServer(self.content_source, log=self._warn_from_thread)
-        self.transfer_server.sent, self.transfer_server.left = self.meter.moved, self.meter.left
-        self.sites = SiteControllers(pool, self.keyring, settings, self._take)
+        self.admission.transfer_server = self.transfer_server = TransferServer(
+            self.content_source, log=lambda text: self._call_in_loop(self._warn, text)
+        )
+        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = self.meter.count_sent, self.meter.take_back
+        self.sites = SiteControllers(pool, self.keyring, settings, self._enqueue)
         self.sites.find_pilot = state.pilots.get
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
-        self.compaction.overdue = self.machine.history_damaged = bool(recovery.salvage.damages or recovery.salvage.gaps)
+        self.compaction.overdue = self.machine.history_damaged = bool(recovery.damage_report.damages or recovery.damage_report.gaps)
         self.links: dict[int, EndpointLink] = {}
         self.finished = asyncio.Event()
         self._inbox: list[i.Input] = []
-        self._turn_due = False
+        self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_confirmations: dict[int, EndpointLink] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
@@ -116,7 +118,7 @@ class MasterServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_by_signal)
         await self._listen()
-        self._conclude(self.machine.start(self.now()))
+        self._carry_out(self.machine.start(self.now()))
         if not self.pool.private and self.pool.sites.exists():
             self.sites.read(self.pool.sites)
         self.admission.epoch = self.machine.state.epoch
@@ -132,7 +134,7 @@ class MasterServer:
 
     def _stop_by_signal(self) -> None:
         """Stop because of a logout or a shutdown: release all workers. The next master continues unfinished runs."""
-        self.machine.finish("the master was told to end")
+        self.machine.finish("the master received a signal to end")
         self._turn()
 
     async def _listen(self) -> None:
@@ -177,7 +179,7 @@ class MasterServer:
         self.transfer_server.close()
         self._turn()
         # Queries about a stopped pool are answered from this file, without a master.
-        note_stop(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
+        write_stop_mark(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
         self.journal.close()
@@ -189,13 +191,13 @@ class MasterServer:
         while True:
             self._renew_lock()
             self._check_space()
-            displaced = self.journal.verify_in_place()
-            if displaced:
+            changed_files = self.journal.find_changed_files()
+            if changed_files:
                 self.pool.journal.mkdir(mode=0o700, exist_ok=True)
-                log.error("files of the journal were changed under us, writing it anew: %s", displaced)
+                log.error("files of the journal were changed by another program; a snapshot replaces them: %s", changed_files)
                 self.compaction.overdue = True
             try:
-                self.compaction.consider(self.now())
+                self.compaction.compact_if_due(self.now())
             except (JournalFull, JournalError) as problem:
                 log.error("the journal could not be compacted: %s", problem)
             self.payloads.collect()
@@ -226,42 +228,42 @@ class MasterServer:
             self.journal.restore_reserve()
         if full != self._space_full:
             self._space_full = full
-            self._take(i.JournalSpaceChanged(full))
+            self._enqueue(i.JournalSpaceChanged(full))
 
     # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
-    def _take(self, item: i.Input) -> None:
+    def _enqueue(self, item: i.Input) -> None:
         self._inbox.append(item)
-        self._call_turn()
+        self._schedule_turn()
 
-    def _call_turn(self) -> None:
-        if not self._turn_due:
-            self._turn_due = True
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
     def _received_all(self) -> None:
         """Take the turn at once if no other link has data: going through the event loop would only cost time."""
-        if self._inbox and not self._turn_due:
+        if self._inbox and not self._turn_scheduled:
             # asyncio has no public name for its list of ready callbacks. Without the list, take the ordinary way.
             if getattr(self._loop, "_ready", True):
-                self._call_turn()
+                self._schedule_turn()
             else:
                 self._turn()
 
     def _received(self, link: EndpointLink, message: Any, body: memoryview) -> None:
         if isinstance(message, m.Hello):
-            its_own = link.key_id == f"pilot:{message.pilot}"
-            if not its_own and link.key_id != AGENT:
+            is_own = link.key_id == f"pilot:{message.pilot}"
+            if not is_own and link.key_id != AGENT:
                 link.drop(f"key {link.key_id} does not belong to pilot {message.pilot}")
                 return
-            link.near = its_own and self.sites.local.watches(message.pilot)
+            link.is_local = is_own and self.sites.local.watches(message.pilot)
         elif link.role == CLIENT:
-            link.near = self.pool.private
-            if self.machine.inspect_only and not stop_marker(self.pool.directory).exists():
+            link.is_local = self.pool.private
+            if self.machine.inspect_only and not stop_mark_path(self.pool.directory).exists():
                 self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
         # A submission that will be refused because the disk is full must not use up the rest of it.
-        payloads = self.payloads.keep_all(split_body(message, body), spill=not (self._space_full and isinstance(message, m.Submit)))
+        payloads = self.payloads.keep_all(split_body(message, body), allow_disk=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
             self._inbox.append(i.AgentMessage(link.number, message, payloads, pilot))
@@ -270,10 +272,10 @@ class MasterServer:
 
     def _closed(self, link: EndpointLink) -> None:
         if self.links.pop(link.number, None) is not None:
-            self._take(i.LinkClosed(link.number))
+            self._enqueue(i.LinkClosed(link.number))
 
     def _paused(self, link: EndpointLink, paused: bool) -> None:
-        self._take(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
+        self._enqueue(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
 
     def _warn(self, text: str) -> None:
         """Log the same warning at most once a minute, so that an unauthenticated peer cannot fill the log."""
@@ -284,40 +286,38 @@ class MasterServer:
             self._warned_at[text] = now
             log.warning("%s", text)
 
-    def _site_of(self, asker: str) -> str:
-        return self.content_source.site_of(asker)
-
     def _read_meter_soon(self) -> None:
         self._loop.call_later(READ_EVERY_S, self._read_meter)
 
     def _read_meter(self) -> None:
         measured, busy = self.meter.read()
         for item in measured:
-            self._take(item)
+            self._enqueue(item)
         if busy:
             self._read_meter_soon()
 
-    def _warn_from_thread(self, text: str) -> None:
-        self._call_from_thread(lambda: self._warn(text))
+    def _site_of(self, asker: str) -> str:
+        return self.content_source.site_of(asker)
 
-    def _call_from_thread(self, act: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(act)
+    def _call_in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the event loop. Thread-safe."""
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._turn_due = False
+        self._turn_scheduled = False
         inbox, self._inbox = self._inbox, []
         try:
-            self._conclude(self.machine.handle(inbox, self.now()))
+            self._carry_out(self.machine.handle(inbox, self.now()))
         except Exception:  # noqa: BLE001 - a master whose state is in doubt must exit; the journal has all facts
             self._die()
 
     def _die(self) -> None:
-        log.critical("the master cannot go on", exc_info=True)
+        log.critical("the master cannot continue", exc_info=True)
         os._exit(4)
 
-    def _conclude(self, turn: Turn) -> None:
+    def _carry_out(self, turn: Turn) -> None:
         """Write the facts of a turn, send its messages and perform its other effects.
 
         Facts that are written but not synced are lost only if this machine stops. Peers that stop with it get their messages at once; all
@@ -325,11 +325,11 @@ class MasterServer:
         """
         if turn.facts:
             self._write(encode_record(TurnRecord(turn.at, turn.facts)))
-        for link in self._prepare(turn.effects, near=True).values():
+        for link in self._prepare(turn.effects, is_local=True).values():
             link.flush()
         if turn.facts:
             self.journal.begin_sync()
-        urgent = self._prepare(turn.effects, near=False)
+        urgent = self._prepare(turn.effects, is_local=False)
         self._set_timer()
         if turn.facts:
             self.journal.sync()
@@ -351,7 +351,7 @@ class MasterServer:
     def _set_timer(self) -> None:
         """Set the timer of the next turn. A timer that fires too early does no harm, so that most turns keep the old one."""
         deadline = self.machine.deadline
-        if deadline is None or self._turn_due:
+        if deadline is None or self._turn_scheduled:
             return
         when = deadline - self._wall_offset
         if self._timer is not None and when < self._timer.when():
@@ -367,7 +367,7 @@ class MasterServer:
         else:
             self._turn()
 
-    def _prepare(self, effects: list[e.Effect], near: bool) -> dict[int, EndpointLink]:
+    def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
         """Encode the messages to near peers, or to all others. Returns the links with messages other than confirmations.
 
         Confirmations always wait for the sync.
@@ -378,7 +378,7 @@ class MasterServer:
             if type(effect) is e.Send:
                 link = self.links.get(effect.link)
                 confirms = type(effect.message) in CONFIRMATIONS
-                if link is not None and (link.near and not confirms) is near:
+                if link is not None and (link.is_local and not confirms) is is_local:
                     link.send(effect.message, [load(payload, whole=effect.whole) for payload in effect.payloads])
                     (self._unsent_confirmations if confirms else urgent)[effect.link] = link
         for link in urgent.values():
@@ -413,7 +413,7 @@ class MasterServer:
         elif isinstance(effect, e.ReleasePayload):
             self.payloads.release(effect.stored, refused=effect.refused)
         elif isinstance(effect, e.KeepPayload):
-            self.payloads.refer(effect.stored)
+            self.payloads.add_reference(effect.stored)
         elif isinstance(effect, e.IntroducePeer):
             link = self.links.get(effect.link)
             if link is not None:

@@ -73,7 +73,7 @@ def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
         future.set_exception(problem)
 
 
-class AskerPlace(NamedTuple):
+class SiteLimit(NamedTuple):
     """Site of a worker, and its maximum number of transfers at once."""
 
     site: str
@@ -91,8 +91,8 @@ class KnownContent(NamedTuple):
     maker: int
     holders: tuple[str, ...]
     """The first of the workers that hold it."""
-    holder_is_here: bool
-    asker: AskerPlace
+    holder_connected: bool
+    asker: SiteLimit
     sources: list[Any]
     """Contacts of workers to get it from; empty: the master sends it."""
 
@@ -104,21 +104,21 @@ class TransferLookup:
         self._machine = machine
         self._broadcasts = BroadcastTree(machine.state.workers, machine.connections)
 
-    def content(self, asker: str, digest: str, size: int, insist: bool) -> KnownContent | None:
+    def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
         """Looks up a content for a worker; None if no run needs a content of that digest and size."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
-        is_here = any(holder in self._machine.connections for holder in record.holders)
-        sources = [] if insist else self._broadcasts.sources(asker, digest)
+        connected = any(holder in self._machine.connections for holder in record.holders)
+        sources = [] if no_redirect else self._broadcasts.sources(asker, digest)
         holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
-        return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, is_here, self.place(asker), sources)
+        return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, connected, self.site_limit(asker), sources)
 
-    def place(self, asker: str) -> AskerPlace:
+    def site_limit(self, asker: str) -> SiteLimit:
         worker = self._machine.state.workers.get(asker)
         site = worker.site if worker is not None else ""
         record = self._machine.state.sites.get(site)
-        return AskerPlace(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
+        return SiteLimit(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
 
 
 class BroadcastTree:
@@ -131,24 +131,24 @@ class BroadcastTree:
     def __init__(self, workers: Mapping[str, Worker], connections: Mapping[str, WorkerConnection]) -> None:
         self._workers = workers
         self._connections = connections
-        self._getters: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._receivers: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
 
     def sources(self, asker: str, digest: str) -> list[Any]:
         """Returns contacts of workers that have the content or get it before this one; empty: the master sends it."""
         worker = self._workers.get(asker)
         if worker is None or self._contact(asker) is None:
             return []
-        getters = [name for name in self._getters.pop((worker.site, digest), ()) if name in self._workers]
-        if asker not in getters:
-            getters.append(asker)
-        self._getters[worker.site, digest] = getters
-        if len(self._getters) > MAX_BROADCASTS:
-            self._getters.popitem(last=False)
-        place = getters.index(asker)
+        receivers = [name for name in self._receivers.pop((worker.site, digest), ()) if name in self._workers]
+        if asker not in receivers:
+            receivers.append(asker)
+        self._receivers[worker.site, digest] = receivers
+        if len(self._receivers) > MAX_BROADCASTS:
+            self._receivers.popitem(last=False)
+        position = receivers.index(asker)
         above: list[str] = []
-        while place:
-            place = (place - 1) // 2
-            above.append(getters[place])
+        while position:
+            position = (position - 1) // 2
+            above.append(receivers[position])
         return [contact for contact in map(self._contact, above) if contact is not None]
 
     def _contact(self, worker: str) -> Any:

@@ -37,7 +37,7 @@ class BackendTraits(NamedTuple):
     """Argument with which each program does nothing."""
     variables: tuple[str, ...] = ()
     """Prefixes of the environment variables that the programs read."""
-    hands_on: bool = False
+    passes_environment: bool = False
     """Whether it may pass the environment of a submission to its jobs. Then secrets are removed; others may need them to log in."""
     several_queues: bool = False
     cancel: str = ""

@@ -10,17 +10,17 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 UNLIMITED = math.inf
 SMOOTHING = 0.5
 """Weight of the latest chunk against all before it."""
-LEAST_UNIT_S = 1e-9
+MIN_UNIT_S = 1e-9
 SMALL_BYTES = 64 * 1024
 """While all chunks move about the same number of bytes, transfer time counts as latency below this size, and as bandwidth above."""
-SPREAD = 0.05
-FORGIVING = 0.8
+MIN_SPREAD = 0.05
+UNUSED_FACTOR = 0.8
 """Factor on a worker's estimated slowness and latency after each iteration without it, so that it is tried again some time."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -42,6 +42,14 @@ class WorkerCapacity:
         """Whether the values can be used. NaN compares false with everything."""
         return 0 < self.speed < math.inf and self.bandwidth > 0 and 0 <= self.latency_s < math.inf
 
+    def unit_s(self, ratio: float) -> float:
+        """Seconds per unit, including the time to transfer it."""
+        return 1 / self.speed + ratio / self.bandwidth
+
+    def fixed_s(self, application: LoadModel) -> float:
+        """Seconds per chunk of any size."""
+        return self.latency_s + application.chunk_s + application.chunk_bytes / self.bandwidth
+
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
@@ -54,156 +62,48 @@ class LoadModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Uplink:
-    """The master's link. In parallel, all workers are served at once and share ``bandwidth`` evenly; with one port, one after the other."""
-
-    bandwidth: float = UNLIMITED
-    one_port: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class LoadSplit:
     sizes: tuple[float, ...]
     """In the order of the workers; 0 for a worker that is left out."""
     time_s: float
 
 
-PARALLEL = Uplink()
-ONE_PORT = Uplink(one_port=True)
-
-
-# --- the model ------------------------------------------------------------------------------------------------------------------------
-
-
-def weight(worker: WorkerCapacity, ratio: float) -> float:
-    """Units per second, including the time to transfer them."""
-    return 1 / _unit_s(worker, ratio)
-
-
-def _unit_s(worker: WorkerCapacity, ratio: float) -> float:
-    return 1 / worker.speed + ratio / worker.bandwidth
-
-
-def _fixed_s(worker: WorkerCapacity, application: LoadModel) -> float:
-    return worker.latency_s + application.chunk_s + application.chunk_bytes / worker.bandwidth
-
-
-def _at(link: Uplink, workers: Sequence[WorkerCapacity]) -> list[WorkerCapacity]:
-    """The workers' capacities behind this link when all of them use it at once."""
-    reached = [replace(worker, bandwidth=min(worker.bandwidth, link.bandwidth)) for worker in workers]
-    wanted = sum(worker.bandwidth for worker in reached)
-    if link.one_port or wanted <= link.bandwidth:
-        return reached
-    return [replace(worker, bandwidth=worker.bandwidth * link.bandwidth / wanted) for worker in reached]
-
-
-def _nearest_first(workers: Sequence[WorkerCapacity]) -> list[int]:
-    """With one port, workers with the fastest transfers are served first."""
-    return sorted(range(len(workers)), key=lambda place: (-workers[place].bandwidth, workers[place].latency_s))
-
-
-def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel, link: Uplink = PARALLEL) -> float:
+def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel) -> float:
     """When the last worker ends, if each gets a chunk of its size; a chunk of 0 is not sent."""
-    used = [place for place, size in enumerate(sizes) if size > 0]
-    there = _at(link, [workers[place] for place in used])
-    ends = [0.0]
-    port_s = 0.0
-    for place in _nearest_first(there):
-        worker, size = there[place], sizes[used[place]]
-        arrived = port_s + _fixed_s(worker, application) + size * application.ratio / worker.bandwidth
-        ends.append(arrived + size / worker.speed)
-        if link.one_port:
-            port_s = arrived
-    return max(ends)
-
-
-def self_scheduled(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, tasks: int, link: Uplink = PARALLEL) -> float:
-    """When the last worker ends if the load is cut into equal tasks and each idle worker takes the next one."""
-    there, size = _at(link, workers), load / tasks
-    idle = [(0.0, place) for place in range(len(there))]
-    port_s = end = 0.0
-    for _ in range(tasks):
-        now, place = heapq.heappop(idle)
-        worker = there[place]
-        arrived = max(now, port_s) + _fixed_s(worker, application) + size * application.ratio / worker.bandwidth
-        port_s = arrived if link.one_port else 0.0
-        end = max(end, arrived + size / worker.speed)
-        heapq.heappush(idle, (arrived + size / worker.speed, place))
-    return end
+    used = [(size, worker) for size, worker in zip(sizes, workers, strict=True) if size > 0]
+    ends = (worker.fixed_s(application) + size * application.ratio / worker.bandwidth + size / worker.speed for size, worker in used)
+    return max(ends, default=0.0)
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------------------------
 
 
-def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, link: Uplink = PARALLEL) -> LoadSplit:
+def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
     """Sizes that add up to the load, so that all workers that take part end at the same, earliest possible time."""
-    places = [place for place, worker in enumerate(workers) if worker.usable]
-    if not places:
+    usable = {index: worker for index, worker in enumerate(workers) if worker.usable}
+    if not usable:
         raise ValueError("of no worker is it known how fast it is")
-    usable = [workers[place] for place in places]
-    if load <= 0:
-        found = LoadSplit((0.0,) * len(usable), 0.0)
-    elif link.one_port:
-        found = _one_by_one(_at(link, usable), application, load)
-    elif sum(min(worker.bandwidth, link.bandwidth) for worker in usable) <= link.bandwidth:
-        found = _all_at_once(_at(link, usable), application, load)
-    else:
-        found = _sharing(usable, application, load, link)
-    sizes = dict(zip(places, found.sizes, strict=True))
-    return LoadSplit(tuple(sizes.get(place, 0.0) for place in range(len(workers))), found.time_s)
+    found = _split(list(usable.values()), application, load) if load > 0 else LoadSplit((0.0,) * len(usable), 0.0)
+    sizes = dict(zip(usable, found.sizes, strict=True))
+    return LoadSplit(tuple(sizes.get(index, 0.0) for index in range(len(workers))), found.time_s)
 
 
-def _all_at_once(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
+def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
     """Add workers by fixed cost until the next one's cost exceeds the time that the others need without it."""
-    unit_s = [_unit_s(worker, application.ratio) for worker in workers]
-    fixed_s = [_fixed_s(worker, application) for worker in workers]
+    unit_s = [worker.unit_s(application.ratio) for worker in workers]
+    fixed_s = [worker.fixed_s(application) for worker in workers]
     rate = lost = 0.0
     time_s = math.inf
-    for place in sorted(range(len(workers)), key=lambda place: fixed_s[place]):
-        if fixed_s[place] >= time_s:
+    for index in sorted(range(len(workers)), key=lambda index: fixed_s[index]):
+        if fixed_s[index] >= time_s:
             break
-        rate += 1 / unit_s[place]
-        lost += fixed_s[place] / unit_s[place]
+        rate += 1 / unit_s[index]
+        lost += fixed_s[index] / unit_s[index]
         time_s = (load + lost) / rate
     return LoadSplit(tuple(max(0.0, (time_s - fixed) / unit) for fixed, unit in zip(fixed_s, unit_s, strict=True)), time_s)
 
 
-def _one_by_one(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Each worker waits until those before it were served. With T the common end, each size is a T + b, and so is their sum."""
-    terms: dict[int, tuple[float, float]] = {}
-    rate = lost = 0.0
-    port_rate = port_s = 0.0
-    time_s = math.inf
-    for place in _nearest_first(workers):
-        worker = workers[place]
-        unit_s, sending_s = _unit_s(worker, application.ratio), application.ratio / worker.bandwidth
-        fixed_s = _fixed_s(worker, application)
-        a, b = (1 - port_rate) / unit_s, -(port_s + fixed_s) / unit_s
-        if terms and a * time_s + b <= 0:
-            continue
-        terms[place] = a, b
-        rate, lost = rate + a, lost - b
-        time_s = (load + lost) / rate
-        port_rate, port_s = port_rate + a * sending_s, port_s + fixed_s + b * sending_s
-    sizes = {place: max(0.0, a * time_s + b) for place, (a, b) in terms.items()}
-    return LoadSplit(tuple(sizes.get(place, 0.0) for place in range(len(workers))), time_s)
-
-
-def _sharing(workers: Sequence[WorkerCapacity], application: LoadModel, load: float, link: Uplink) -> LoadSplit:
-    """Each worker that takes part reduces the bandwidth of the others: the best come first, and each only if it helps."""
-    order = sorted(range(len(workers)), key=lambda place: (-weight(workers[place], application.ratio), workers[place].latency_s))
-    chosen: list[int] = []
-    best = LoadSplit((), math.inf)
-    for place in order:
-        with_it = [*chosen, place]
-        found = _all_at_once(_at(link, [workers[one] for one in with_it]), application, load)
-        if found.time_s < best.time_s and all(found.sizes):
-            chosen, best = with_it, found
-    sizes = dict(zip(chosen, best.sizes, strict=True))
-    return LoadSplit(tuple(sizes.get(place, 0.0) for place in range(len(workers))), best.time_s)
-
-
-def whole(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
+def whole_units(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
     """The sizes in whole units: rounded down, and each remaining unit goes to the worker that ends first with it."""
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
@@ -211,30 +111,30 @@ def whole(found: LoadSplit, workers: Sequence[WorkerCapacity], application: Load
         # A float does not hold the last digits of very many units.
         sizes[sizes.index(max(sizes))] += left
     ends: list[tuple[float, int, float]] = []
-    for place, worker in enumerate(workers):
+    for index, worker in enumerate(workers):
         if left > 0 and worker.usable:
-            unit_s, fixed_s = _unit_s(worker, application.ratio), _fixed_s(worker, application)
-            heapq.heappush(ends, (fixed_s + (sizes[place] + 1) * unit_s, place, unit_s))
+            unit_s, fixed_s = worker.unit_s(application.ratio), worker.fixed_s(application)
+            heapq.heappush(ends, (fixed_s + (sizes[index] + 1) * unit_s, index, unit_s))
     for _ in range(left):
-        end, place, unit_s = heapq.heappop(ends)
-        sizes[place] += 1
-        heapq.heappush(ends, (end + unit_s, place, unit_s))
+        end, index, unit_s = heapq.heappop(ends)
+        sizes[index] += 1
+        heapq.heappush(ends, (end + unit_s, index, unit_s))
     return sizes
 
 
-def equal(load: int, count: int) -> list[int]:
+def equal_parts(load: int, count: int) -> list[int]:
     """The load in ``count`` parts that differ by at most one."""
-    return [load * (place + 1) // count - load * place // count for place in range(count)]
+    return [load * (index + 1) // count - load * index // count for index in range(count)]
 
 
 # --- figures --------------------------------------------------------------------------------------------------------------------------
 
 
-def capacities(workers: Sequence[WorkerCapacity]) -> list[float]:
+def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
     """mu_i = p_i / n_i. Unknown bandwidths count as equal, so that only speeds differ."""
     known = sorted(worker.bandwidth for worker in workers if worker.bandwidth < math.inf)
-    ordinary = known[len(known) // 2] if known else 1.0
-    return [worker.speed / (worker.bandwidth if worker.bandwidth < math.inf else ordinary) for worker in workers]
+    median = known[len(known) // 2] if known else 1.0
+    return [worker.speed / (worker.bandwidth if worker.bandwidth < math.inf else median) for worker in workers]
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
@@ -260,7 +160,7 @@ class ChunkMeasurement:
     moved_bytes: float
 
     @property
-    def sound(self) -> bool:
+    def is_valid(self) -> bool:
         values = (self.units, self.compute_s, self.transfer_s, self.moved_bytes)
         return self.units > 0 and all(0 <= value < math.inf for value in values)
 
@@ -282,14 +182,14 @@ class LinearFit:
             return 0.0, 0.0
         x, y = self._x / self._count, self._y / self._count
         variance = self._xx / self._count - x * x
-        if variance > (SPREAD * x) ** 2:
+        if variance > (MIN_SPREAD * x) ** 2:
             slope = (self._xy / self._count - x * y) / variance
             if slope <= 0:
                 return y, 0.0
             return (y - slope * x, slope) if slope * x <= y else (0.0, y / x)
         return (y, 0.0) if x < small or not x else (0.0, y / x)
 
-    def ease(self, factor: float) -> None:
+    def scale(self, factor: float) -> None:
         self._y *= factor
         self._xy *= factor
 
@@ -298,13 +198,13 @@ class CapacityEstimates:
     """Estimates for all workers seen. An unmeasured worker counts by its benchmark compared with measured ones, or as an average one."""
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
-        self._new = smoothing
+        self._smoothing = smoothing
         self._unit_s: dict[str, float] = {}
         self._transfers: dict[str, LinearFit] = {}
         self._benchmarks: dict[str, float] = {}
         self._bytes = LinearFit(1 - smoothing / 8)
 
-    def expect(self, worker: str, benchmark: float) -> None:
+    def set_benchmark(self, worker: str, benchmark: float) -> None:
         """Take a worker's own benchmark as a first estimate, if it is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
@@ -313,37 +213,37 @@ class CapacityEstimates:
         """Learn from all chunks of one iteration. Invalid numbers are ignored, and so is the start-up time of a new worker."""
         before = dict.fromkeys(self._unit_s)
         for chunk in chunks:
-            if not chunk.sound:
+            if not chunk.is_valid:
                 continue
-            self._took(chunk.worker, chunk.compute_s / chunk.units)
+            self._observe_speed(chunk.worker, chunk.compute_s / chunk.units)
             self._bytes.observe(chunk.units, chunk.moved_bytes)
             if chunk.worker in before or chunk.moved_bytes >= SMALL_BYTES:
-                self._transfers.setdefault(chunk.worker, LinearFit(1 - self._new)).observe(chunk.moved_bytes, chunk.transfer_s)
+                self._transfers.setdefault(chunk.worker, LinearFit(1 - self._smoothing)).observe(chunk.moved_bytes, chunk.transfer_s)
 
-    def held_up(self, worker: str, units: float, seconds: float) -> None:
+    def observe_unfinished(self, worker: str, units: float, seconds: float) -> None:
         """Learn that a chunk took longer than this and was done by other workers."""
         if units > 0 and seconds > 0:
-            self._took(worker, max(seconds / units, self._unit_s.get(worker, 0.0)))
+            self._observe_speed(worker, max(seconds / units, self._unit_s.get(worker, 0.0)))
 
-    def _took(self, worker: str, unit_s: float) -> None:
-        unit_s = max(unit_s, LEAST_UNIT_S)
+    def _observe_speed(self, worker: str, unit_s: float) -> None:
+        unit_s = max(unit_s, MIN_UNIT_S)
         before = self._unit_s.get(worker, unit_s)
-        self._unit_s[worker] = before + self._new * (unit_s - before)
+        self._unit_s[worker] = before + self._smoothing * (unit_s - before)
 
-    def forgive(self, left_out: Iterable[str]) -> None:
+    def reduce_slowness(self, left_out: Iterable[str]) -> None:
         for worker in left_out:
             if worker in self._unit_s:
-                self._unit_s[worker] = max(self._unit_s[worker] * FORGIVING, LEAST_UNIT_S)
+                self._unit_s[worker] = max(self._unit_s[worker] * UNUSED_FACTOR, MIN_UNIT_S)
             if worker in self._transfers:
-                self._transfers[worker].ease(FORGIVING)
+                self._transfers[worker].scale(UNUSED_FACTOR)
 
     def knows(self, worker: str) -> bool:
         return worker in self._unit_s
 
     def capacity(self, worker: str) -> WorkerCapacity:
         speed = 1 / self._unit_s[worker] if worker in self._unit_s else self._guess(worker)
-        line = self._transfers.get(worker)
-        latency_s, byte_s = line.fit(SMALL_BYTES) if line is not None else (0.0, 0.0)
+        fit = self._transfers.get(worker)
+        latency_s, byte_s = fit.fit(SMALL_BYTES) if fit is not None else (0.0, 0.0)
         return WorkerCapacity(worker, speed, 1 / byte_s if byte_s > 0 else UNLIMITED, latency_s)
 
     def _guess(self, worker: str) -> float:
@@ -360,7 +260,7 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """The f_c* of least run time, by golden section over its logarithm: try ``ratio``, ``tell`` the time, until it is ``settled``."""
+    """The f_c* of least run time, by golden section over its logarithm: try ``ratio``, ``report`` the time, until it is ``settled``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:
@@ -385,7 +285,7 @@ class RatioSearch:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)
 
-    def tell(self, time_s: float) -> None:
+    def report(self, time_s: float) -> None:
         """Report the run time with ``ratio``."""
         if self.settled:
             return
@@ -402,11 +302,3 @@ class RatioSearch:
     def _known(self, point: float) -> float | None:
         """The time of a point that an earlier step measured, up to rounding."""
         return next((time_s for other, time_s in self._times.items() if abs(other - point) < self._precision / 100), None)
-
-
-def best_ratio(run_time: Callable[[float], float], low: float, high: float, precision: float = 0.01) -> float:
-    """f_c*, where a model says how long a run takes for each f_c."""
-    search = RatioSearch(low, high, precision)
-    while not search.settled:
-        search.tell(run_time(search.ratio))
-    return search.ratio

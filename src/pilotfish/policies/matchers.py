@@ -13,11 +13,11 @@ from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.policies.matcher_interface import Matching
 from pilotfish.portable.expressions.greedy_matching import greedy
 
-MOST_HELD = 256
+MAX_HELD = 256
 """Maximum contents of a worker, the latest first, for which tasks are looked up."""
-MOST_TASKS = 32
+MAX_TASKS = 32
 """Maximum tasks that need the same content and are ranked for one worker."""
-MOST_PAIRS = 200_000
+MAX_PAIRS = 200_000
 """Maximum pairs of task and worker that a rank expression is evaluated for."""
 
 Ranks = dict[tuple[Task, Worker], float]
@@ -52,9 +52,9 @@ def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskSha
     The pair with the highest rank is matched first, over all workers with room: one by one, a worker would take what another holds.
     """
     preferred: dict[str, list[Task]] = {}
-    particular = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
-    room = {worker.id: dict(worker.free) for worker in workers} if particular else {}
-    for shape in particular:
+    ranked = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
+    room = {worker.id: dict(worker.free) for worker in workers} if ranked else {}
+    for shape in ranked:
         slots = {worker: _slots(room[worker.id], shape) for worker in workers if worker.suits(shape, view.now)}
         able = [worker for worker, count in slots.items() if count]
         for task, worker in _match(shape, able, slots).items():
@@ -72,12 +72,12 @@ def _match(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> di
     ranks = _ranks(shape, able, slots)
     tasks = {task.id: task for task, _ in ranks}
     workers = {worker.id: worker for worker in able}
-    pairs = ((rank, task.id, worker.id) for (task, worker), rank in ranks.items() if not _shunned(task, worker))
+    pairs = ((rank, task.id, worker.id) for (task, worker), rank in ranks.items() if not _is_avoided(task, worker))
     matched = greedy(pairs, {worker.id: count for worker, count in slots.items()})
     return {tasks[task]: workers[worker] for task, worker in matched.items()}
 
 
-def _shunned(task: Task, worker: Worker) -> bool:
+def _is_avoided(task: Task, worker: Worker) -> bool:
     return task.failure_counts is not None and task.failure_counts.avoid == worker.id
 
 
@@ -85,15 +85,15 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
     held = {(task, worker): amount for worker in able for task, amount in _held(shape, worker).items()}
     if shape.rank is None:
         return {pair: float(amount) for pair, amount in held.items()}
-    most = min(sum(slots[worker] for worker in able), MOST_PAIRS // max(1, len(able)))
-    candidates = list(islice(shape.queue, most))
+    max_tasks = min(sum(slots[worker] for worker in able), MAX_PAIRS // max(1, len(able)))
+    candidates = list(islice(shape.queue, max_tasks))
     ranks: Ranks = {}
     for worker in able:
-        plain = shape.rank.rank({**worker.properties, "held": 0, "wanted": 0})
+        without_inputs = shape.rank.rank({**worker.properties, "held": 0, "wanted": 0})
         for task in candidates:
             wanted = sum(record.size for record in task.contents)
-            here = held.get((task, worker), 0)
-            ranks[task, worker] = shape.rank.rank({**worker.properties, "held": here, "wanted": wanted}) if wanted else plain
+            held_bytes = held.get((task, worker), 0)
+            ranks[task, worker] = shape.rank.rank({**worker.properties, "held": held_bytes, "wanted": wanted}) if wanted else without_inputs
     return ranks
 
 
@@ -102,7 +102,7 @@ def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
     found: dict[Task, int] = {}
     if not shape.queue_by_content:
         return found
-    for record in islice(reversed(worker.holds), MOST_HELD):
-        for task in islice(shape.queue_by_content.get(record, ()), MOST_TASKS):
+    for record in islice(reversed(worker.holds), MAX_HELD):
+        for task in islice(shape.queue_by_content.get(record, ()), MAX_TASKS):
             found[task] = found.get(task, 0) + record.size
     return found

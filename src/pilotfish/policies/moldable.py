@@ -18,13 +18,13 @@ from pilotfish.core.state import UNIT, Needs, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES
 
-BETTER = 0.98
+MIN_GAIN = 0.98
 """Factor on the time that more cores must reach; otherwise fewer are as good."""
-WORTH_TRYING = 4
+MIN_WAITING = 4
 """Minimum waiting tasks for which trying an unknown number of cores pays."""
-FEW_TURNS = 2
+LAST_ROUNDS = 2
 """In the last rounds, a round takes its full time however few tasks are in it; before that, the last one counts as half full."""
-MOST_CHOICES = 64
+MAX_CHOICES = 64
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,21 +61,21 @@ def fit(known: Speedup) -> AmdahlCurve:
 
 def choices(least: int, most: int) -> list[int]:
     """Numbers of cores that may be granted: the least, and whole cores beyond it; a selection if there are very many."""
-    whole = range(least // UNIT + 1, most // UNIT + 1)
-    step = max(1, math.ceil(len(whole) / MOST_CHOICES))
-    return [least, *(cores * UNIT for cores in whole[::step])]
+    whole_cores = range(least // UNIT + 1, most // UNIT + 1)
+    step = max(1, math.ceil(len(whole_cores) / MAX_CHOICES))
+    return [least, *(cores * UNIT for cores in whole_cores[::step])]
 
 
-def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, rooms: Mapping[int, int]) -> int:
-    """The number of cores with which all waiting tasks finish soonest, and the smallest such number. ``rooms``: workers by free cores."""
-    chosen, least_s = 0, math.inf
+def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: Mapping[int, int]) -> int:
+    """The number of cores with which all waiting tasks finish soonest, the smallest of these. ``free_counts``: workers by free cores."""
+    chosen, best_s = 0, math.inf
     for cores in allowed:
-        places = sum(count * (free // cores) for free, count in rooms.items())
+        places = sum(count * (free // cores) for free, count in free_counts.items())
         if places or not chosen:
-            turns = max(1, waiting) / max(1, places)
-            seconds = (turns + 0.5 if turns > FEW_TURNS else math.ceil(turns)) * curve.seconds(cores / UNIT)
-            if seconds < BETTER * least_s:
-                chosen, least_s = cores, seconds
+            rounds = max(1, waiting) / max(1, places)
+            seconds = (rounds + 0.5 if rounds > LAST_ROUNDS else math.ceil(rounds)) * curve.seconds(cores / UNIT)
+            if seconds < MIN_GAIN * best_s:
+                chosen, best_s = cores, seconds
     return chosen
 
 
@@ -100,15 +100,15 @@ class MoldableCores:
         if not least:
             return shape.needs
         most = min(shape.cores_max, free)
-        cores = self._to_try(kind, known, least, shape.cores_max, most) if waiting >= WORTH_TRYING else 0
+        cores = self._to_try(kind, known, least, shape.cores_max, most) if waiting >= MIN_WAITING else 0
         if not cores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
-                rooms = Counter(worker.free.get(CORES, 0) for worker in self._workers)
+                free_counts = Counter(worker.free.get(CORES, 0) for worker in self._workers)
                 # While times are unknown, no task waits because another got more than its minimum.
-                crowded = not known and waiting > sum(count * (room // least) for room, count in rooms.items())
+                crowded = not known and waiting > sum(count * (room // least) for room, count in free_counts.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
-                chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, rooms)
+                chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, free_counts)
             cores = max(least, min(chosen, most))
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 

@@ -15,8 +15,8 @@ from pilotfish.core.tasks.multi_node import can_get_inputs
 from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
-PATIENCE_S = 5.0
-"""Seconds until workers are kept free for a task that cannot be placed."""
+RESERVE_AFTER_S = 5.0
+"""Seconds until workers are kept free for a task that cannot be placed now."""
 SOON_S = 0.01
 """Seconds until the remaining room of workers that were just used is checked again."""
 
@@ -37,82 +37,89 @@ class MultiNodePlacement:
         self._kept: dict[TaskShape, list[Worker]] = {}
         self._look_at: float | None = None
 
-    def gather(
-        self, outlook: PolicyView, wanting: Sequence[OfferedTasks], rest: Sequence[OfferedTasks], busy: dict[str, None], turns: QueueOrder
+    def propose(
+        self,
+        view: PolicyView,
+        offers: Sequence[OfferedTasks],
+        other_offers: Sequence[OfferedTasks],
+        busy: dict[str, None],
+        queue_order: QueueOrder,
     ) -> Placements:
-        """``wanting``: multi-node tasks; ``rest``: all other waiting tasks; ``busy``: workers that cannot be used."""
-        gathered = Placements()
+        """``offers``: multi-node tasks; ``other_offers``: all other waiting tasks; ``busy``: workers that cannot be used."""
+        placements = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
-        for supply in wanting:
-            shape = supply.shape
-            waits_since = since.get(shape, outlook.now)
-            pilots = _able(outlook, shape, {**busy, **gathered.used})
-            is_due = waits_since + PATIENCE_S <= outlook.now
-            if (is_due or turns.is_first(supply, [*wanting, *rest])) and self._place(outlook, supply, pilots, gathered, turns):
+        for offer in offers:
+            shape = offer.shape
+            waits_since = since.get(shape, view.now)
+            pilots = _workers_by_pilot(view, shape, {**busy, **placements.used})
+            is_due = waits_since + RESERVE_AFTER_S <= view.now
+            if (is_due or queue_order.is_first(offer, [*offers, *other_offers])) and self._place(
+                view, offer, pilots, placements, queue_order
+            ):
                 continue
             self._since[shape] = waits_since
             if is_due:
-                workers = _still(kept.get(shape, []), pilots, gathered) or _best(shape, pilots, gathered)
+                workers = _keep_previous(kept.get(shape, []), pilots, placements) or _least_loaded(shape, pilots, placements)
                 self._kept[shape] = workers
-                gathered.kept.update({worker.id: shape for worker in workers})
-        moments = [moment + PATIENCE_S for moment in self._since.values()]
-        moments += [outlook.now + SOON_S] if gathered.used else []
-        self._look_at = min((moment for moment in moments if moment > outlook.now), default=None)
-        return gathered
+                placements.kept.update({worker.id: shape for worker in workers})
+        times = [time + RESERVE_AFTER_S for time in self._since.values()]
+        times += [view.now + SOON_S] if placements.used else []
+        self._look_at = min((time for time in times if time > view.now), default=None)
+        return placements
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
-        return self._look_at if self._look_at is not None and self._look_at > outlook.now else None
+    def next_look_at(self, view: PolicyView) -> float | None:
+        return self._look_at if self._look_at is not None and self._look_at > view.now else None
 
     def forget(self) -> None:
         """Discard all waits: no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
     def _place(
-        self, outlook: PolicyView, supply: OfferedTasks, pilots: dict[str, list[Worker]], gathered: Placements, turns: QueueOrder
+        self, view: PolicyView, offer: OfferedTasks, pilots: dict[str, list[Worker]], placements: Placements, queue_order: QueueOrder
     ) -> bool:
         """Place tasks where enough workers have room that are not kept for others. Returns whether one was placed."""
-        shape, placed = supply.shape, False
+        shape, placed = offer.shape, False
         for workers in pilots.values():
-            roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in gathered.kept]
-            while supply.left and len(roomy) >= shape.nodes:
+            roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in placements.kept]
+            while offer.left and len(roomy) >= shape.nodes:
                 # The task avoids a worker where it failed only as its first worker; the other workers are not checked.
-                given = next(((worker, task) for worker in roomy if (task := supply.take(outlook, worker)) is not None), None)
+                given = next(((worker, task) for worker in roomy if (task := offer.take(view, worker)) is not None), None)
                 if given is None:
                     break
                 first, task = given
                 roomy.remove(first)
                 other_workers, roomy = roomy[: shape.nodes - 1], roomy[shape.nodes - 1 :]
-                gathered.proposals.append(AssignmentProposal(first, [task], other_workers=other_workers))
-                gathered.used.update({worker.id: None for worker in (first, *other_workers)})
+                placements.proposals.append(AssignmentProposal(first, [task], other_workers=other_workers))
+                placements.used.update({worker.id: None for worker in (first, *other_workers)})
                 for _ in range(shape.nodes):
-                    turns.gave(shape, shape.needs)
+                    queue_order.note_given(shape, shape.needs)
                 placed = True
         return placed
 
 
-def _able(outlook: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
+def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
     """By pilot: workers that could run a part of such a task, now or later, at sites that can get its inputs."""
     pilots: dict[str, list[Worker]] = {}
-    for worker in outlook.workers:
-        if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, outlook.now):
+    for worker in view.workers:
+        if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):
             pilots.setdefault(worker.pilot, []).append(worker)
     sites = dict.fromkeys(workers[0].site for workers in pilots.values())
-    within = [site for site in sites if any(can_get_inputs(outlook.state, task, site) for task in shape.queue)]
-    return {pilot: workers for pilot, workers in pilots.items() if workers[0].site in within}
+    reachable = [site for site in sites if any(can_get_inputs(view.state, task, site) for task in shape.queue)]
+    return {pilot: workers for pilot, workers in pilots.items() if workers[0].site in reachable}
 
 
-def _still(workers: list[Worker], pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
+def _keep_previous(workers: list[Worker], pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
     """Keep the previous choice if it still fits; switching on every turn would starve the task."""
-    able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in gathered.kept for worker in workers)
+    able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in placements.kept for worker in workers)
     return workers if able else []
 
 
-def _best(shape: TaskShape, pilots: dict[str, list[Worker]], gathered: Placements) -> list[Worker]:
+def _least_loaded(shape: TaskShape, pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
     """The least loaded workers of one pilot."""
     found: list[list[Worker]] = []
     for workers in pilots.values():
-        free = [worker for worker in workers if worker.id not in gathered.kept]
+        free = [worker for worker in workers if worker.id not in placements.kept]
         if len(free) >= shape.nodes:
             found.append(sorted(free, key=_load)[: shape.nodes])
     return min(found, key=lambda workers: sum(map(_load, workers)), default=[])

@@ -25,7 +25,7 @@ class QueueOrder:
     """The queue at the start of a round of proposals, updated as tasks are given away."""
 
     def __init__(self, state: State, now: float) -> None:
-        live = self.shapes = [shape for shape in state.ready if not shape.run.paused]
+        shapes = self.shapes = [shape for shape in state.ready if not shape.run.paused]
         self.contested = False
         """Whether several shares, or a run that may miss its deadline, compete for room. Otherwise the order is that of ``shapes``."""
         self._typical: dict[ShareAccount, float] = {}
@@ -33,24 +33,24 @@ class QueueOrder:
         self._needed: dict[Run, int] = {}
         """By run with a deadline: what it should occupy in addition, in units of 1/10000 core."""
         self._given = 0
-        if len(live) < 2:
+        if len(shapes) < 2:
             return
-        live.sort(key=_oldest)
+        shapes.sort(key=_oldest)
         if len(state.shares) > 1:
-            self._typical = typical_s(live)
+            self._typical = typical_s(shapes)
             self._standing = {account: weighted_usage(account, seconds) for account, seconds in self._typical.items()}
-        hurried = {shape.run: None for shape in live if shape.run.options.deadline > now}
-        if hurried:
+        with_deadline = {shape.run: None for shape in shapes if shape.run.options.deadline > now}
+        if with_deadline:
             pool = run_deadlines.pool_cores(state)
-            self._needed = {run: run_deadlines.needed(run, now, pool) - run.occupied for run in hurried}
+            self._needed = {run: run_deadlines.needed(run, now, pool) - run.occupied for run in with_deadline}
         self.contested = len(self._standing) > 1 or any(cores > 0 for cores in self._needed.values())
         if self.contested:
-            live.sort(key=self._key)
+            shapes.sort(key=self._key)
 
     def _key(self, shape: TaskShape) -> Key:
         run = shape.run
-        in_danger = bool(self._needed) and self._needed.get(run, 0) > 0
-        return -shape.priority, run.options.deadline if in_danger else math.inf, self._standing.get(run.account, 0.0)
+        is_late = bool(self._needed) and self._needed.get(run, 0) > 0
+        return -shape.priority, run.options.deadline if is_late else math.inf, self._standing.get(run.account, 0.0)
 
     @property
     def leading(self) -> list[TaskShape]:
@@ -62,45 +62,45 @@ class QueueOrder:
         first = self._key(self.shapes[0])
         return [shape for shape in self.shapes if self._key(shape) == first]
 
-    def moderate(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
+    def limit_to_share(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
         """Limit preferred tasks to the part of the pool that the leading share has by its weight."""
         weights = [account.weight for account in self._standing]
         part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
         left = part * sum([worker.free.get(CORES, 0) for worker in workers])
-        moderate: dict[str, list[Task]] = {}
+        limited: dict[str, list[Task]] = {}
         for worker, tasks in preferred.items():
             for task in tasks:
                 if left > 0:
                     left -= cores_of(task.shape.needs)
-                    moderate.setdefault(worker, []).append(task)
-        return moderate
+                    limited.setdefault(worker, []).append(task)
+        return limited
 
-    def offer(self, supplies: list[OfferedTasks]) -> Iterable[OfferedTasks]:
-        """The supplies in queue order. If contested, a supply whose task was given away (see ``gave``) is offered again later."""
-        return self._in_turns(supplies) if self.contested else supplies
+    def in_order(self, offers: list[OfferedTasks]) -> Iterable[OfferedTasks]:
+        """The supplies in queue order. If contested, a supply whose task was given away (see ``note_given``) is offered again later."""
+        return self._by_share(offers) if self.contested else offers
 
-    def _in_turns(self, supplies: list[OfferedTasks]) -> Iterator[OfferedTasks]:
-        lines: dict[tuple[int, ShareAccount, Run | None], deque[OfferedTasks]] = {}
-        for supply in supplies:
-            if supply.left:
-                run = supply.shape.run
-                alike = supply.shape.priority, run.account, run if run in self._needed else None
-                lines.setdefault(alike, deque()).append(supply)
-        heads = [(self._key(line[0].shape), place, line) for place, line in enumerate(lines.values())]
+    def _by_share(self, offers: list[OfferedTasks]) -> Iterator[OfferedTasks]:
+        queues: dict[tuple[int, ShareAccount, Run | None], deque[OfferedTasks]] = {}
+        for offer in offers:
+            if offer.left:
+                run = offer.shape.run
+                kind = offer.shape.priority, run.account, run if run in self._needed else None
+                queues.setdefault(kind, deque()).append(offer)
+        heads = [(self._key(queue[0].shape), number, queue) for number, queue in enumerate(queues.values())]
         heapify(heads)
         while heads:
-            key, place, line = heappop(heads)
+            key, number, queue = heappop(heads)
             given = self._given
-            is_next = self._key(line[0].shape) <= key
-            while is_next and line:
-                yield line[0]
+            is_next = self._key(queue[0].shape) <= key
+            while is_next and queue:
+                yield queue[0]
                 if self._given != given:
                     break
-                line.popleft()
-            if line:  # it, or another supply of its share, was given away: it may have moved back
-                heappush(heads, (self._key(line[0].shape), place, line))
+                queue.popleft()
+            if queue:  # it, or another supply of its share, was given away: it may have moved back
+                heappush(heads, (self._key(queue[0].shape), number, queue))
 
-    def gave(self, shape: TaskShape, needs: Needs) -> None:
+    def note_given(self, shape: TaskShape, needs: Needs) -> None:
         """Note that a task of this shape was given away with these needs."""
         if not self.contested:
             return
@@ -111,14 +111,12 @@ class QueueOrder:
         if run in self._needed:
             self._needed[run] -= cores
 
-    def is_first(self, supply: OfferedTasks, supplies: Iterable[OfferedTasks]) -> bool:
+    def is_first(self, offer: OfferedTasks, offers: Iterable[OfferedTasks]) -> bool:
         """Whether no other supply with tasks left is earlier in the queue."""
         if not self.contested:
-            return supply.shape is self.shapes[0] or not any(
-                other.left and other.shape.priority > supply.shape.priority for other in supplies
-            )
-        key = self._key(supply.shape)
-        return not any(other.left and self._key(other.shape) < key for other in supplies)
+            return offer.shape is self.shapes[0] or not any(other.left and other.shape.priority > offer.shape.priority for other in offers)
+        key = self._key(offer.shape)
+        return not any(other.left and self._key(other.shape) < key for other in offers)
 
 
 def _oldest(shape: TaskShape) -> tuple[int, int]:

@@ -9,70 +9,72 @@ from pilotfish.core.policy_interface import DelegationProposal, PolicyView, Reca
 from pilotfish.core.state import UNIT, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
 
-LEAST = 4
+MIN_AHEAD = 4
 AHEAD_S = 30.0
 """Seconds of work that a site gets beyond what can start at once."""
-MOST_BOUND = 2000
+MAX_BOUND = 2000
 
 
-def lend(outlook: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
+def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
     """Propose the oldest tasks that at least one worker of a site can run. Tasks that were cut off by the end of a pilot are not delegated,
     because the master tracks how much time they need; nor are multi-node tasks. Tasks that cannot start at once are divided by the size
     of the sites, so that no site hoards what another could run."""
     taken: dict[Task, None] = {}
-    loans: dict[Worker, list[Task]] = {}
-    for speaker, _ in outlook.sites:
-        loans[speaker] = list(_bound(outlook, speaker, taken))
-        taken.update(dict.fromkeys(loans[speaker]))
+    delegations: dict[Worker, list[Task]] = {}
+    for site_master, _ in view.sites:
+        delegations[site_master] = list(_bound_tasks(view, site_master, taken))
+        taken.update(dict.fromkeys(delegations[site_master]))
     if len(taken) < sum(len(shape.queue) for shape in shapes):
-        _lend_unbound(outlook, shapes, taken, loans)
-    return [DelegationProposal(speaker, tasks) for speaker, tasks in loans.items() if tasks]
+        _delegate_unbound(view, shapes, taken, delegations)
+    return [DelegationProposal(site_master, tasks) for site_master, tasks in delegations.items() if tasks]
 
 
-def _lend_unbound(outlook: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], loans: dict[Worker, list[Task]]) -> None:
-    wanted = {speaker: _can_begin(subjects) - sum(map(_may_go_anywhere, speaker.delegated)) for speaker, subjects in outlook.sites}
-    for more in ({}, _ahead(outlook, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
-        for speaker, subjects in outlook.sites:
-            wanted[speaker] += more.get(speaker, 0)
+def _delegate_unbound(
+    view: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], delegations: dict[Worker, list[Task]]
+) -> None:
+    wanted = {site_master: _free_cores(workers) - sum(map(_can_run_anywhere, site_master.delegated)) for site_master, workers in view.sites}
+    for more in ({}, _counts_ahead(view, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
+        for site_master, workers in view.sites:
+            wanted[site_master] += more.get(site_master, 0)
             for shape in shapes:
-                if wanted[speaker] > 0 and _may_be_lent(shape) and any(worker.suits(shape, outlook.now) for worker in subjects):
-                    found = list(_first(outlook, shape, wanted[speaker], taken, speaker.site))
+                if wanted[site_master] > 0 and _is_delegable(shape) and any(worker.suits(shape, view.now) for worker in workers):
+                    found = list(_first_tasks(view, shape, wanted[site_master], taken, site_master.site))
                     taken.update(dict.fromkeys(found))
-                    loans[speaker] += found
-                    wanted[speaker] -= len(found)
+                    delegations[site_master] += found
+                    wanted[site_master] -= len(found)
 
 
-def _may_be_lent(shape: TaskShape) -> bool:
+def _is_delegable(shape: TaskShape) -> bool:
     return not shape.least_s and shape.nodes == 1
 
 
-def _can_begin(subjects: list[Worker]) -> int:
-    return sum([worker.free.get(CORES, 0) // UNIT for worker in subjects])
+def _free_cores(workers: list[Worker]) -> int:
+    return sum([worker.free.get(CORES, 0) // UNIT for worker in workers])
 
 
-def _may_go_anywhere(task: Task) -> bool:
+def _can_run_anywhere(task: Task) -> bool:
     for record in needs(task):  # noqa: SIM110 - a generator would cost more than the loop
         if not (record.at_master or record.path):
             return False
     return True
 
 
-def _ahead(outlook: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
+def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
     """How many tasks each site may have for later: at most its part, by size, of all ready tasks."""
-    slots = {speaker: sum([worker.slots for worker in subjects]) for speaker, subjects in outlook.sites}
-    everywhere = sum(slots.values()) + sum([worker.slots for worker in outlook.workers])
+    slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
+    all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
     waves = _waves(shapes)
-    return {speaker: min(max(LEAST, int(own * waves)), -(-ready * own // everywhere)) for speaker, own in slots.items()}
+    return {site_master: min(max(MIN_AHEAD, int(count * waves)), -(-ready * count // all_slots)) for site_master, count in slots.items()}
 
 
-def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Iterable[Task]:
+def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
     """Tasks that only this site can run, because their inputs were kept there. Its master chooses better the more of them it knows, and
     no other site misses them."""
     found: dict[Task, None] = {}
-    room = MOST_BOUND - len(speaker.delegated)
-    for shape in outlook.state.ready:
-        if not _may_be_lent(shape) or shape.run.paused:
+    room = MAX_BOUND - len(site_master.delegated)
+    for shape in view.state.ready:
+        if not _is_delegable(shape) or shape.run.paused:
             continue
         for record, tasks in shape.queue_by_content.items():
             if record.at_master or record.path or not record.holders:
@@ -80,7 +82,7 @@ def _bound(outlook: PolicyView, speaker: Worker, taken: dict[Task, None]) -> Ite
             for task in tasks:
                 if len(found) >= room:
                     return found
-                if task not in taken and can_get_inputs(outlook.state, task, speaker.site):
+                if task not in taken and can_get_inputs(view.state, task, site_master.site):
                     found[task] = None
     return found
 
@@ -91,30 +93,30 @@ def _waves(shapes: Sequence[TaskShape]) -> float:
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
-def _first(outlook: PolicyView, shape: TaskShape, count: int, taken: dict[Task, None], site: str) -> Iterable[Task]:
+def _first_tasks(view: PolicyView, shape: TaskShape, count: int, taken: dict[Task, None], site: str) -> Iterable[Task]:
     for task in shape.queue:
         if count <= 0:
             return
-        if task not in taken and can_get_inputs(outlook.state, task, site):
+        if task not in taken and can_get_inputs(view.state, task, site):
             count -= 1
             yield task
 
 
-def call_back(outlook: PolicyView) -> RecallProposal | None:
+def recall_delegated(view: PolicyView) -> RecallProposal | None:
     """Recall half of what a site master cannot assign, if workers elsewhere are idle and nothing else is ready for them."""
-    if outlook.state.ready or not outlook.sites:
+    if view.state.ready or not view.sites:
         return None
-    full, _ = max(outlook.sites, key=lambda site: len(site[0].delegated))
+    full, _ = max(view.sites, key=lambda site: len(site[0].delegated))
     others = [
-        *outlook.workers,
-        *(worker for speaker, subjects in outlook.sites if speaker is not full and not speaker.delegated for worker in subjects),
+        *view.workers,
+        *(worker for site_master, workers in view.sites if site_master is not full and not site_master.delegated for worker in workers),
     ]
     for worker in others:
         if worker.held:
             continue
         # Recall a task only once: a task that returns a second time would do so forever.
-        back = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, outlook.now)]
-        back = [task for task in back if can_get_inputs(outlook.state, task, worker.site)]
-        if back:
-            return RecallProposal(full, back[len(back) // 2 :])
+        recalled = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, view.now)]
+        recalled = [task for task in recalled if can_get_inputs(view.state, task, worker.site)]
+        if recalled:
+            return RecallProposal(full, recalled[len(recalled) // 2 :])
     return None

@@ -17,25 +17,26 @@ from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import needs_at
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import ASSIGNED, RUNNING
+from pilotfish.policies.offered_tasks import fits
 
-Expects = Callable[[State, Task, Worker], float | None]
+ExpectedSeconds = Callable[[State, Task, Worker], float | None]
 """Expected seconds of a whole attempt of a task at a worker; None if unknown."""
 
-LATE = 1.5
+LATE_FACTOR = 1.5
 """A task is late after this many times the mean of its shape."""
-LEAST_S = 5.0
+MIN_RUN_S = 5.0
 """Minimum seconds that a task must have run. Its start may have been reported one heartbeat late, and it may end just now."""
-LEAST_SAMPLES = 3
-GAIN = 1.2
+MIN_SAMPLES = 3
+MIN_GAIN = 1.2
 """Factor by which a copy must be expected to end sooner than the first attempt."""
-SHARE = 0.1
-MOST_PLACES, FEW_PLACES = 200, 8
+MAX_COPY_SHARE = 0.1
+MAX_WORKERS, MAX_COMPARED = 200, 8
 """Maximum workers with room that are checked, and maximum that are compared for one copy. The tail of a large run may have thousands."""
-LOOK_S = 1.0
+INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
-class _Late:
+class _LateTask:
     task: Task
     left_s: float
     """Expected seconds until the first attempt ends."""
@@ -47,113 +48,113 @@ class _Late:
 class Speculation:
     """``stealing``: copy also tasks of runs that set no preference, without a limit on copies."""
 
-    def __init__(self, stealing: bool = False, expects: Expects | None = None) -> None:
+    def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
-        self._expects = expects
+        self._expected_seconds = expected_seconds
         self._look_at = 0.0
         self._runs: list[Run] = []
-        """Runs that allow copies, when there were ``_known`` runs. Most pools have none, and then nothing is done."""
-        self._known = 0
+        """Runs that allow copies, when there were ``_run_count`` runs. Most pools have none, and then nothing is done."""
+        self._run_count = 0
 
     def propose(
-        self, outlook: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
+        self, view: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
     ) -> list[CopyProposal]:
         """``others``: the other proposals of this round; their workers get no copies."""
-        due = outlook.now >= self._look_at
-        if due or outlook.state.next_run != self._known:
-            self._known = outlook.state.next_run
-            self._runs = [run for run in outlook.state.runs.values() if self._wants(run) and not run.finished]
+        due = view.now >= self._look_at
+        if due or view.state.next_run != self._run_count:
+            self._run_count = view.state.next_run
+            self._runs = [run for run in view.state.runs.values() if self._allows_copies(run) and not run.finished]
         if not due:
             return []
-        self._look_at = outlook.now + LOOK_S
-        if not self._watches(outlook):
+        self._look_at = view.now + INTERVAL_S
+        if not self._watches(view):
             return []
-        late = sorted(self._late(outlook), key=lambda late: -late.left_s)
-        idle = list(idle_workers(outlook, {other.worker.id for other in others})) if late else []
+        late = sorted(self._late(view), key=lambda late: -late.left_s)
+        idle = list(idle_workers(view, {other.worker.id for other in others})) if late else []
         if not idle:
             return []
-        return self._place(outlook, late, idle)
+        return self._place(view, late, idle)
 
-    def next_look_at(self, outlook: PolicyView) -> float | None:
-        return self._look_at if self._watches(outlook) else None
+    def next_look_at(self, view: PolicyView) -> float | None:
+        return self._look_at if self._watches(view) else None
 
-    def _watches(self, outlook: PolicyView) -> bool:
+    def _watches(self, view: PolicyView) -> bool:
         """Whether there is room, and a task that may need a copy. A task known as assigned may have run for long already."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
-        return live and bool(outlook.state.roomy)
+        return live and bool(view.state.roomy)
 
-    def _wants(self, run: Run) -> bool:
-        wish = run.options.speculate
-        return self._stealing if wish is None else wish
+    def _allows_copies(self, run: Run) -> bool:
+        option = run.options.speculate
+        return self._stealing if option is None else option
 
-    def _allowed(self, state: State) -> int:
+    def _copies_left(self, state: State) -> int:
         """How many more copies may be started."""
         slots = sum(worker.slots for worker in state.workers.values())
         if self._stealing:
             return slots
         copies = sum(1 for copy in state.copies.values() if copy.worker is not None)
-        return max(1, int(SHARE * slots)) - copies
+        return max(1, int(MAX_COPY_SHARE * slots)) - copies
 
-    def _late(self, outlook: PolicyView) -> Iterator[_Late]:
-        state = outlook.state
+    def _late(self, view: PolicyView) -> Iterator[_LateTask]:
+        state = view.state
         for worker in state.workers.values():
             for task, since in worker.started.items():
                 run = task.shape.run
                 if task.state != RUNNING or task.shape.nodes > 1 or task in state.copies:
                     continue
-                if self._wants(run) and not run.paused and not _fells_workers(task):
-                    late = self._how_late(state, task, worker, outlook.now - since)
+                if self._allows_copies(run) and not run.paused and not _kills_workers(task):
+                    late = self._how_late(state, task, worker, view.now - since)
                     if late is not None:
                         yield late
 
     def _expected_s(self, state: State, task: Task, worker: Worker) -> float | None:
-        return self._expects(state, task, worker) if self._expects is not None else None
+        return self._expected_seconds(state, task, worker) if self._expected_seconds is not None else None
 
-    def _how_late(self, state: State, task: Task, worker: Worker, ran_s: float) -> _Late | None:
+    def _how_late(self, state: State, task: Task, worker: Worker, ran_s: float) -> _LateTask | None:
         expected_s = self._expected_s(state, task, worker)
         if expected_s is None:
-            costly_s = forecast(state, task, worker) if task.shape.run.costs else None
-            mean_s = costly_s or task.shape.mean_us / 1e6
-            is_late = task.shape.samples >= LEAST_SAMPLES and ran_s >= max(LATE * mean_s, LEAST_S)
-            return _Late(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
+            forecast_s = forecast(state, task, worker) if task.shape.run.costs else None
+            mean_s = forecast_s or task.shape.mean_us / 1e6
+            is_late = task.shape.samples >= MIN_SAMPLES and ran_s >= max(LATE_FACTOR * mean_s, MIN_RUN_S)
+            return _LateTask(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
         # A task that is late by some time is expected to need the same time again.
         left_s = abs(expected_s - ran_s)
-        return _Late(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= LEAST_S else None
+        return _LateTask(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= MIN_RUN_S else None
 
-    def _place(self, outlook: PolicyView, late: list[_Late], idle: list[Worker]) -> list[CopyProposal]:
+    def _place(self, view: PolicyView, late: list[_LateTask], idle: list[Worker]) -> list[CopyProposal]:
         free = {worker.id: dict(worker.free) for worker in idle}
-        places: dict[tuple[TaskShape, Needs], list[Worker]] = {}
+        workers_for: dict[tuple[TaskShape, Needs], list[Worker]] = {}
         copies: dict[str, CopyProposal] = {}
-        allowed = self._allowed(outlook.state)
-        for each in late:
+        allowed = self._copies_left(view.state)
+        for slow in late:
             if allowed <= 0:
                 break
-            kind = each.task.shape, each.needs
-            if kind not in places:
-                able = [worker for worker in idle if not worker.streak and worker.suits(each.task.shape, outlook.now)]
-                places[kind] = sorted(able, key=lambda worker: self._expected_s(outlook.state, each.task, worker) or 0.0)
-            paying = islice(self._paying(outlook, each, places[kind], free), FEW_PLACES)
-            place = min(paying, key=lambda worker: self._preference(outlook.state, each.task, worker), default=None)
-            if place is None:
+            key = slow.task.shape, slow.needs
+            if key not in workers_for:
+                able = [worker for worker in idle if not worker.streak and worker.suits(slow.task.shape, view.now)]
+                workers_for[key] = sorted(able, key=lambda worker: self._expected_s(view.state, slow.task, worker) or 0.0)
+            worthwhile = islice(self._worthwhile(view, slow, workers_for[key], free), MAX_COMPARED)
+            worker = min(worthwhile, key=lambda worker: self._preference(view.state, slow.task, worker), default=None)
+            if worker is None:
                 continue
-            for name, amount in each.needs:
-                free[place.id][name] -= amount
-            if not _has_room(free[place.id], each.needs):
-                places[kind].remove(place)
-            copies.setdefault(place.id, CopyProposal(place, [])).tasks.append(each.task)
+            for name, amount in slow.needs:
+                free[worker.id][name] -= amount
+            if not fits(free[worker.id], slow.needs):
+                workers_for[key].remove(worker)
+            copies.setdefault(worker.id, CopyProposal(worker, [])).tasks.append(slow.task)
             allowed -= 1
         return list(copies.values())
 
-    def _paying(self, outlook: PolicyView, late: _Late, places: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
+    def _worthwhile(self, view: PolicyView, late: _LateTask, workers: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
         """Workers where a copy would end before the first attempt, the fastest first."""
-        state, task = outlook.state, late.task
-        for worker in places:
+        state, task = view.state, late.task
+        for worker in workers:
             needs_s = self._expected_s(state, task, worker) or late.needs_s
-            if GAIN * needs_s > late.left_s:
+            if MIN_GAIN * needs_s > late.left_s:
                 return
-            if worker is task.worker or (worker.ends_at is not None and outlook.now + needs_s > worker.ends_at):
+            if worker is task.worker or (worker.ends_at is not None and view.now + needs_s > worker.ends_at):
                 continue
-            if _has_room(free[worker.id], late.needs) and can_get_inputs(state, task, worker.site):
+            if fits(free[worker.id], late.needs) and can_get_inputs(state, task, worker.site):
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
@@ -171,26 +172,22 @@ def forecast(state: State, task: Task, worker: Worker) -> float | None:
     """Expected seconds by the class of the task and the slowness of the worker."""
     run = task.shape.run
     estimate = state.forecasts.task(run.class_of(task.spec), run.cost(task.id & INDEX_MASK), worker.id, worker.site)
-    return estimate.value if estimate is not None and estimate.samples >= LEAST_SAMPLES else None
+    return estimate.value if estimate is not None and estimate.samples >= MIN_SAMPLES else None
 
 
-def _fells_workers(task: Task) -> bool:
+def _kills_workers(task: Task) -> bool:
     return task.failure_counts is not None and task.failure_counts.deaths > 0
 
 
-def idle_workers(outlook: PolicyView, given: Collection[str]) -> Iterator[Worker]:
+def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
     """Workers with room for which no task is ready."""
-    state = outlook.state
+    state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
     found = 0
-    for worker in outlook.roomy:
-        if worker.id in given or worker.runs_suspect or any(worker.suits(shape, outlook.now) for shape in waiting):
+    for worker in view.roomy:
+        if worker.id in given or worker.runs_suspect or any(worker.suits(shape, view.now) for shape in waiting):
             continue
         yield worker
         found += 1
-        if found == MOST_PLACES:
+        if found == MAX_WORKERS:
             return
-
-
-def _has_room(free: dict[str, int], needs: Needs) -> bool:
-    return all(free.get(name, 0) >= amount for name, amount in needs)

@@ -17,9 +17,9 @@ from pilotfish.core.state import Run, State, Task, TaskShape
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
-FRESH_S, TASK_S = 30.0, 1e-3
+MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
 """Minimum seconds between two computations of the ranks, and in addition for each task of the run."""
-CHANGED = 0.25
+MIN_CHANGE = 0.25
 """Minimum relative change of an expected task time for new ranks."""
 NEVER = -1e18
 GROWTH = 8
@@ -67,16 +67,16 @@ class UpwardRanks:
 def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> array[float]:
     """Compute ranks in one pass from the last task to the first: a task can only wait for earlier ones."""
     ranks = array("d", bytes(8 * len(tasks)))
-    moving = transfer is not no_transfer
+    with_transfers = transfer is not no_transfer
     for index in range(len(tasks) - 1, -1, -1):
         task = tasks[index]
         if task.state >= DONE:
             continue
         longest = 0.0
         for child in task.children or ():
-            beyond = ranks[child] + (transfer(task, tasks[child]) if moving else 0.0)
-            if beyond > longest:
-                longest = beyond
+            length = ranks[child] + (transfer(task, tasks[child]) if with_transfers else 0.0)
+            if length > longest:
+                longest = length
         ranks[index] = seconds(task) + longest
     return ranks
 
@@ -99,7 +99,7 @@ class CriticalPathOrder:
         self._ranks = UpwardRanks()
         self._units: WeakKeyDictionary[Run, tuple[float, dict[int, float]]] = WeakKeyDictionary()
         """By run: when its ranks were computed, and from which expected times by spec."""
-        self._lines: WeakKeyDictionary[TaskShape, _Line] = WeakKeyDictionary()
+        self._queues: WeakKeyDictionary[TaskShape, _RankedQueue] = WeakKeyDictionary()
 
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
         run = shape.run
@@ -107,16 +107,16 @@ class CriticalPathOrder:
         if not waiting and (shape.queue_by_content or not run.costs):
             return shape.queue
         ranks = self._ranks_of(state, run, now) if waiting else run.costs
-        line = self._lines.get(shape)
-        if line is None or line.ranks is not ranks:
-            line = self._lines[shape] = _Line(ranks)
-        return line.first_to_last(shape.queue)
+        queue = self._queues.get(shape)
+        if queue is None or queue.ranks is not ranks:
+            queue = self._queues[shape] = _RankedQueue(ranks)
+        return queue.in_order(shape.queue)
 
     def _ranks_of(self, state: State, run: Run, now: float) -> Sequence[float]:
         made_at, units = self._units.get(run, (NEVER, {}))
-        if now > made_at + max(FRESH_S, TASK_S * len(run.tasks)):
+        if now > made_at + max(MIN_INTERVAL_S, INTERVAL_PER_TASK_S * len(run.tasks)):
             fresh = {spec: _unit(state, run, spec) for spec in units}
-            if any(abs(fresh[spec] - unit) > CHANGED * unit for spec, unit in units.items()):
+            if any(abs(fresh[spec] - unit) > MIN_CHANGE * unit for spec, unit in units.items()):
                 self._ranks.forget(run)
                 units = {}
             made_at = now
@@ -140,27 +140,27 @@ def _unit(state: State, run: Run, spec: int) -> float:
     return known.value if known is not None else 1.0
 
 
-class _Line:
+class _RankedQueue:
     """Ready tasks by rank. Tasks that left the queue are skipped; tasks that came since are at either end of the queue."""
 
     def __init__(self, ranks: Sequence[float]) -> None:
         self.ranks = ranks
         self._heap: list[tuple[float, int, Task]] = []
-        self._here: dict[Task, None] = {}
+        self._queued: dict[Task, None] = {}
         self._offered: list[tuple[float, int, Task]] = []
 
-    def first_to_last(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:
+    def in_order(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:
         for entry in self._offered:
             if entry[2] in queue:
                 heappush(self._heap, entry)
             else:  # it may return, at any position
-                del self._here[entry[2]]
+                del self._queued[entry[2]]
         self._offered = []
         for end in (queue, reversed(queue)):
             for task in end:
-                if task in self._here:
+                if task in self._queued:
                     break
-                self._here[task] = None
+                self._queued[task] = None
                 index = task.id & INDEX_MASK
                 rank = self.ranks[index] if index < len(self.ranks) else 1.0
                 heappush(self._heap, (-rank, index, task))
@@ -173,4 +173,4 @@ class _Line:
                 self._offered.append(entry)
                 yield entry[2]
             else:
-                del self._here[entry[2]]
+                del self._queued[entry[2]]

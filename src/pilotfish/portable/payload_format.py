@@ -7,8 +7,9 @@ and its length.
 
 from __future__ import annotations
 
+import json
 import struct
-from typing import List, Sequence, Tuple, Union
+from typing import Any, List, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 PackedPayload = Union[bytes, List[Buffer]]
@@ -19,8 +20,8 @@ MAX_PARTS = 1 << 20
 _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
 _STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
-
-
+FILES_MARK = b'{"handed"'
+"""Beginning of a payload to which files of other tasks were added."""
 REFERENCE_MARK = b"\xff\xff\xff\xfePFS1"
 _REFERENCE = struct.Struct("!8sQQ")
 REFERENCE_BYTES = _REFERENCE.size
@@ -83,6 +84,22 @@ def unpack(payload: Buffer) -> List[memoryview]:
     if offset != len(view):
         raise PayloadFormatError("a payload has %d bytes; its parts need %d" % (len(view), offset))
     return parts
+
+
+def add_files(payload: Buffer, entries: Sequence[Any]) -> bytes:
+    """Adds files that other tasks left, ``entries``: [name, mode, digest, size] each, as in the inputs of a task."""
+    return pack([json.dumps({"handed": entries}).encode(), payload])
+
+
+def split_files(payload: memoryview) -> Tuple[List[Any], memoryview]:
+    """Returns the entries of ``add_files``, if any, and the payload without them."""
+    if not begins_with(payload, FILES_MARK):
+        return [], payload
+    try:
+        head, rest = unpack(payload)
+        return list(json.loads(bytes(head))["handed"]), rest
+    except (ValueError, KeyError, TypeError):
+        return [], payload  # not a valid task then, which is reported later
 
 
 def is_reference(payload: Buffer) -> bool:

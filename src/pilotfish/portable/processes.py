@@ -7,9 +7,8 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -116,6 +115,13 @@ def resident_bytes(pid: int) -> int:
     return total
 
 
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+
+
 def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         try:
@@ -180,30 +186,23 @@ def reap_children(except_for: Iterable[int] = ()) -> None:
                 continue
 
 
-def processes_of(directory: Path) -> Iterator[tuple[int, str]]:
+def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
     """Processes of a pool: its directory is one of their arguments, or the beginning of one."""
-    wanted = os.fsencode(directory)
+    path = os.fsencode(directory)
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry.name}/cmdline", "rb") as file:
                 arguments = file.read().split(b"\0")
-            with open(f"/proc/{entry.name}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
         except OSError:
             continue
-        if state in b"ZX":
-            continue
-        if any(argument == wanted or argument.startswith(wanted + b"/") for argument in arguments):
+        found = any(argument == path or argument.startswith(path + b"/") for argument in arguments)
+        if found and state_of(int(entry.name)) not in ("Z", "X", ""):
             yield int(entry.name), b" ".join(arguments[:4]).decode(errors="replace")
 
 
 def started_at(pid: int) -> str:
     """Start time of a process in clock ticks since boot: with the pid, a name that is never reused. Empty if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    fields = stat_fields(pid)
+    return "" if not fields or fields[0] in (b"Z", b"X") else fields[19].decode()

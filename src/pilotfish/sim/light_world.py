@@ -31,10 +31,10 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 
 CLIENT_LINK = 1
 FIRST_LINK = 10
-LATEST_S = float("inf")
+NEVER = float("inf")
 TURN_S = 0.005
 """Seconds for which inputs are collected into one turn, as by a live master."""
-MOST_LOOKS = 500
+MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
 """Seconds between bandwidth measurements of a busy link. During long transfers the interval grows to this fraction of the elapsed time."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
@@ -46,11 +46,11 @@ class TaskInterval:
     """One task at one host: times of assignment, start and end."""
 
     task: int
-    place: str
+    site: str
     host: int
-    given: float
-    began: float
-    ended: float
+    assigned_at: float
+    started_at: float
+    ended_at: float
 
 
 @dataclass(slots=True)
@@ -59,23 +59,19 @@ class WorldResult:
     turns: int = 0
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent over the link of each site."""
-    stints: list[TaskInterval] = field(default_factory=list)
+    intervals: list[TaskInterval] = field(default_factory=list)
     """Recorded only on request."""
 
 
-class AllPilotsAtOnce:
-    """Requests one single-node pilot per host, once."""
+class OneTimeProvisioner:
+    """Requests the given pilots, once."""
 
-    def __init__(self, places: Sequence[SimulatedSite]) -> None:
-        self._places = places
+    def __init__(self, proposals: Sequence[PilotProposal]) -> None:
+        self._proposals = proposals
 
-    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-        places, self._places = self._places, ()
-        return [
-            PilotProposal(place.name, PilotSize(cores=place.cores, walltime_s=place.walltime_s), "for the rehearsal")
-            for place in places
-            for _ in range(place.hosts)
-        ]
+    def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]:
+        proposals, self._proposals = self._proposals, ()
+        return proposals
 
     def next_look_at(self, state: State, now: float) -> float | None:
         return None
@@ -85,61 +81,73 @@ class AllPilotsAtOnce:
 
 
 class LightWorld:
-    beat_s = 0.0
+    heartbeat_s = 0.0
     """Seconds between heartbeats that report started tasks; 0: no heartbeats."""
 
     def __init__(
-        self, places: Sequence[SimulatedSite], work: Workload, policy: Policy, seed: int = 0, *, turn_s: float = TURN_S, keep: bool = False
+        self,
+        sites: Sequence[SimulatedSite],
+        work: Workload,
+        policy: Policy,
+        seed: int = 0,
+        *,
+        turn_s: float = TURN_S,
+        record_intervals: bool = False,
     ) -> None:
         self.now = 0.0
         self.work = work
         self.turn_s = turn_s
-        self.dice = random.Random(f"rehearsal {seed}")
-        self.machine = Machine(State(), policy, AllPilotsAtOnce(places), SETTINGS)
-        self.places = {place.name: place for place in places}
-        self.links = {place.name: SharedLink(self, place.bandwidth, place.latency_s) for place in places}
-        self.disks = {place.name: SiteDisk(self.links[place.name], place.files) for place in places}
+        self.rng = random.Random(f"rehearsal {seed}")
+        pilots = [
+            PilotProposal(site.name, PilotSize(cores=site.cores, walltime_s=site.walltime_s), "for the simulation")
+            for site in sites
+            for _ in range(site.hosts)
+        ]
+        self.machine = Machine(State(), policy, OneTimeProvisioner(pilots), SETTINGS)
+        self.sites = {site.name: site for site in sites}
+        self.links = {site.name: SharedLink(self, site.bandwidth, site.latency_s) for site in sites}
+        self.disks = {site.name: SiteDisk(self.links[site.name], site.files) for site in sites}
         self.hosts: dict[int, SimulatedHost] = {}
-        self.played = WorldResult(sent=dict.fromkeys(self.places, 0.0))
-        self.heard: Callable[[State, f.Fact, float], None] | None = None
+        self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0))
+        self.on_fact: Callable[[State, f.Fact, float], None] | None = None
         """Optional listener for all recorded facts."""
-        self._keep = keep
+        self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
         """Time since which a link has been busy, by site."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
-        self._wake_at = LATEST_S
-        self._looks = 0
+        self._wake_at = NEVER
+        self._idle_turns = 0
         """Turns in a row without any input."""
 
     # --- time -------------------------------------------------------------------------------------------------------------------------
 
-    def after(self, seconds: float, act: Callable[..., None], *arguments: Any) -> None:
+    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
-        heappush(self._heap, (self.now + seconds, self._count, act, arguments))
+        heappush(self._heap, (self.now + seconds, self._count, action, arguments))
 
     def run(self) -> WorldResult:
-        self.begin()
-        self.go_on()
+        self.start()
+        self.advance()
         state = self.machine.state
         if state.unfinished:
             raise RuntimeError(f"{state.unfinished} tasks were left: nobody could run them")
-        for place in list(self._measured):
-            self.played.sent[place] += self.links[place].measure()[0]
-        self.played.makespan_s = max((run.ended_at or self.now for run in state.runs.values()), default=self.now)
-        return self.played
+        for site in list(self._measured):
+            self.result.sent[site] += self.links[site].measure()[0]
+        self.result.makespan_s = max((run.ended_at or self.now for run in state.runs.values()), default=self.now)
+        return self.result
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._perform(self.machine.start(self.now))
         self._submit()
 
-    def go_on(self, until: float = LATEST_S, left: int = 0) -> None:
+    def advance(self, until: float = NEVER, left: int = 0) -> None:
         """Continues while a task can run, until a given time, or until ``left`` tasks are unfinished."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
-            self.now, _, act, arguments = heappop(heap)
-            act(*arguments)
+            self.now, _, action, arguments = heappop(heap)
+            action(*arguments)
 
     def seconds(self, task: int, host: SimulatedHost) -> float:
         """Returns how long a task takes at a host."""
@@ -147,10 +155,10 @@ class LightWorld:
 
     # --- the master -------------------------------------------------------------------------------------------------------------------
 
-    def tell(self, item: i.Input) -> None:
+    def deliver(self, item: i.Input) -> None:
         self._inbox.append(item)
         if len(self._inbox) == 1:
-            self._looks = 0
+            self._idle_turns = 0
             self.after(self.turn_s, self._turn)
 
     def _turn(self) -> None:
@@ -158,16 +166,16 @@ class LightWorld:
         self._perform(self.machine.handle(inbox, self.now))
 
     def _perform(self, turn: Turn) -> None:
-        self.played.turns += 1
-        if self.heard is not None:
+        self.result.turns += 1
+        if self.on_fact is not None:
             for fact in turn.facts:
-                self.heard(self.machine.state, fact, self.now)
+                self.on_fact(self.machine.state, fact, self.now)
         hosts = self.hosts
         for effect in turn.effects:
             if type(effect) is e.Send:
                 host = hosts.get(effect.link)
                 if host is not None:
-                    host.hear(effect.message)
+                    host.handle(effect.message)
             elif type(effect) is e.SubmitPilot:
                 self._start_pilot(effect)
             elif type(effect) is e.CancelPilot:
@@ -180,61 +188,68 @@ class LightWorld:
     def _alarm(self, at: float) -> None:
         if at != self._wake_at or self._inbox:
             return
-        self._looks += 1
-        if not self._looks % MOST_LOOKS and all(act == self._alarm for _, _, act, _ in self._heap):
+        self._idle_turns += 1
+        if not self._idle_turns % MAX_IDLE_TURNS and all(action == self._alarm for _, _, action, _ in self._heap):
             self._heap.clear()  # otherwise the machine would wake for ever for tasks that no host can run
             return
-        self._wake_at = LATEST_S
+        self._wake_at = NEVER
         self._turn()
 
     # --- pilots and hosts -------------------------------------------------------------------------------------------------------------
 
     def _start_pilot(self, effect: e.SubmitPilot) -> None:
-        place = self.places[effect.site]
-        wait_s = place.wait_s * self.dice.lognormvariate(0.0, place.wait_spread) if place.wait_s else 0.0
-        self.tell(i.PilotAccepted(effect.pilot, effect.pilot))
-        self.after(wait_s, self._join, effect.pilot, place)
+        site = self.sites[effect.site]
+        wait_s = site.wait_s * self.rng.lognormvariate(0.0, site.wait_spread) if site.wait_s else 0.0
+        self.deliver(i.PilotAccepted(effect.pilot, effect.pilot))
+        self.after(wait_s, self._join, effect.pilot, site)
 
     def _cancel_pilot(self, pilot: str) -> None:
-        self.tell(i.PilotEndReported(pilot, True, "it was cancelled"))
+        self.deliver(i.PilotEndReported(pilot, True, "it was cancelled"))
 
-    def _join(self, pilot: str, place: SimulatedSite) -> None:
-        link = FIRST_LINK + len(self.hosts)
-        speed = place.speed * self.dice.lognormvariate(0.0, place.spread) if place.spread else place.speed
-        host = self.hosts[link] = SimulatedHost(self, link, place, speed)
-        ends_in = place.walltime_s or None
+    def _join(self, pilot: str, site: SimulatedSite) -> None:
+        speed = site.speed * self.rng.lognormvariate(0.0, site.spread) if site.spread else site.speed
+        host = self._add_host(site.name, speed, site.cores)
+        link = host.link
+        ends_in = site.walltime_s or None
         info = {"benchmark": speed}
-        self.tell(
-            i.AgentMessage(link, m.Hello(f"{place.name}-{link}", pilot, {"cores": float(place.cores)}, {}, info, ends_in, 0.0, []), [])
+        self.deliver(
+            i.AgentMessage(link, m.Hello(f"{site.name}-{link}", pilot, {"cores": float(site.cores)}, {}, info, ends_in, 0.0, []), [])
         )
-        if place.files:
-            self.tell(i.AgentMessage(link, m.CacheReport(list(place.files), [], True), []))
+        if site.files:
+            self.deliver(i.AgentMessage(link, m.CacheReport(list(site.files), [], True), []))
         if ends_in:
             self.after(ends_in, host.leave)
 
-    def ended(self, host: SimulatedHost, task: int, given: float, began: float) -> None:
-        if self._keep:
-            self.played.stints.append(TaskInterval(task & INDEX_MASK, host.place.name, host.link - FIRST_LINK, given, began, self.now))
+    def _add_host(self, site: str, speed: float, cores: float) -> SimulatedHost:
+        link = FIRST_LINK + len(self.hosts)
+        host = self.hosts[link] = SimulatedHost(self, link, self.sites[site], speed, cores)
+        return host
 
-    def fetching(self, place: str) -> None:
+    def note_ended(self, host: SimulatedHost, task: int, assigned_at: float, started_at: float) -> None:
+        if self._record_intervals:
+            self.result.intervals.append(
+                TaskInterval(task & INDEX_MASK, host.site.name, host.link - FIRST_LINK, assigned_at, started_at, self.now)
+            )
+
+    def note_fetching(self, site: str) -> None:
         """Starts periodic bandwidth measurements of a site's link while it is busy."""
-        if place not in self._measured:
-            self._measured[place] = self.now
-            self._measure_later(place)
+        if site not in self._measured:
+            self._measured[site] = self.now
+            self._schedule_measurement(site)
 
-    def _measure_later(self, place: str) -> None:
-        self.after(max(MEASURE_S, MEASURE_PART * (self.now - self._measured[place])), self._measure, place)
+    def _schedule_measurement(self, site: str) -> None:
+        self.after(max(MEASURE_S, MEASURE_PART * (self.now - self._measured[site])), self._measure, site)
 
-    def _measure(self, place: str) -> None:
-        link = self.links[place]
+    def _measure(self, site: str) -> None:
+        link = self.links[site]
         moved, busy_s = link.measure()
-        self.played.sent[place] += moved
+        self.result.sent[site] += moved
         if moved > 0 and busy_s > 0:
-            self.tell(i.TransferMeasured(place, moved, busy_s))
+            self.deliver(i.TransferMeasured(site, moved, busy_s))
         if link.busy:
-            self._measure_later(place)
+            self._schedule_measurement(site)
         else:
-            del self._measured[place]
+            del self._measured[site]
 
     # --- the client -------------------------------------------------------------------------------------------------------------------
 
@@ -245,10 +260,10 @@ class LightWorld:
         specs = [TaskSpec("exec", kind, Request(cores=float(cores))) for kind, cores in numbers]
         tasks = [(numbers[key], 0) for key in keys]
         contents = {
-            place: tuple(Content(digest, work.files[digest], digest) for digest in needs) for place, needs in enumerate(work.needs) if needs
+            index: tuple(Content(digest, work.files[digest], digest) for digest in needs) for index, needs in enumerate(work.needs) if needs
         }
-        deps = {place: list(before) for place, before in enumerate(work.after) if before}
+        deps = {index: list(before) for index, before in enumerate(work.after) if before}
         submit = m.Submit(1, 0, 0, specs, [0] * len(specs), tasks, deps, contents=contents, costs=work.costs)
-        self.tell(i.ClientMessage(CLIENT_LINK, m.Open("rehearsal", RunOptions(name="rehearsal")), []))
-        self.tell(i.ClientMessage(CLIENT_LINK, submit, [b""] * (len(specs) + len(tasks))))
-        self.tell(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
+        self.deliver(i.ClientMessage(CLIENT_LINK, m.Open("simulation", RunOptions(name="simulation")), []))
+        self.deliver(i.ClientMessage(CLIENT_LINK, submit, [b""] * (len(specs) + len(tasks))))
+        self.deliver(i.ClientMessage(CLIENT_LINK, m.Close(1), []))

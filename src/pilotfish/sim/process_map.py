@@ -13,20 +13,20 @@ from typing import TypeVar
 from pilotfish.errors import PilotfishError
 from pilotfish.portable.processes import signal_on_parent_death
 
-Turn = TypeVar("Turn")
+Input = TypeVar("Input")
 Result = TypeVar("Result")
 
 
-def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int = 0) -> Iterator[Result]:
-    """Applies ``act`` to each input and yields results in any order. Processes are forked, so data that ``act`` reads need not be sent."""
-    processes = min(cores or len(os.sched_getaffinity(0)), len(turns))
+def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], cores: int = 0) -> Iterator[Result]:
+    """Applies a function to each input and yields results in any order. Processes are forked: data that the function reads is not sent."""
+    processes = min(cores or len(os.sched_getaffinity(0)), len(inputs))
     if processes <= 1:
-        yield from map(act, turns)
+        yield from map(function, inputs)
         return
     before = multiprocessing.active_children()
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), signal_on_parent_death, (signal.SIGKILL, os.getpid())) as pool:
         try:
-            yield from _done(pool, act, turns)
+            yield from _done(pool, function, inputs)
         except BrokenProcessPool:
             raise PilotfishError("a process was killed, perhaps because there was no memory left", "ask for less at a time") from None
         finally:
@@ -36,12 +36,12 @@ def in_parallel(act: Callable[[Turn], Result], turns: Sequence[Turn], cores: int
                     child.kill()
 
 
-def _done(pool: ProcessPoolExecutor, act: Callable[[Turn], Result], turns: Sequence[Turn]) -> Iterator[Result]:
+def _done(pool: ProcessPoolExecutor, function: Callable[[Input], Result], inputs: Sequence[Input]) -> Iterator[Result]:
     # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked; this process ends them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        under_way = [pool.submit(act, turn) for turn in turns]
+        futures = [pool.submit(function, item) for item in inputs]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for done in as_completed(under_way):
+    for done in as_completed(futures):
         yield done.result()

@@ -9,13 +9,13 @@ from typing import Protocol
 STREAMS = 4
 """Maximum concurrent transfers per link; others are queued."""
 
-Then = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class EventClock(Protocol):
     now: float
 
-    def after(self, seconds: float, act: Callable[..., None], *arguments: object) -> None: ...
+    def after(self, seconds: float, action: Callable[..., None], *arguments: object) -> None: ...
 
 
 class SharedLink:
@@ -25,36 +25,36 @@ class SharedLink:
         self._clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
-        self._left: dict[int, float] = {}
+        self._bytes_left: dict[int, float] = {}
         """Bytes left, by transfer."""
-        self._done: dict[int, Then] = {}
-        self._waiting: deque[tuple[float, Then]] = deque()
-        self._asked = 0
+        self._done: dict[int, Callback] = {}
+        self._waiting: deque[tuple[float, Callback]] = deque()
+        self._starting = 0
         """Transfers that wait for their first byte."""
         self._count = 0
-        self._as_of = 0.0
+        self._updated_at = 0.0
         self._version = 0
         self.moved = 0.0
         self.busy_s = 0.0
 
-    def send(self, size: float, done: Then) -> None:
+    def send(self, size: float, done: Callback) -> None:
         """Starts a transfer. During the latency it uses no bandwidth."""
-        self._asked += 1
+        self._starting += 1
         if self._latency_s:
             self._clock.after(self._latency_s, self._enter, size, done)
         else:
             self._enter(size, done)
 
-    def _enter(self, size: float, done: Then) -> None:
-        self._asked -= 1
-        if len(self._left) >= STREAMS:
+    def _enter(self, size: float, done: Callback) -> None:
+        self._starting -= 1
+        if len(self._bytes_left) >= STREAMS:
             self._waiting.append((size, done))
         else:
             self._begin(size, done)
 
     @property
     def busy(self) -> bool:
-        return bool(self._left or self._asked)
+        return bool(self._bytes_left or self._starting)
 
     def measure(self) -> tuple[int, float]:
         """Returns bytes and busy seconds since the last call."""
@@ -63,38 +63,38 @@ class SharedLink:
         self.moved = self.busy_s = 0.0
         return int(moved), busy_s
 
-    def _begin(self, size: float, done: Then) -> None:
+    def _begin(self, size: float, done: Callback) -> None:
         self._advance()
         self._count += 1
-        self._left[self._count] = size
+        self._bytes_left[self._count] = size
         self._done[self._count] = done
         self._schedule()
 
     def _advance(self) -> None:
-        elapsed, self._as_of = self._clock.now - self._as_of, self._clock.now
-        if self._left and elapsed > 0:
-            part = elapsed * self._bandwidth / len(self._left)
-            for number in self._left:
-                self._left[number] -= part
+        elapsed, self._updated_at = self._clock.now - self._updated_at, self._clock.now
+        if self._bytes_left and elapsed > 0:
+            part = elapsed * self._bandwidth / len(self._bytes_left)
+            for number in self._bytes_left:
+                self._bytes_left[number] -= part
             self.moved += elapsed * self._bandwidth
             self.busy_s += elapsed
 
     def _schedule(self) -> None:
         self._version += 1
-        least = min(self._left.values())
-        self._clock.after(max(0.0, least) * len(self._left) / self._bandwidth, self._look, self._version)
+        least = min(self._bytes_left.values())
+        self._clock.after(max(0.0, least) * len(self._bytes_left) / self._bandwidth, self._check, self._version)
 
-    def _look(self, version: int) -> None:
+    def _check(self, version: int) -> None:
         if version != self._version:
             return
         self._advance()
-        least = min(self._left.values())
-        over = [number for number, left in self._left.items() if left <= max(least, 0.0) + 1e-6]
+        least = min(self._bytes_left.values())
+        over = [number for number, left in self._bytes_left.items() if left <= max(least, 0.0) + 1e-6]
         for number in over:
-            del self._left[number]
-        while self._waiting and len(self._left) < STREAMS:
+            del self._bytes_left[number]
+        while self._waiting and len(self._bytes_left) < STREAMS:
             self._begin(*self._waiting.popleft())
-        if self._left:
+        if self._bytes_left:
             self._schedule()
         for number in over:
             self._done.pop(number)()
@@ -105,29 +105,29 @@ class SiteDisk:
 
     def __init__(self, link: SharedLink, files: tuple[str, ...] = ()) -> None:
         self._link = link
-        self._here: dict[str, None] = dict.fromkeys(files)
-        self._coming: dict[str, list[Then]] = {}
+        self._files: dict[str, None] = dict.fromkeys(files)
+        self._requested: dict[str, list[Callback]] = {}
 
-    def fetch(self, digest: str, size: int, then: Then) -> bool:
-        """Calls ``then`` when the file is here. Returns true if this is the first request for it."""
-        if digest in self._here:
-            then()
+    def fetch(self, digest: str, size: int, callback: Callback) -> bool:
+        """Calls ``callback`` when the file is here. Returns true if this is the first request for it."""
+        if digest in self._files:
+            callback()
             return False
-        waiting = self._coming.get(digest)
+        waiting = self._requested.get(digest)
         if waiting is not None:
-            waiting.append(then)
+            waiting.append(callback)
             return False
-        self._coming[digest] = [then]
+        self._requested[digest] = [callback]
         self._link.send(size, lambda: self._arrived(digest))
         return True
 
     def has(self, digest: str) -> bool:
-        return digest in self._here
+        return digest in self._files
 
     def put(self, digest: str) -> None:
-        self._here[digest] = None
+        self._files[digest] = None
 
     def _arrived(self, digest: str) -> None:
-        self._here[digest] = None
-        for then in self._coming.pop(digest):
-            then()
+        self._files[digest] = None
+        for callback in self._requested.pop(digest):
+            callback()

@@ -24,7 +24,7 @@ MAGIC = b"\x89PFP\r\n\x1a\n"
 VERSION = 1
 HEADER = struct.Struct("<8sHHII")
 HEAD = struct.Struct("<4sIQ")
-PLACE = struct.Struct("<QQQ")
+LOCATION = struct.Struct("<QQQ")
 MARKER = b"\xf5PFp"
 _NAME = re.compile(r"payloads-(\d{8,})\.dat\Z")
 
@@ -71,12 +71,12 @@ class PayloadSegments:
 
     def put(self, parts: Sequence[Buffer]) -> StoredPayload:
         """Appends one payload, given in parts, with one reference. It is durable only after ``sync``."""
-        self._require_sound()
+        self._require_usable()
         views = [part if isinstance(part, bytes) else memoryview(part).cast("B") for part in parts]
         length = sum(map(len, views))
         self._make_room(length)
         segment, offset = self._current, self._sizes[self._current]
-        crc = crc32(PLACE.pack(segment, offset, length))
+        crc = crc32(LOCATION.pack(segment, offset, length))
         for view in views:
             crc = crc32(view, crc)
         try:
@@ -84,7 +84,7 @@ class PayloadSegments:
         except OSError as error:
             if error.errno not in FULL:
                 raise self._broken("cannot be written", error) from error
-            self._take_back(offset)
+            self._undo_write(offset)
             raise self._full(error) from error
         self._unsynced = True
         self._references[segment] += 1
@@ -99,7 +99,7 @@ class PayloadSegments:
             body = read_all(self._disk, descriptor, stored.length, stored.offset + HEAD.size)
         except OSError as error:
             raise JournalError(f"{self._describe(stored)} cannot be read: {error.strerror or error}.", "Check the disk.") from error
-        crc = crc32(body, crc32(PLACE.pack(stored.segment, stored.offset, stored.length)))
+        crc = crc32(body, crc32(LOCATION.pack(stored.segment, stored.offset, stored.length)))
         if head != HEAD.pack(MARKER, crc, stored.length) or len(body) != stored.length:
             raise JournalError(f"{self._describe(stored)} is damaged.", "The task that made it must run again.")
         return body
@@ -116,7 +116,7 @@ class PayloadSegments:
 
     def sync(self) -> None:
         """Makes all payloads durable. After a failure, nothing more is accepted."""
-        self._require_sound()
+        self._require_usable()
         if self._unsynced:
             try:
                 self._disk.sync(self._descriptor)
@@ -171,7 +171,7 @@ class PayloadSegments:
         self._descriptor, self._current = descriptor, number
         self._sizes[number], self._references[number] = header, 0
 
-    def _take_back(self, size: int) -> None:
+    def _undo_write(self, size: int) -> None:
         try:
             self._disk.truncate(self._descriptor, size)
         except OSError as error:
@@ -197,7 +197,7 @@ class PayloadSegments:
         if stored.offset < HEADER.size or stored.length < 0 or stored.offset + HEAD.size + stored.length > size:
             raise JournalError(f"{self._describe(stored)} is outside of its file.", "The task that made it must run again.")
 
-    def _require_sound(self) -> None:
+    def _require_usable(self) -> None:
         if self._trouble:
             raise JournalError(f"the payloads in {self._directory} take no more: {self._trouble}.")
 
@@ -206,7 +206,7 @@ class PayloadSegments:
         return JournalError(f"the payloads in {self._directory} {what}: {error.strerror or error}.", "Check the disk, then start again.")
 
     def _full(self, error: OSError) -> JournalFull:
-        hint = "Free some space (or quota); nothing is lost and work goes on by itself then."
+        hint = "Free some space (or quota); nothing is lost, and the work continues by itself."
         return JournalFull(f"no room for payloads in {self._directory}: {error.strerror or error}.", hint)
 
     def _describe(self, stored: StoredPayload) -> str:

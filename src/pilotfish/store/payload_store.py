@@ -22,12 +22,12 @@ class PayloadStore:
         self._stored = PayloadSegments.open(directory)
         self._shared = SharedPayloads(shared_directory(directory))
 
-    def keep_all(self, parts: list[memoryview], *, spill: bool = True) -> list[Payload]:
-        """Keeps payloads from a peer; large ones go to disk unless ``spill`` is False. If the disk is full, the peer must try again."""
+    def keep_all(self, parts: list[memoryview], *, allow_disk: bool = True) -> list[Payload]:
+        """Keeps payloads from a peer; large ones go to disk unless ``allow_disk`` is False. If the disk is full, the peer must retry."""
         kept: list[Payload] = []
         try:
             for part in parts:
-                kept.append(self._keep(part, spill))
+                kept.append(self._keep(part, allow_disk))
         except JournalFull as problem:
             for payload in kept:
                 if isinstance(payload, StoredPayload):
@@ -35,10 +35,10 @@ class PayloadStore:
             raise ConnectionFailed(str(problem)) from problem
         return kept
 
-    def _keep(self, part: memoryview, spill: bool) -> Payload:
+    def _keep(self, part: memoryview, allow_disk: bool) -> Payload:
         if is_reference(part):
             return self._admit(part)
-        if len(part) <= INLINE_BYTES or not spill:
+        if len(part) <= INLINE_BYTES or not allow_disk:
             return bytes(part)
         return self._stored.put([part])
 
@@ -68,7 +68,7 @@ class PayloadStore:
             log.error("%s", problem)
             return bytes(payload.length)
 
-    def refer(self, stored: StoredPayload) -> None:
+    def add_reference(self, stored: StoredPayload) -> None:
         """Adds a reference, from the replayed journal or for a task that is tried again."""
         try:
             (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)

@@ -78,7 +78,7 @@ class PoolDirectory:
     def client_credentials(self) -> Path:
         return self.directory / "client.json"
 
-    def diary(self, site: str) -> Path:
+    def site_log(self, site: str) -> Path:
         """Log of every command that was run for a site, as a user would type it."""
         return self.directory / f"site-{site}.log"
 
@@ -132,7 +132,7 @@ def pool_home(name: str) -> PoolDirectory:
 # Mark of a pool that a user stopped, with the runs as its master left them.
 
 
-def stop_marker(directory: Path) -> Path:
+def stop_mark_path(directory: Path) -> Path:
     """Path of the file that exists while a pool is stopped by a user.
 
     Clients that still watch must not restart its master, and a master that is started only to show the pool starts nothing.
@@ -147,17 +147,17 @@ class StopMark(Struct, frozen=True):
     runs: list[dict[str, Any]] | None = None
 
 
-def note_stop(directory: Path, runs: list[dict[str, Any]]) -> None:
+def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
     """Writes the runs into an existing mark. Never creates it: a user who resumes the pool may just have removed it."""
-    stop = read_stop(directory)
+    stop = read_stop_mark(directory)
     if stop is not None:
-        with suppress(OSError), open(os.open(stop_marker(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:
             file.write(msgspec.json.encode(StopMark(stop.at, runs)))
 
 
-def read_stop(directory: Path) -> StopMark | None:
+def read_stop_mark(directory: Path) -> StopMark | None:
     """Reads the mark; None if the pool is not stopped or was resumed."""
-    marker = stop_marker(directory)
+    marker = stop_mark_path(directory)
     try:
         at, content = marker.stat().st_mtime, marker.read_bytes()
     except OSError:

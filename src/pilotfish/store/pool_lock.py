@@ -21,6 +21,7 @@ from contextlib import suppress
 import msgspec
 
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
+from pilotfish.portable.processes import started_at
 from pilotfish.store.disk import FULL
 
 LEASE_S = 30.0
@@ -123,7 +124,7 @@ class PoolLock:
 
 def this_process(lease_s: float) -> LockOwner:
     pid = os.getpid()
-    return LockOwner(pid, socket.gethostname(), _boot(), _process_start(pid), lease_s, secrets.token_hex(8))
+    return LockOwner(pid, socket.gethostname(), _boot_id(), started_at(pid), lease_s, secrets.token_hex(8))
 
 
 def _take(directory: str, draft: str) -> int:
@@ -132,16 +133,16 @@ def _take(directory: str, draft: str) -> int:
         if top:
             with suppress(FileNotFoundError):
                 _require_free(directory, top, draft)
-        mine = top + 1
-        if not _create(draft, _lock_path(directory, mine)):
+        own = top + 1
+        if not _create(draft, _lock_path(directory, own)):
             continue
-        if max(_generations(directory), default=mine) > mine:
+        if max(_generations(directory), default=own) > own:
             # A faster contender created a higher lock meanwhile and removed those below it.
             with suppress(FileNotFoundError):
-                os.unlink(_lock_path(directory, mine))
+                os.unlink(_lock_path(directory, own))
             continue
-        _sweep(directory, mine, draft)
-        return mine
+        _sweep(directory, own, draft)
+        return own
     raise AlreadyRunning(f"many are trying to start a master for the pool in {directory}.", "Try again in a moment.")
 
 
@@ -157,14 +158,14 @@ def _require_free(directory: str, generation: int, draft: str) -> None:
 
 
 def _lives(owner: LockOwner, age: float) -> bool:
-    if (owner.host, owner.boot) == (socket.gethostname(), _boot()):
+    if (owner.host, owner.boot) == (socket.gethostname(), _boot_id()):
         return _process_lives(owner.pid, owner.started)
     return age <= owner.lease_s
 
 
 def _already_running(directory: str, owner: LockOwner, age: float, what: str) -> AlreadyRunning:
     hint = "Look at it with `pilotfish status`, end it with `pilotfish stop`."
-    if owner.host != socket.gethostname() or owner.boot != _boot():
+    if owner.host != socket.gethostname() or owner.boot != _boot_id():
         hint += f" If that machine is gone, try again in {max(1, owner.lease_s - age):.0f} s."
     return AlreadyRunning(f"process {owner.pid} on {owner.host} {what} the pool in {directory}.", hint)
 
@@ -226,18 +227,18 @@ def _create_without_links(draft: str, path: str) -> bool:
     return True
 
 
-def _sweep(directory: str, mine: int, draft: str) -> None:
+def _sweep(directory: str, own: int, draft: str) -> None:
     """Removes older locks, and drafts of contenders that were killed."""
     now = os.stat(draft).st_mtime
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         with suppress(FileNotFoundError):
             found = _NAME.match(name)
-            if (found and int(found[1]) < mine) or (name.startswith(_DRAFT) and now - os.stat(path).st_mtime > 10 * LEASE_S):
+            if (found and int(found[1]) < own) or (name.startswith(_DRAFT) and now - os.stat(path).st_mtime > 10 * LEASE_S):
                 os.unlink(path)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -245,27 +246,13 @@ def _boot() -> str:
         return ""
 
 
-def _process_start(pid: int) -> str:
-    """Returns the start time of a process; empty if it does not exist, is a zombie, or the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-
-
 def _process_lives(pid: int, started: str) -> bool:
-    if os.path.exists(f"/proc/{os.getpid()}/stat") and started:
-        found = _process_start(pid)
-        if found or not _is_hidden(pid):
+    if started and os.path.exists(f"/proc/{os.getpid()}/stat"):
+        found = started_at(pid)
+        # A process that exists may be hidden: some systems show users only their own processes.
+        if found or os.path.exists(f"/proc/{pid}") or not _exists(pid):
             return found == started
     return _exists(pid)
-
-
-def _is_hidden(pid: int) -> bool:
-    """Whether the process exists but is hidden: some systems show users only their own processes."""
-    return not os.path.exists(f"/proc/{pid}") and _exists(pid)
 
 
 def _exists(pid: int) -> bool:
@@ -274,5 +261,5 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -19,38 +19,38 @@ from pilotfish.store.journal.journal_reader import JournalReader
 log = logging.getLogger("pilotfish.journal")
 
 
-Heard = Callable[[State, AnyFact, float], None]
+OnFact = Callable[[State, AnyFact, float], None]
 
 
-def replay(recovery: JournalReader, heard: Heard | None = None) -> State:
-    """Applies every record and returns the state. ``heard`` is called after each fact.
+def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
+    """Applies every record and returns the state. ``on_fact`` is called after each fact.
 
     After damage, replay continues with the facts that can still be applied, and logs how many could not.
     """
     state = State()
-    troubles = recovery.salvage
+    damage = recovery.damage_report
     unusable = 0
-    holes = False
+    damaged = False
     for record in recovery:
-        turn = _decoded(record)
-        holes = holes or bool(troubles.gaps or troubles.damages)
+        turn = _decode(record)
+        damaged = damaged or bool(damage.gaps or damage.damages)
         for fact in turn.facts:
-            if not holes:
+            if not damaged:
                 _apply(state, fact, turn.at)
             elif not damaged_replay.apply_repaired(state, fact, turn.at):
                 unusable += 1
                 continue
-            if heard is not None:
-                heard(state, fact, turn.at)
-    if holes or troubles.gaps or troubles.damages:
+            if on_fact is not None:
+                on_fact(state, fact, turn.at)
+    if damaged or damage.gaps or damage.damages:
         damaged_replay.settle(state, state.at)
-        log.error("the journal is damaged: %s %s; %d facts after that could not be used", troubles.damages, troubles.gaps, unusable)
-    if troubles.cut is not None:
-        log.warning("an unfinished write at the end of the journal was cut off: %s", troubles.cut)
+        log.error("the journal is damaged: %s %s; %d facts after that could not be used", damage.damages, damage.gaps, unusable)
+    if damage.cut is not None:
+        log.warning("an unfinished write at the end of the journal was cut off: %s", damage.cut)
     return state
 
 
-def _decoded(record: bytes) -> TurnRecord:
+def _decode(record: bytes) -> TurnRecord:
     try:
         return decode_record(record)
     except msgspec.ValidationError as problem:

@@ -31,17 +31,17 @@ SIZE = PilotSize(cores=4.0, nodes=1, walltime_s=5430.0, memory=6 << 30, gpus=2.0
 """Size of the suite's pilots: 1 h 30 min 30 s, 6 GiB."""
 QUEUE, ACCOUNT, DIRECTIVE = "long", "physics", "--nice=17"
 FOLDER, BUNDLE = "/shared/pf/o 1", "/shared/pf/agent.pyz"
-WISHES = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
+OPTIONS = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
 
 HUNG = CommandOutput(None, "", "")
-STRANGE = [
+UNEXPECTED = [
     CommandOutput(1, "", "the system is not what it was"),
     CommandOutput(255, "", "Connection closed by remote host"),
     CommandOutput(127, "", "sh: 1: not found"),
     CommandOutput(137, "", ""),
     CommandOutput(1, "", ""),
 ]
-MUMBLED = [CommandOutput(0, "Welcome to the cluster!\n", ""), CommandOutput(0, "<xml", ""), CommandOutput(0, "{", "")]
+UNPARSABLE = [CommandOutput(0, "Welcome to the cluster!\n", ""), CommandOutput(0, "<xml", ""), CommandOutput(0, "{", "")]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Samples:
     unfound: tuple[CommandOutput, ...]
     """Answers to a search for an unknown tag."""
     words: Mapping[str, str]
-    """For each of WISHES: its text in the submission. Empty: the system has no such option, or does not get it."""
+    """For each of OPTIONS: its text in the submission. Empty: the system has no such option, or does not get it."""
     down_at_submission: tuple[CommandOutput, ...] = ()
     limits: tuple[CommandOutput, ...] = ()
     """Answers to submissions that may be accepted later, such as too many jobs of this user."""
@@ -85,16 +85,16 @@ class Samples:
         return PilotBatch(tag, count or len(self.jobs), SIZE, FOLDER, BUNDLE, "n1")
 
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 
-def one(exchanges: list[CommandExchange[Told]]) -> CommandExchange[Told]:
+def only(exchanges: list[CommandExchange[Answer]]) -> CommandExchange[Answer]:
     """The only exchange: the suite's sites have one login node or one host, so one command is enough."""
     assert len(exchanges) == 1
     return exchanges[0]
 
 
-def said(exchange: CommandExchange[object]) -> str:
+def sent_text(exchange: CommandExchange[object]) -> str:
     """All text that a command sends to the system."""
     return "\n".join([*exchange.command.argv, exchange.command.stdin])
 
@@ -108,8 +108,8 @@ class BackendContract:
         """Readers of all answers about jobs."""
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         past = backend.past(site, jobs)
-        asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [one(backend.query(site, jobs)).read]
-        return [*asked, one(backend.find(site, "pf-tag-1")).read, *([past.read] if past is not None else [])]
+        asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [only(backend.query(site, jobs)).read]
+        return [*asked, only(backend.find(site, "pf-tag-1")).read, *([past.read] if past is not None else [])]
 
     def test_it_says_what_it_can_do(self) -> None:
         traits = self.samples.backend.traits
@@ -119,19 +119,19 @@ class BackendContract:
 
     def test_who_does_not_answer_tells_nothing(self) -> None:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
-        reads: list[Callable[[CommandOutput], object]] = [*self.questions(), one(backend.cancel(site, jobs)).read]
+        reads: list[Callable[[CommandOutput], object]] = [*self.questions(), only(backend.cancel(site, jobs)).read]
         reads.append(backend.submit(site, self.samples.order()).read)
         for read in reads:
             with pytest.raises(UnclearAnswer):
                 read(HUNG)
 
-    @pytest.mark.parametrize("answer", STRANGE)
+    @pytest.mark.parametrize("answer", UNEXPECTED)
     def test_a_command_that_failed_strangely_tells_nothing(self, answer: CommandOutput) -> None:
         for read in self.questions():
             with pytest.raises(UnclearAnswer):
                 read(answer)
 
-    @pytest.mark.parametrize("answer", MUMBLED)
+    @pytest.mark.parametrize("answer", UNPARSABLE)
     def test_what_cannot_be_understood_never_means_that_a_job_ended(self, answer: CommandOutput) -> None:
         for read in self.questions():
             try:
@@ -145,7 +145,7 @@ class BackendContract:
             self.samples.backend.submit(self.samples.site(), self.samples.order()).read(CommandOutput(0, "", ""))
 
     def test_a_system_that_is_down_tells_nothing(self) -> None:
-        exchange = one(self.samples.backend.query(self.samples.site(), self.samples.jobs))
+        exchange = only(self.samples.backend.query(self.samples.site(), self.samples.jobs))
         for answer in self.samples.down:
             with pytest.raises(UnclearAnswer) as caught:
                 exchange.read(answer)
@@ -179,35 +179,35 @@ class BackendContract:
 
     def test_all_jobs_are_asked_for_with_one_command_and_known_by_the_ids_of_their_submission(self) -> None:
         answer, phases = self.samples.listed
-        seen = one(self.samples.backend.query(self.samples.site(), list(phases))).read(answer)
+        seen = only(self.samples.backend.query(self.samples.site(), list(phases))).read(answer)
         assert {job: sighting.phase for job, sighting in seen.items()} == dict(phases)
 
     def test_jobs_that_were_not_asked_for_are_not_told(self) -> None:
         answer, phases = self.samples.listed
         first = next(iter(phases))
-        assert list(one(self.samples.backend.query(self.samples.site(), [first])).read(answer)) == [first]
+        assert list(only(self.samples.backend.query(self.samples.site(), [first])).read(answer)) == [first]
 
     def test_a_job_that_is_not_listed_is_left_out(self) -> None:
         answer, phases = self.samples.listed
         stranger = re.sub(r"\d+", lambda found: "9" + found[0], self.samples.jobs[0], count=1)
         assert stranger not in phases
-        assert stranger not in one(self.samples.backend.query(self.samples.site(), [*phases, stranger])).read(answer)
+        assert stranger not in only(self.samples.backend.query(self.samples.site(), [*phases, stranger])).read(answer)
         for nothing in self.samples.nothing:
-            assert one(self.samples.backend.query(self.samples.site(), self.samples.jobs)).read(nothing) == {}
+            assert only(self.samples.backend.query(self.samples.site(), self.samples.jobs)).read(nothing) == {}
 
     def test_cancelling_what_ended_is_no_error(self) -> None:
-        exchange = one(self.samples.backend.cancel(self.samples.site(), self.samples.jobs))
+        exchange = only(self.samples.backend.cancel(self.samples.site(), self.samples.jobs))
         for answer in self.samples.cancelled:
             exchange.read(answer)
 
     def test_a_lost_submission_is_found_by_its_tag(self) -> None:
         tag, answer, jobs = self.samples.found
-        assert one(self.samples.backend.find(self.samples.site(), tag)).read(answer) == dict(jobs)
+        assert only(self.samples.backend.find(self.samples.site(), tag)).read(answer) == dict(jobs)
         assert sorted(jobs) == list(range(1, len(jobs) + 1))
 
     def test_a_tag_that_is_not_known_is_not_found(self) -> None:
         for answer in self.samples.unfound:
-            assert one(self.samples.backend.find(self.samples.site(), "pf-tag-1")).read(answer) == {}
+            assert only(self.samples.backend.find(self.samples.site(), "pf-tag-1")).read(answer) == {}
 
     def test_how_jobs_ended_is_remembered_as_far_as_the_system_does(self) -> None:
         for answer, ends in self.samples.past:
@@ -217,21 +217,21 @@ class BackendContract:
             assert known == dict(ends)
             assert all(sighting.phase == ENDED for sighting in known.values())
 
-    @pytest.mark.parametrize("wish", WISHES)
-    def test_a_submission_asks_for_what_the_site_says(self, wish: str) -> None:
-        assert self.samples.words[wish] in said(self.samples.backend.submit(self.samples.site(), self.samples.order()))
+    @pytest.mark.parametrize("option", OPTIONS)
+    def test_a_submission_asks_for_what_the_site_says(self, option: str) -> None:
+        assert self.samples.words[option] in sent_text(self.samples.backend.submit(self.samples.site(), self.samples.order()))
 
     def test_a_submission_carries_its_tag_and_no_key(self) -> None:
-        text = said(self.samples.backend.submit(self.samples.site(), self.samples.order(tag="pf-unmistakable")))
+        text = sent_text(self.samples.backend.submit(self.samples.site(), self.samples.order(tag="pf-unmistakable")))
         assert "pf-unmistakable" in text
         assert not re.search(r"--key|PILOTFISH_KEY|BEGIN [A-Z ]*PRIVATE|password", text)
 
     def test_an_order_of_one_pilot_and_one_of_as_many_as_it_can_take_are_made(self) -> None:
         for count in {1, min(3, self.samples.backend.arrays)}:
-            assert said(self.samples.backend.submit(self.samples.site(), self.samples.order(count=count)))
+            assert sent_text(self.samples.backend.submit(self.samples.site(), self.samples.order(count=count)))
 
     def test_commands_do_not_wait_for_ever(self) -> None:
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         asked: list[CommandExchange[object]] = [backend.submit(site, self.samples.order()), *backend.query(site, jobs)]
         for exchange in [*asked, *backend.cancel(site, jobs), *backend.find(site, "t")]:
-            assert 0 < exchange.command.patience_s <= 600
+            assert 0 < exchange.command.timeout_s <= 600

@@ -1,8 +1,8 @@
 """Checks a factory against the contract.
 
 class TestMine(FactoryContract):
-    def make_factory(self, pilots: int, dice: random.Random) -> Factory:
-        return MyFactory(pilots, dice)
+    def make_factory(self, pilots: int, rng: random.Random) -> Factory:
+        return MyFactory(pilots, rng)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def requests(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[Pi
 class FactoryContract:
     """Override ``make_factory``. ``pilots`` is the setting of that name: maximum pilots at all sites, or 0 if it is not set."""
 
-    def make_factory(self, pilots: int, dice: random.Random) -> Factory:
+    def make_factory(self, pilots: int, rng: random.Random) -> Factory:
         raise NotImplementedError("return a new factory")
 
     def factory(self, pilots: int = 20) -> Factory:
@@ -105,8 +105,8 @@ class FactoryContract:
     def test_it_hears_every_kind_of_event(self) -> None:
         factory = self.factory()
         for kind in (SUBMITTED, JOINED, SUCCEEDED, FAILED, EXPIRED, RELEASED, WITHDRAWN):
-            factory.hear(SiteEvent(NOW - 10.0, "a", kind, "a-7", 5.0, "a-cause"))
-            factory.hear(SiteEvent(NOW - 9.0, "gone", kind, "gone-7", 5.0, ""))
+            factory.on_event(SiteEvent(NOW - 10.0, "a", kind, "a-7", 5.0, "a-cause"))
+            factory.on_event(SiteEvent(NOW - 9.0, "gone", kind, "gone-7", 5.0, ""))
         factory.propose(factory_view([site_view("a")], 3))
 
     def test_it_says_when_to_ask_again(self) -> None:

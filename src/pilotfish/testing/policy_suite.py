@@ -35,32 +35,32 @@ class PolicyContract:
         self, work: Workload, sites: tuple[SimulatedSite, ...] = SITES, policy: Policy | None = None
     ) -> tuple[LightWorld, WorldResult]:
         """Simulate the work to its end; RuntimeError if tasks are left."""
-        world = LightWorld(sites, work, policy or self.make_policy(), seed=1, keep=True)
+        world = LightWorld(sites, work, policy or self.make_policy(), seed=1, record_intervals=True)
         return world, world.run()
 
     def test_all_tasks_are_done_once(self) -> None:
-        world, played = self.play(bag())
+        world, result = self.play(bag())
         assert [task.state for run in world.machine.state.runs.values() for task in run.tasks] == [DONE] * 60
-        assert sorted({stint.task for stint in played.stints}) == list(range(60))
+        assert sorted({interval.task for interval in result.intervals}) == list(range(60))
 
     def test_its_proposals_are_lawful(self) -> None:
         world, _ = self.play(bag())
         assert not self.refuses_nothing or world.machine.refused_proposals == 0
 
     def test_more_than_one_worker_gets_work(self) -> None:
-        _, played = self.play(bag())
-        assert len({(stint.place, stint.host) for stint in played.stints}) > 1
+        _, result = self.play(bag())
+        assert len({(interval.site, interval.host) for interval in result.intervals}) > 1
 
     def test_tasks_wait_for_those_that_they_need(self) -> None:
         after: list[tuple[int, ...]] = [(number - 1,) if number % 5 else () for number in range(30)]
-        _, played = self.play(Workload([1.0] * 30, after=after))
-        began = {stint.task: stint.began for stint in played.stints}
-        ended = {stint.task: stint.ended for stint in played.stints}
-        assert all(began[number] >= ended[parents[0]] for number, parents in enumerate(after) if parents)
+        _, result = self.play(Workload([1.0] * 30, after=after))
+        started_at = {interval.task: interval.started_at for interval in result.intervals}
+        ended = {interval.task: interval.ended_at for interval in result.intervals}
+        assert all(started_at[number] >= ended[parents[0]] for number, parents in enumerate(after) if parents)
 
     def test_tasks_of_several_cores_find_a_worker_that_has_them(self) -> None:
-        _, played = self.play(Workload([1.0] * 20, cores=[4, 1] * 10))
-        assert {stint.place for stint in played.stints if stint.task % 2 == 0} == {"large"}
+        _, result = self.play(Workload([1.0] * 20, cores=[4, 1] * 10))
+        assert {interval.site for interval in result.intervals if interval.task % 2 == 0} == {"large"}
 
     def test_tasks_with_inputs_are_done_as_well(self) -> None:
         files = {f"{number:064x}": 10_000_000 for number in range(4)}
@@ -69,13 +69,13 @@ class PolicyContract:
         assert not world.machine.state.unfinished
 
     def test_workers_that_join_later_get_work(self) -> None:
-        _, played = self.play(Workload([5.0] * 60), LATE)
-        assert "late" in {stint.place for stint in played.stints}
+        _, result = self.play(Workload([5.0] * 60), LATE)
+        assert "late" in {interval.site for interval in result.intervals}
 
     def test_the_same_world_gives_the_same_story(self) -> None:
         (_, one), (_, two) = self.play(bag()), self.play(bag())
-        assert [(stint.task, stint.host, stint.began) for stint in one.stints] == [
-            (stint.task, stint.host, stint.began) for stint in two.stints
+        assert [(interval.task, interval.host, interval.started_at) for interval in one.intervals] == [
+            (interval.task, interval.host, interval.started_at) for interval in two.intervals
         ]
 
     def test_without_workers_it_proposes_nothing(self) -> None:
@@ -87,8 +87,8 @@ class PolicyContract:
 
     def test_it_changes_nothing_in_the_state_that_it_sees(self) -> None:
         world = LightWorld(SITES, bag(12), self.make_policy(), seed=1)
-        world.begin()
-        world.go_on(left=6)
+        world.start()
+        world.advance(left=6)
         state = world.machine.state
         before = [(task.id, task.state, task.attempt) for run in state.runs.values() for task in run.tasks]
         self.make_policy().propose(PolicyView(state, world.now, 0.05, lambda worker: True))
@@ -96,8 +96,8 @@ class PolicyContract:
 
     def test_people_are_told_in_texts(self) -> None:
         world = LightWorld(SITES, bag(12), self.make_policy(), seed=1)
-        world.begin()
-        world.go_on(left=6)
+        world.start()
+        world.advance(left=6)
         policy = world.machine.policy
         assert all(isinstance(policy.why(task), str) for run in world.machine.state.runs.values() for task in run.tasks)
         assert isinstance(policy.describe(), str)
@@ -105,15 +105,15 @@ class PolicyContract:
     def test_it_can_begin_in_the_middle(self) -> None:
         """After a restart, a new policy sees a state that it did not create."""
         world = LightWorld(SITES, bag(), self.make_policy(), seed=1)
-        world.begin()
-        world.go_on(left=30)
+        world.start()
+        world.advance(left=30)
         world.machine.policy = self.make_policy()
         assert world.machine.state.unfinished
-        world.go_on()
+        world.advance()
         assert not world.machine.state.unfinished
 
     def test_it_hears_events_of_workers_and_tasks_that_it_does_not_know(self) -> None:
-        hear = getattr(self.make_policy(), "hear", None)
-        if hear is not None:
-            hear([PolicyEvent(kind, "nobody", 1 << 32, 1, "a reason", "a cause") for kind in EVENT_KINDS])
-            hear([])
+        on_events = getattr(self.make_policy(), "on_events", None)
+        if on_events is not None:
+            on_events([PolicyEvent(kind, "nobody", 1 << 32, 1, "a reason", "a cause") for kind in EVENT_KINDS])
+            on_events([])

@@ -14,7 +14,7 @@ import pytest
 from pilotfish.backends.arc import ArcBackend
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.model.site import Site
-from pilotfish.testing.backend_suite import BackendContract, Samples, said
+from pilotfish.testing.backend_suite import BackendContract, Samples, sent_text
 from tests.contract.backends.transcripts import answer
 
 ARC = "arc-6.17"
@@ -117,9 +117,9 @@ def test_a_limit_of_the_element_is_a_refusal_for_now() -> None:
 
 
 def test_proxy_and_authorities_are_those_of_the_site() -> None:
-    usual = said(ArcBackend().find(site(), "t")[0])
+    usual = sent_text(ArcBackend().find(site(), "t")[0])
     assert "X509_USER_PROXY" in usual and "--capath" in usual and "--cacert" not in usual
-    own = said(ArcBackend().find(site(proxy="/p q", cacert="/ca.pem"), "t")[0])
+    own = sent_text(ArcBackend().find(site(proxy="/p q", cacert="/ca.pem"), "t")[0])
     assert "proxy='/p q'" in own and "--cacert /ca.pem" in own and "--capath" not in own
     assert "https://ce.example.org/arex/rest/1.0/jobs" in own
 

@@ -9,7 +9,7 @@ import pytest
 from pilotfish.backends.htcondor import HtcondorBackend
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.testing.backend_suite import BackendContract, Samples, one
+from pilotfish.testing.backend_suite import BackendContract, Samples, only
 from tests.contract.backends.transcripts import answer
 
 FOLDER = "htcondor-23.9.6"
@@ -78,7 +78,7 @@ class TestHtcondor(BackendContract):
 
 
 def sighting(told: CommandOutput, job: str) -> JobStatus:
-    return one(CONDOR.query(SITE, [job])).read(told)[job]
+    return only(CONDOR.query(SITE, [job])).read(told)[job]
 
 
 def line(name: str, site: Site = SITE, order: PilotBatch = ORDER) -> str:
@@ -116,7 +116,7 @@ def test_a_job_that_finds_no_machine_says_so() -> None:
 
 def test_statuses_that_are_rare_are_known_and_those_that_are_not_known_are_left_out() -> None:
     told = listing({"JobStatus": 6}, {"JobStatus": 7}, {"JobStatus": 3, "RemoveReason": None}, {"JobStatus": 99}, {})
-    seen = one(CONDOR.query(SITE, [f"1.{number}" for number in range(5)])).read(told)
+    seen = only(CONDOR.query(SITE, [f"1.{number}" for number in range(5)])).read(told)
     assert [(job, sighting.phase) for job, sighting in seen.items()] == [("1.0", RUNNING), ("1.1", RUNNING), ("1.2", ENDED)]
 
 
@@ -143,7 +143,7 @@ def test_quotes_and_dollars_reach_the_agent_as_they_are() -> None:
 
 def test_an_order_that_was_submitted_twice_is_found_where_it_still_lives() -> None:
     told = CommandOutput(0, '[\n{"ClusterId": 23, "ProcId": 0}\n]\n[\n{"ClusterId": 9, "ProcId": 0}\n]\n')
-    assert one(CONDOR.find(SITE, "pf-d")).read(told) == {1: "23.0"}
+    assert only(CONDOR.find(SITE, "pf-d")).read(told) == {1: "23.0"}
 
 
 def test_a_pilot_of_several_nodes_is_refused() -> None:
@@ -169,4 +169,4 @@ def test_a_warning_does_not_hide_the_id() -> None:
 @pytest.mark.parametrize("case", ["down-schedd-cancel", "down-all-cancel"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
     with pytest.raises(UnclearAnswer):
-        one(CONDOR.cancel(SITE, ["7.0"])).read(recorded(case))
+        only(CONDOR.cancel(SITE, ["7.0"])).read(recorded(case))

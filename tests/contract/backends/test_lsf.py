@@ -10,7 +10,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.lsf import LsfBackend
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.testing.backend_suite import BackendContract, Samples, one
+from pilotfish.testing.backend_suite import BackendContract, Samples, only
 from tests.contract.backends.transcripts import answer
 
 LSF = LsfBackend()
@@ -52,7 +52,7 @@ class TestLsf(BackendContract):
 
 
 def test_a_job_tells_why_it_waits_and_how_it_ended() -> None:
-    seen = one(LSF.query(SITE, ["123[2]", "120", "121", "122", "124"])).read(documented("status-mixed"))
+    seen = only(LSF.query(SITE, ["123[2]", "120", "121", "122", "124"])).read(documented("status-mixed"))
     assert seen["123[2]"].reason == "Job slot limit reached: 8 hosts; Not enough slots or resources: 2 hosts"
     assert seen["120"] == JobStatus(ENDED, "EXIT (TERM_UNKNOWN: unknown reason, exit status 7)", well=False)
     assert seen["121"].expired and not seen["122"].expired
@@ -61,11 +61,11 @@ def test_a_job_tells_why_it_waits_and_how_it_ended() -> None:
 
 
 def test_a_job_of_which_lsf_itself_lost_sight_is_left_out() -> None:
-    assert one(LSF.query(SITE, ["126", "127"])).read(documented("status-mixed")) == {}
+    assert only(LSF.query(SITE, ["126", "127"])).read(documented("status-mixed")) == {}
 
 
 def test_known_jobs_are_told_though_one_is_unknown() -> None:
-    assert one(LSF.query(SITE, ["120", "99999"])).read(documented("status-known-and-unknown")) == {"120": JobStatus(RUNNING)}
+    assert only(LSF.query(SITE, ["120", "99999"])).read(documented("status-known-and-unknown")) == {"120": JobStatus(RUNNING)}
 
 
 def test_an_order_of_one_pilot_is_no_array() -> None:
@@ -77,7 +77,7 @@ def test_an_order_of_one_pilot_is_no_array() -> None:
 @pytest.mark.parametrize("case", ["down-cancel", "cancel-other-user"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
     with pytest.raises(UnclearAnswer):
-        one(LSF.cancel(SITE, ["120"])).read(documented(case))
+        only(LSF.cancel(SITE, ["120"])).read(documented(case))
 
 
 def test_a_pilot_of_several_nodes_takes_as_many_cores_of_each_and_starts_on_each_once() -> None:
@@ -97,5 +97,5 @@ def test_a_pilot_of_several_nodes_takes_as_many_cores_of_each_and_starts_on_each
 
 def test_no_command_waits_for_a_daemon_that_is_down() -> None:
     order = PilotBatch("t", 1, PilotSize(), "/o", "/a")
-    for exchange in (LSF.submit(SITE, order), one(LSF.query(SITE, ["1"])), one(LSF.cancel(SITE, ["1"])), one(LSF.find(SITE, "t"))):
+    for exchange in (LSF.submit(SITE, order), only(LSF.query(SITE, ["1"])), only(LSF.cancel(SITE, ["1"])), only(LSF.find(SITE, "t"))):
         assert "LSB_NTRIES=1" in exchange.command.argv

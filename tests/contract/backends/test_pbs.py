@@ -12,7 +12,7 @@ import pytest
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandOutput, CommandRefused, JobStatus, PilotBatch, UnclearAnswer
 from pilotfish.backends.pbs import PbsBackend
 from pilotfish.model.site import PilotSize, Site
-from pilotfish.testing.backend_suite import BackendContract, Samples, one
+from pilotfish.testing.backend_suite import BackendContract, Samples, only
 from tests.contract.backends.transcripts import answer
 
 FOLDER = "openpbs-23.06.06"
@@ -164,13 +164,13 @@ class TestTorque(BackendContract):
     def test_a_lost_submission_is_found_by_its_tag(self) -> None:
         """All jobs are listed, and looked through here: qselect does not know the names of the elements."""
         tag, told, ids = self.samples.found
-        exchange = one(PBS.find(TORQUE, tag))
+        exchange = only(PBS.find(TORQUE, tag))
         assert exchange.command.argv == ("qstat", "-t", "-f")
         assert exchange.read(told) == dict(ids)
 
 
 def sighting(told: CommandOutput, job: str, site: Site = OPENPBS) -> JobStatus:
-    return one(PBS.query(site, [job])).read(told)[job]
+    return only(PBS.query(site, [job])).read(told)[job]
 
 
 def test_a_waiting_job_tells_why_it_waits() -> None:
@@ -189,13 +189,13 @@ def test_a_job_that_went_back_into_the_queue_has_not_ended_though_it_has_an_exit
 def test_lines_that_qstat_folds_are_unfolded() -> None:
     told = recorded("status-full-text-mixed-wrapped")
     assert "\n\t" in told.stdout
-    seen = one(PBS.query(OPENPBS, ["35.pbsvm", "45.pbsvm", "31.pbsvm"])).read(told)
+    seen = only(PBS.query(OPENPBS, ["35.pbsvm", "45.pbsvm", "31.pbsvm"])).read(told)
     assert [seen[job].phase for job in ("35.pbsvm", "45.pbsvm", "31.pbsvm")] == [RUNNING, QUEUED, ENDED]
 
 
 def test_each_element_of_an_array_ended_in_its_own_way() -> None:
     ids = [f"60[{number}].pbsvm" for number in range(1, 6)]
-    seen = one(PBS.query(OPENPBS, ids)).read(as_text("status-array-mixed-results-json"))
+    seen = only(PBS.query(OPENPBS, ids)).read(as_text("status-array-mixed-results-json"))
     assert [(sighting.phase, sighting.well) for sighting in seen.values()] == [
         (ENDED, True),
         (ENDED, False),
@@ -218,7 +218,7 @@ def test_an_order_of_one_pilot_is_no_array() -> None:
     exchange = PBS.submit(OPENPBS, PilotBatch("pf-ok", 1, PilotSize(), "/shared/o", "/shared/agent.pyz"))
     assert "-J" not in exchange.command.argv
     assert exchange.read(recorded("submit-ok-single")) == ["30.pbsvm"]
-    assert one(PBS.find(OPENPBS, "pf-ok")).read(as_text("history-finished-ok-json")) == {1: "30.pbsvm"}
+    assert only(PBS.find(OPENPBS, "pf-ok")).read(as_text("history-finished-ok-json")) == {1: "30.pbsvm"}
 
 
 def test_an_array_without_elements_is_not_an_answer_to_an_order_of_several() -> None:
@@ -239,7 +239,7 @@ def test_a_refusal_does_not_repeat_how_qsub_is_used() -> None:
 @pytest.mark.parametrize("case", ["down-cancel", "cancel-other-user", "node-daemon-down-cancel"])
 def test_a_cancellation_that_was_not_carried_out_is_tried_again(case: str) -> None:
     with pytest.raises(UnclearAnswer):
-        one(PBS.cancel(OPENPBS, ["35.pbsvm"])).read(recorded(case))
+        only(PBS.cancel(OPENPBS, ["35.pbsvm"])).read(recorded(case))
 
 
 def test_an_order_of_several_nodes_spreads_over_them_and_starts_on_each() -> None:
@@ -266,8 +266,8 @@ def test_names_that_torque_would_refuse_are_cut_and_stay_unique() -> None:
     assert max(map(len, names)) == 15
     name = PBS.submit(TORQUE, PilotBatch(tags[7], 1, PilotSize(), "/o", "/a")).command.argv[2]
     listed = CommandOutput(0, f"Job Id: 5.head\n    Job_Name = {name}\n    job_state = Q\n\n")
-    assert one(PBS.find(TORQUE, tags[7])).read(listed) == {1: "5.head"}
-    assert one(PBS.find(TORQUE, tags[8])).read(listed) == {}
+    assert only(PBS.find(TORQUE, tags[7])).read(listed) == {1: "5.head"}
+    assert only(PBS.find(TORQUE, tags[8])).read(listed) == {}
 
 
 def test_torque_says_that_the_time_was_over_in_its_own_number() -> None:
@@ -284,7 +284,7 @@ def test_an_order_is_found_also_where_no_history_is_kept(tmp_path: Path) -> None
         command.chmod(0o755)
 
     def run(tag: str, path: str = str(tmp_path)) -> subprocess.CompletedProcess[str]:
-        argv = [shell, *one(PBS.find(OPENPBS, tag)).command.argv[1:]]
+        argv = [shell, *only(PBS.find(OPENPBS, tag)).command.argv[1:]]
         return subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=False)
 
     assert run("pf-arr").stdout == "-t -f 44[].pbsvm\n"

@@ -132,7 +132,7 @@ def test_why_a_pilot_waits_is_taken_from_the_long_description() -> None:
     told = seen(listed("status-xml-array-grouped", "status-j-error-state", "status-j-pending-reason"), "19", "18", "15", "12", "14", "16")
     assert told["19"].reason == 'cannot run in PE "smp" because it only offers 0 slots'
     assert told["18"].reason == 'Eqw: error: can\'t open output file "/nonexistent/x": No such file or directory'
-    assert told["15"].reason == "Eqw: in error; qstat -j 15 says why"
+    assert told["15"].reason == "Eqw: in error; for the reason: qstat -j 15"
     assert [told[job].reason for job in ("12", "14", "16")] == ["held", "", ""]
 
 
@@ -148,7 +148,7 @@ def test_the_error_of_each_task_of_an_array_is_its_own() -> None:
     )
     told = seen(CommandOutput(0, f"<?xml version='1.0'?>\n<job_info><job_info>{tasks}</job_info></job_info>\n{described}"), "7.1", "7.2")
     assert told["7.1"].reason == "Eqw: error: can't chdir to /x: No such file or directory"
-    assert told["7.2"].reason == "Eqw: in error; qstat -j 7 says why"
+    assert told["7.2"].reason == "Eqw: in error; for the reason: qstat -j 7"
 
 
 def test_a_pilot_that_is_to_run_again_waits_again() -> None:

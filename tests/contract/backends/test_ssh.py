@@ -92,7 +92,7 @@ class Machine:
 
     def run(self, exchange: CommandExchange[ssh.Result]) -> ssh.Result:
         command, environment = exchange.command, {**os.environ, "PATH": self.path}
-        ran = subprocess.run(command.argv, input=command.stdin, env=environment, capture_output=True, text=True, timeout=command.patience_s)
+        ran = subprocess.run(command.argv, input=command.stdin, env=environment, capture_output=True, text=True, timeout=command.timeout_s)
         return exchange.read(CommandOutput(ran.returncode, ran.stdout, ran.stderr))
 
     def start(self, tag: str, start: str) -> str:
@@ -117,8 +117,8 @@ class Machine:
             self.run(exchange)
 
 
-def wait_for(condition: Callable[[], object], patience_s: float = 30.0) -> object:
-    deadline = time.monotonic() + patience_s
+def wait_for(condition: Callable[[], object], timeout_s: float = 30.0) -> object:
+    deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline
     return result

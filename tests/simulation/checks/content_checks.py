@@ -89,8 +89,8 @@ class ContentChecks:
     def turned(self, node: SimulatedNode) -> None:
         """Checks that an agent without attempts and unacknowledged results wants no contents."""
         attempts, staging = node.machine.attempts, node.machine.staging
-        if staging.wanted and not (attempts.live or attempts.busy or node.machine.results.kept or node.machine.exited):
-            raise ContentMisplaced(f"{node.worker} has nothing to do and wants {len(staging.wanted)} contents")
+        if staging.needed and not (attempts.live or attempts.busy or node.machine.results.kept or node.machine.exited):
+            raise ContentMisplaced(f"{node.worker} has nothing to do and wants {len(staging.needed)} contents")
 
     def left(self, node: SimulatedNode, reason: str) -> None:
         """Checks that a drained agent finishes its uploads before it leaves."""
@@ -139,8 +139,8 @@ class ContentChecks:
             if not node.alive or node.hung or connection is None or connection.link is None or not quiet:
                 continue
             staging = node.machine.staging
-            if staging.wanted or staging.uploads:
-                raise ContentMisplaced(f"{node.worker} wants {list(staging.wanted)} and uploads {list(staging.uploads)} when all is over")
+            if staging.needed or staging.uploads:
+                raise ContentMisplaced(f"{node.worker} wants {list(staging.needed)} and uploads {list(staging.uploads)} when all is over")
             self._check_holds(node, machine.state)
             needless = [digest for digest in node.fetcher.disk.held if digest not in machine.state.contents]
             if needless:

@@ -19,7 +19,7 @@ from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.task import CORES
-from pilotfish.policies.multi_node_placement import PATIENCE_S
+from pilotfish.policies.multi_node_placement import RESERVE_AFTER_S
 from tests.simulation.checks.reason_checks import could_take
 from tests.simulation.world.simulated_slot import LOST_A_NODE
 
@@ -156,7 +156,7 @@ class MultiNodeChecks:
                 raise MultiNodeViolation(f"{task} goes on without {lost}")
         for shape in (shape for run in machine.state.runs.values() for shape in run.shapes.values() if shape.nodes > 1):
             waits = shape in machine.state.ready and not machine.journal_full and self._has_room(machine, shape)
-            if oracle.lasts(("passed over", *_name(shape)), waits, PATIENCE_S + 1.0 + oracle.settle_s):
+            if oracle.lasts(("passed over", *_name(shape)), waits, RESERVE_AFTER_S + 1.0 + oracle.settle_s):
                 raise MultiNodeViolation(f"{next(iter(shape.queue))} waits, and there are {shape.nodes} nodes of one pilot that have room")
             if self._is_starved(machine, shape):
                 raise MultiNodeViolation(f"{next(iter(shape.queue))} has waited for {self._patience_s:.0f} s, and nobody makes room for it")
@@ -182,7 +182,7 @@ class MultiNodeChecks:
         slowest = max(site.slowness for site in scenario.sites) * (10.0 if "slow-node" in scenario.weights else 1.0)
         longest_s = slowest * max(task.behaviour.duration_s for plan in scenario.people for task in plan.tasks)
         rest_s = 3 * max(site.poll_s for site in scenario.sites) + 6 * scenario.settings.lease_s + 30.0
-        return PATIENCE_S + longest_s + rest_s + (3 * scenario.data.longest_s if scenario.data is not None else 0.0)
+        return RESERVE_AFTER_S + longest_s + rest_s + (3 * scenario.data.longest_s if scenario.data is not None else 0.0)
 
     @staticmethod
     def _most_together(machine: Machine, shape: TaskShape, workers: Sequence[Worker]) -> int:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.json import encode as encode_json
 
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.agent.slots.task_files import unwrap
 from pilotfish.core.check import check, fingerprint
 from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.state import State
@@ -30,6 +29,7 @@ from pilotfish.model import facts as f
 from pilotfish.model.facts import TurnRecord
 from pilotfish.model.ids import INDEX_MASK, run_of, show_task
 from pilotfish.model.states import ASSIGNED, DONE, ENDING
+from pilotfish.portable.payload_format import split_files
 from tests.simulation.checks.content_checks import ContentChecks
 from tests.simulation.checks.end_checks import check_end
 from tests.simulation.checks.multi_node_checks import MultiNodeChecks
@@ -277,7 +277,7 @@ class Oracle:
             for needed in person.plan.tasks[number & INDEX_MASK].needs:
                 if tasks[needed].state != DONE:
                     raise Violated(f"task {show_task(number)} was begun before {tasks[needed]}, which it needs")
-            self.custody.check_handed(node, number, person.plan, unwrap(memoryview(attempt.payload))[0])
+            self.custody.check_handed(node, number, person.plan, split_files(memoryview(attempt.payload))[0])
 
     def _check_room(self, node: SimulatedNode) -> None:
         used: dict[str, float] = {}

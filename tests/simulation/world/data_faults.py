@@ -32,7 +32,7 @@ def _cache_evicted(node: SimulatedNode) -> bool:
 
 
 def _cache_damaged(node: SimulatedNode) -> bool:
-    wanted = node.machine.staging.wanted
+    wanted = node.machine.staging.needed
     idle = [*node.fetcher.idle_contents(), *(digest for digest in node.fetcher.disk.held if digest not in wanted)]
     if not idle:
         return False

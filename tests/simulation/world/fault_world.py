@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from pilotfish.agent.node.reconnect import DIAL_TIMEOUT_S
+from pilotfish.agent.node.agent_machine import DIAL_TIMEOUT_S
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.policies.dispatcher import Dispatcher

@@ -127,7 +127,7 @@ class SimulatedFetcher:
 
     def idle_contents(self, spared: str = "") -> list[str]:
         """Contents that may be evicted."""
-        in_use = {**self.node.machine.staging.wanted, **self._storing, **self.disk.held, spared: None}
+        in_use = {**self.node.machine.staging.needed, **self._storing, **self.disk.held, spared: None}
         return [digest for digest in self.disk.contents if digest not in in_use]
 
     def evict(self, count: int, spared: str = "") -> bool:

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
+from pilotfish.agent.node.agent_machine import DIAL_TIMEOUT_S, AgentMachine, WorkerOffer
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.agent.node.reconnect import DIAL_TIMEOUT_S
 from tests.simulation.world.fault_scenario import ScenarioSite
 from tests.simulation.world.simulated_fetcher import SimulatedFetcher
 from tests.simulation.world.simulated_network import SimulatedLink

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.agent.slots.task_files import unwrap
+from pilotfish.portable.payload_format import split_files
 from tests.simulation.world.simulated_tasks import TaskBehaviour, result_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LOST_A_NODE = "a part of it is gone"
 
 def said_in(attempt: Attempt) -> bytes:
     """Returns the payload without the part that the agent added."""
-    return bytes(unwrap(memoryview(attempt.payload))[1])
+    return bytes(split_files(memoryview(attempt.payload))[1])
 
 
 @dataclass(slots=True)

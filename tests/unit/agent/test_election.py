@@ -33,7 +33,7 @@ def believed(network: Network) -> set[tuple[int, int]]:
 
 def only_master(network: Network) -> int:
     ((_, node),) = believed(network)
-    assert [peer.me.node for peer in network.peers.values() if peer.election.is_mine] == [node]
+    assert [peer.me.node for peer in network.peers.values() if peer.election.is_site_master] == [node]
     return node
 
 
@@ -82,7 +82,7 @@ def test_after_any_deaths_and_healed_partitions_all_believe_one_live_peer(seed: 
     """What the master knows: the claims that site masters reported."""
     network.on_report = lambda peer, effect: known.append(effect[1:]) if effect[0] == "master" and effect[2] is peer.me else None
     for event, wait_s in events:
-        masters = [peer.me.node for peer in network.peers.values() if peer.election.is_mine]
+        masters = [peer.me.node for peer in network.peers.values() if peer.election.is_site_master]
         if event == "cut":
             network.sides = {node: network.random.randrange(2) for node in network.peers}
         elif event == "heal":
@@ -129,7 +129,7 @@ def test_of_two_claims_of_one_term_the_lower_id_wins_and_the_other_steps_down() 
     low, high = sorted(network.peers)[:2]
     for node in (high, low):
         network.peers[node].appointed(5, network.peers[node].me, network.now)
-    assert network.peers[low].election.is_mine and network.peers[high].election.is_mine
+    assert network.peers[low].election.is_site_master and network.peers[high].election.is_site_master
     for peer in list(network.peers.values()):
         network.step(peer)
     network.settle()
@@ -157,7 +157,7 @@ def test_a_suspended_site_master_steps_down_when_it_resumes() -> None:
     successor = only_master(network)
     network.silent.clear()
     network.peers[first] = sleeper
-    assert sleeper.election.is_mine
+    assert sleeper.election.is_site_master
     network.step(sleeper)
     network.settle()
     assert only_master(network) == successor == min(set(network.peers) - {first})

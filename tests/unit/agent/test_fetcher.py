@@ -211,7 +211,7 @@ def test_a_content_is_not_locked_for_ever_when_no_thread_can_be_started(node: No
         assert incoming.offset == 5 << 20
         incoming.write(data[5 << 20 :])
         incoming.finish()
-    assert cache.take(digest_of(data), len(data)) is not None
+    assert cache.verified_path(digest_of(data), len(data)) is not None
 
 
 @pytest.mark.parametrize("name", ["m\udce9sh", "../x", "", 5, "x" * 9999])

@@ -85,10 +85,10 @@ def test_contents_are_wanted_until_the_attempt_has_ended() -> None:
     machine.turn(0.0)
     machine.fetched(A, 0.0)
     machine.turn(0.0)
-    assert machine.staging.wanted == {A: 2}
+    assert machine.staging.needed == {A: 2}
     machine.slot_finished(0, [ok()], 1.0)
     machine.slot_finished(1, [ok()], 1.0)
-    assert machine.staging.wanted == {}
+    assert machine.staging.needed == {}
 
 
 def test_contents_of_a_prefetched_attempt_that_was_killed_are_released() -> None:
@@ -101,7 +101,7 @@ def test_contents_of_a_prefetched_attempt_that_was_killed_are_released() -> None
     assert starts(machine.turn(0.001)) == {0: [1, 2, 3, 4]}
     machine.received(["kill", [[3, 1]]], b"", 0.002)
     machine.slot_died(0, 1, ["crash", "task", "signal 11"], (5, 6, 7), 0.003)
-    assert machine.staging.wanted == {A: 2}
+    assert machine.staging.needed == {A: 2}
 
 
 def test_a_content_that_cannot_be_fetched_fails_all_attempts_that_need_it() -> None:
@@ -111,7 +111,7 @@ def test_a_content_that_cannot_be_fetched_fails_all_attempts_that_need_it() -> N
     machine.not_fetched(A, ["missing-input", "user", "it was changed"], 1.0)
     (results,) = sent(machine.turn(1.0), "results")
     assert [(row[0], row[2]) for row in results[2]] == [(task, ["missing-input", "user", "it was changed"]) for task in (1, 2)]
-    assert machine.staging.wanted == {B: 1}
+    assert machine.staging.needed == {B: 1}
 
 
 def test_a_content_that_no_attempt_needs_any_more_is_not_fetched() -> None:

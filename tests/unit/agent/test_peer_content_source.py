@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.node import peer_content_source, peer_network
-from pilotfish.agent.node.peer_content_source import PeerContentSource
-from pilotfish.agent.node.peer_network import PeerBackoff
+from pilotfish.agent.node import peer_network
+from pilotfish.agent.node.peer_network import PeerBackoff, PeerContentSource
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere
 
@@ -61,7 +60,7 @@ def test_nobody_is_sent_to_a_peer_that_was_forgotten(tmp_path: Path) -> None:
 
 
 def test_of_many_peers_only_the_latest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_content_source, "MAX_CONTACTS", 2)
+    monkeypatch.setattr(peer_network, "MAX_CONTACTS", 2)
     stage = Stage(tmp_path)
     for name in ("a", "b", "a", "c"):
         stage.source.introduce(contact(name))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.slots.sandbox import Sandbox
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
 
 BAD_NAMES = [
     "",
@@ -41,7 +40,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_leads_out_is_refused_for_inputs_and_outputs(sandbox: Sandbox, name: str, tmp_path: Path) -> None:
     with pytest.raises(SandboxError):
-        sandbox.put(name, 0o644, b"x")
+        sandbox.write_file(name, 0o644, b"x")
     with pytest.raises(SandboxError):
         sandbox.collect([name], 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["box"]
@@ -49,12 +48,12 @@ def test_a_name_that_leads_out_is_refused_for_inputs_and_outputs(sandbox: Sandbo
 
 @pytest.mark.parametrize("name", ["a", "a b", "new\nline", "-rf", "~", "$HOME", "ü", "..a", "a..", "...", "d/e/f", "\udcff raw byte"])
 def test_odd_but_harmless_names_go_in_and_come_out(sandbox: Sandbox, name: str) -> None:
-    sandbox.put(name, 0o644, b"content")
+    sandbox.write_file(name, 0o644, b"content")
     assert sandbox.collect([name], 1000) == ([[name, 0o644]], [b"content"])
 
 
 def test_modes_are_kept_but_no_special_bits(sandbox: Sandbox) -> None:
-    sandbox.put("program", 0o6755, b"#!/bin/sh\n")
+    sandbox.write_file("program", 0o6755, b"#!/bin/sh\n")
     mode = os.stat(Path(sandbox.path) / "program").st_mode
     assert stat.S_IMODE(mode) == 0o755
 
@@ -63,10 +62,10 @@ def test_an_input_does_not_go_through_a_link(sandbox: Sandbox, tmp_path: Path) -
     (tmp_path / "outside").mkdir()
     (Path(sandbox.path) / "door").symlink_to(tmp_path / "outside")
     with pytest.raises(SandboxError):
-        sandbox.put("door/file", 0o644, b"x")
+        sandbox.write_file("door/file", 0o644, b"x")
     (Path(sandbox.path) / "link").symlink_to(tmp_path / "outside" / "file")
     with pytest.raises(SandboxError):
-        sandbox.put("link", 0o644, b"x")
+        sandbox.write_file("link", 0o644, b"x")
     assert not list((tmp_path / "outside").iterdir())
 
 
@@ -96,7 +95,7 @@ def test_outputs_are_regular_files_only_and_links_are_not_followed(sandbox: Sand
 
 def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> None:
     for name in ("a.txt", "b.dat", "d/c.txt", "d/e/f.txt"):
-        sandbox.put(name, 0o600, name.encode())
+        sandbox.write_file(name, 0o600, name.encode())
 
     def names(*patterns: str) -> list[str]:
         return [name for name, _ in sandbox.collect(patterns, 1000)[0]]
@@ -114,7 +113,7 @@ def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> N
 
 
 def test_an_unreadable_output_is_reported_as_unreadable(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox.put("closed", 0o000, b"x")
+    sandbox.write_file("closed", 0o000, b"x")
     real = os.open
 
     def refuse(path: str, *more: int, **options: int) -> int:
@@ -128,14 +127,14 @@ def test_an_unreadable_output_is_reported_as_unreadable(sandbox: Sandbox, monkey
 
 
 def test_outputs_that_are_too_large_are_a_failure_that_says_so(sandbox: Sandbox) -> None:
-    sandbox.put("a", 0o600, b"x" * 600)
-    sandbox.put("b", 0o600, b"x" * 600)
+    sandbox.write_file("a", 0o600, b"x" * 600)
+    sandbox.write_file("b", 0o600, b"x" * 600)
     with pytest.raises(SandboxError, match="too large"):
         sandbox.collect(["*"], 1000)
 
 
 def test_it_is_removed_even_if_its_task_made_it_unreadable(sandbox: Sandbox) -> None:
-    sandbox.put("d/e/f", 0o600, b"x")
+    sandbox.write_file("d/e/f", 0o600, b"x")
     os.chmod(Path(sandbox.path) / "d" / "e", 0)
     os.chmod(Path(sandbox.path) / "d", 0)
     os.chmod(sandbox.path, 0)

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots import output_files
 from pilotfish.agent.slots import sandbox as sandbox_module
-from pilotfish.agent.slots.output_files import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
-from pilotfish.agent.slots.sandbox import Sandbox
-from pilotfish.agent.slots.sandbox_names import SandboxError
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Sandbox, SandboxError
 from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
 MIB = 1 << 20
@@ -34,8 +31,8 @@ class Stage:
         self.content.write_bytes(content)
         self.content.chmod(0o444)
 
-    def place(self, name: str, mode: int = 0o644) -> Path:
-        self.sandbox.place(name, mode, str(self.content))
+    def add_cached_file(self, name: str, mode: int = 0o644) -> Path:
+        self.sandbox.add_cached_file(name, mode, str(self.content))
         return self.box / name
 
     def collect(self, *patterns: str) -> tuple[list[list[Any]], list[bytes]]:
@@ -60,7 +57,7 @@ def mode_of(path: Path) -> int:
 
 
 def test_a_small_content_is_a_writable_copy(stage: Stage) -> None:
-    placed = stage.place("d/e/input", 0o4640)
+    placed = stage.add_cached_file("d/e/input", 0o4640)
     assert placed.read_bytes() == b"content" and mode_of(placed) == 0o640
     placed.write_bytes(b"changed")
     assert stage.content.read_bytes() == b"content" and mode_of(stage.content) == 0o444
@@ -68,21 +65,21 @@ def test_a_small_content_is_a_writable_copy(stage: Stage) -> None:
 
 def test_holes_stay_holes(stage: Stage) -> None:
     stage.write(bytes(3 * MIB) + b"x" + bytes(3 * MIB))
-    placed = stage.place("sparse")
+    placed = stage.add_cached_file("sparse")
     assert placed.read_bytes() == stage.content.read_bytes()
     assert placed.stat().st_blocks * 512 <= 2 * HOLE_BYTES
 
 
 def test_a_large_content_is_a_read_only_link(stage: Stage, links: None) -> None:
     stage.write(b"large content")
-    placed = stage.place("d/input")
+    placed = stage.add_cached_file("d/input")
     assert placed.stat().st_ino == stage.content.stat().st_ino and mode_of(placed) == 0o444
     assert os.listdir(stage.box / "d") == ["input"]
 
 
 def test_a_program_is_a_copy_however_large_it_is(stage: Stage, links: None) -> None:
     stage.write(b"large program")
-    placed = stage.place("program", 0o755)
+    placed = stage.add_cached_file("program", 0o755)
     assert placed.stat().st_ino != stage.content.stat().st_ino and mode_of(placed) == 0o755
     assert mode_of(stage.content) == 0o444
 
@@ -93,7 +90,7 @@ def test_where_a_link_is_not_possible_a_copy_is_made(stage: Stage, links: None, 
 
     monkeypatch.setattr(os, "link", refuse)
     stage.write(b"large content")
-    placed = stage.place("input", 0o600)
+    placed = stage.add_cached_file("input", 0o600)
     assert placed.read_bytes() == b"large content" and mode_of(placed) == 0o600
 
 
@@ -101,20 +98,20 @@ def test_root_gets_no_link(stage: Stage, links: None, monkeypatch: pytest.Monkey
     """For root, nothing is read-only: a task would change what others use."""
     monkeypatch.setattr(os, "access", lambda path, how: True)
     stage.write(b"large content")
-    assert stage.place("input").stat().st_ino != stage.content.stat().st_ino
+    assert stage.add_cached_file("input").stat().st_ino != stage.content.stat().st_ino
 
 
 def test_a_content_that_is_gone_is_the_workers_fault(stage: Stage) -> None:
     stage.content.unlink()
     with pytest.raises(SandboxError) as caught:
-        stage.place("input")
+        stage.add_cached_file("input")
     assert caught.value.failure[:2] == ["missing-input", "worker"] and not list(stage.box.iterdir())
 
 
 def test_a_tree_has_empty_directories_and_links_that_stay_inside(stage: Stage) -> None:
     stage.sandbox.make_directory("tree/empty", 0o2500)
     assert mode_of(stage.box / "tree" / "empty") == 0o700
-    stage.place("tree/empty/late")
+    stage.add_cached_file("tree/empty/late")
     stage.sandbox.make_directory("tree", 0o755)
     for name, target in (("tree/a", "empty/late"), ("tree/empty/b", "../a"), ("tree/c", "./empty//late"), ("d", "tree"), ("e", ".")):
         stage.sandbox.make_link(name, target)
@@ -122,12 +119,12 @@ def test_a_tree_has_empty_directories_and_links_that_stay_inside(stage: Stage) -
     assert (stage.box / "tree" / "empty" / "b").read_bytes() == b"content"
 
 
-@pytest.mark.parametrize("make", ["put", "place", "make_link", "make_directory"])
+@pytest.mark.parametrize("make", ["write_file", "add_cached_file", "make_link", "make_directory"])
 def test_an_existing_entry_is_not_replaced(stage: Stage, make: str) -> None:
-    stage.sandbox.put("taken", 0o600, b"first")
+    stage.sandbox.write_file("taken", 0o600, b"first")
     arguments: tuple[Any, ...] = {
-        "put": (0o600, b"x"),
-        "place": (0o600, str(stage.content)),
+        "write_file": (0o600, b"x"),
+        "add_cached_file": (0o600, str(stage.content)),
         "make_link": ("x",),
         "make_directory": (0o700,),
     }[make]
@@ -141,8 +138,8 @@ def test_an_existing_entry_is_not_replaced(stage: Stage, make: str) -> None:
 
 
 def test_small_outputs_are_read_and_large_ones_are_moved(stage: Stage) -> None:
-    stage.sandbox.put("small", 0o600, b"s" * MAX_INLINE_BYTES)
-    stage.sandbox.put("large", 0o755, b"l" * (MAX_INLINE_BYTES + 1))
+    stage.sandbox.write_file("small", 0o600, b"s" * MAX_INLINE_BYTES)
+    stage.sandbox.write_file("large", 0o755, b"l" * (MAX_INLINE_BYTES + 1))
     os.chmod(stage.box / "large", 0o6755)
     inode = (stage.box / "large").stat().st_ino
     entries, contents = stage.collect("*")
@@ -154,22 +151,22 @@ def test_small_outputs_are_read_and_large_ones_are_moved(stage: Stage) -> None:
 
 def test_many_small_outputs_are_moved_when_their_total_is_large(stage: Stage) -> None:
     for number in range(20):
-        stage.sandbox.put(f"{number:02}", 0o600, b"x" * MAX_INLINE_BYTES)
+        stage.sandbox.write_file(f"{number:02}", 0o600, b"x" * MAX_INLINE_BYTES)
     entries, contents = stage.collect("*")
     assert len(contents) == MAX_INLINE_TOTAL_BYTES // MAX_INLINE_BYTES and len(entries) == 20
     assert len(os.listdir(stage.outbox)) == 20 - len(contents)
 
 
 def test_if_nothing_may_be_read_all_is_moved(stage: Stage) -> None:
-    stage.sandbox.put("empty", 0o600, b"")
-    stage.sandbox.put("small", 0o600, b"x")
+    stage.sandbox.write_file("empty", 0o600, b"")
+    stage.sandbox.write_file("small", 0o600, b"x")
     entries, contents = stage.sandbox.collect(["*"], 0, str(stage.outbox))
     assert [entry[:3] for entry in entries] == [["empty", 0o600, 0], ["small", 0o600, 1]] and contents == []
 
 
 def test_a_kept_output_is_moved_out_however_small(stage: Stage) -> None:
     for name in ("a", "d/b", "c"):
-        stage.sandbox.put(name, 0o600, name.encode())
+        stage.sandbox.write_file(name, 0o600, name.encode())
     apart = stage.sandbox.names(["a", "d"])
     assert list(apart) == ["a", "d/b"]
     entries, contents = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), apart)
@@ -179,7 +176,7 @@ def test_a_kept_output_is_moved_out_however_small(stage: Stage) -> None:
 
 def test_a_directory_as_an_output_means_all_files_below_it(stage: Stage) -> None:
     for name in ("d/a", "d/e/b", "other"):
-        stage.sandbox.put(name, 0o600, name.encode())
+        stage.sandbox.write_file(name, 0o600, name.encode())
     stage.sandbox.make_directory("d/empty", 0o700)
     stage.sandbox.make_directory("nothing", 0o700)
     assert stage.collect("d") == ([["d/a", 0o600], ["d/e/b", 0o600]], [b"d/a", b"d/e/b"])
@@ -202,7 +199,7 @@ def test_an_output_on_another_file_system_than_the_outbox_is_copied(stage: Stage
 
     monkeypatch.setattr(os, "rename", refuse)
     content = bytes(MIB) + b"x" + bytes(MIB)
-    stage.sandbox.put("large", 0o600, content)
+    stage.sandbox.write_file("large", 0o600, content)
     [[_, _, size, path]], _ = stage.collect("large")
     assert size == len(content) and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * HOLE_BYTES
 
@@ -212,11 +209,11 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
 ) -> None:
     content = b"x" * (MAX_INLINE_BYTES + 1)
-    stage.sandbox.put("large", 0o600, content)
+    stage.sandbox.write_file("large", 0o600, content)
     (tmp_path / "secret").write_text("secret")
-    real = output_files._rename
+    real = sandbox_module._rename
 
-    def swap_and_rename(output: output_files.OutputFile, place: str) -> bool:
+    def swap_and_rename(output: sandbox_module.OutputFile, place: str) -> bool:
         os.rename(stage.box / "large", stage.box / "aside")
         if instead == "link":
             os.symlink(tmp_path / "secret", stage.box / "large")
@@ -226,14 +223,14 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
             (stage.box / "large" / "below").mkdir(parents=True)
         return real(output, place)
 
-    monkeypatch.setattr(output_files, "_rename", swap_and_rename)
+    monkeypatch.setattr(sandbox_module, "_rename", swap_and_rename)
     [[_, _, _, path]], _ = stage.collect("large")
     assert Path(path).read_bytes() == content and os.listdir(stage.outbox) == [os.path.basename(path)]
     assert (tmp_path / "secret").read_text() == "secret"
 
 
 def test_if_an_output_is_missing_nothing_is_left_in_the_outbox(stage: Stage) -> None:
-    stage.sandbox.put("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
+    stage.sandbox.write_file("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
     with pytest.raises(SandboxError) as caught:
         stage.collect("large", "missing")
     assert caught.value.failure[:2] == ["missing-output", "task"] and os.listdir(stage.outbox) == []
@@ -243,10 +240,10 @@ def test_a_full_disk_is_the_workers_fault(stage: Stage, monkeypatch: pytest.Monk
     def full(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    stage.sandbox.put("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
+    stage.sandbox.write_file("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
     os.link(stage.box / "large", stage.box / "twice")
     monkeypatch.setattr(os, "pwrite", full)
-    for act in (lambda: stage.place("input"), lambda: stage.collect("large")):
+    for act in (lambda: stage.add_cached_file("input"), lambda: stage.collect("large")):
         with pytest.raises(SandboxError) as caught:
             act()
         assert caught.value.failure[:2] == ["disk", "worker"]

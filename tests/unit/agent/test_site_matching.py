@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.peers.contacts import Contact, MalformedMessage
-from pilotfish.agent.peers.site_matching import ACKNOWLEDGE_TIMEOUT_S, CLAIM_S, IDLE_ROUND_S, MAX_MISSED_ROUNDS, ROUND_S
-from pilotfish.agent.peers.task_backlog import PREFERENCE_S
+from pilotfish.agent.peers.site_matching import ACKNOWLEDGE_TIMEOUT_S, CLAIM_S, IDLE_ROUND_S, MAX_MISSED_ROUNDS, PREFERENCE_S, ROUND_S
 from tests.support.site_matching_stage import SPEC, Agent, Site, spec_row, task_row
 
 

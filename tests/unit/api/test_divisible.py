@@ -41,7 +41,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(divisible, "JOINING_S", 0.0)
+    monkeypatch.setattr(divisible, "JOIN_TIMEOUT_S", 0.0)
     made = Stage(tmp_path / "pool")
     yield made
     if made.pool.master._thread.is_alive():
@@ -103,7 +103,7 @@ def test_no_load_is_no_work_and_needs_no_worker(stage: Stage) -> None:
     stage.rows = []
     report = divide(stage.run, add, 0, sum)
     assert report.value == 0
-    assert "nothing was done" in str(report)
+    assert "no work was done" in str(report)
     assert iterate(stage.run, add, [], 2, 5, lambda state, results: state + len(results)).value == 5
     assert iterate(stage.run, add, 10, 0, 7).value == 7
     assert stage.ranks() == []
@@ -179,12 +179,12 @@ def test_with_no_worker_yet_equal_chunks_wait_for_whoever_comes(stage: Stage) ->
     stage.run = Run(pool=stage.pool)
     report = iterate(stage.run, add, 80, 1, 0, lambda state, results: sum(results))
     assert report.value == sum(range(80))
-    assert stage.ranks() == [""] * divisible.CHUNKS_FOR_NOBODY
+    assert stage.ranks() == [""] * divisible.CHUNKS_WITHOUT_WORKERS
     assert report.iterations[0].balanced, "nobody asked for a baseline"
 
 
 def test_who_waits_for_a_worker_is_told_why(stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.api.divisible_chunks.WORD_S", 0.0)
+    monkeypatch.setattr("pilotfish.api.divisible.EXPLAIN_AFTER_S", 0.0)
     master = stage.pool.master
     stage.rows = []
 
@@ -297,8 +297,8 @@ def test_a_report_reads_as_a_table() -> None:
     assert report.theta == 2.0
     assert report.expected_theta == pytest.approx(4.0 / 1.9)
     said = str(report)
-    assert "theta 2.00: with equal chunks it would take 2.00 times as long\nPhi 0.50: how unlike" in said
-    assert "f_c 8: bytes moved for each unit" in said
+    assert "theta 2.00: with equal chunks it would take 2.00 times as long\nPhi 0.50: heterogeneity" in said
+    assert "f_c 8: bytes transferred per unit" in said
     assert "iteration 2: it was late" in said
     assert "1 of 2" in said and "left out" in said
     assert repr(pilotfish.BalanceReport()).startswith("BalanceReport(")

@@ -47,7 +47,7 @@ class FakePool(PoolHandle):
     def revive(self) -> None:
         self.master = self._make()
 
-    def wait_until_gone(self, timeout_s: float = 0.0) -> list[str]:
+    def wait_until_stopped(self, timeout_s: float = 0.0) -> list[str]:
         self.closed.set()
         return self.left
 

@@ -127,7 +127,7 @@ def test_leaving_by_an_exception_lets_the_tasks_go_on(pool: FakePool, capsys: py
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert "goes on with 1 unfinished tasks" in capsys.readouterr().err
+    assert "continues with 1 unfinished tasks" in capsys.readouterr().err
     record = pool.book.by_number(1)
     assert record.closed
     assert not record.final

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotfish.applications.dagman.dag_file import PASSED_OVER, REFUSED, Dag, DagNode, read_dag
+from pilotfish.applications.dagman.dag_file import IGNORED_KEYWORDS, UNSUPPORTED_KEYWORDS, Dag, DagNode, read_dag
 from pilotfish.applications.dagman.node_tasks import NodeTask, node_tasks, task_list
 from pilotfish.errors import BadInput
 
@@ -140,7 +140,7 @@ def test_an_included_file_is_part_of_the_file() -> None:
         ("INCLUDE none.dag\n", "line 1: 'none.dag': no such file"),
         ("INCLUDE .\n", "line 1: '.': no such file"),
         ("JOB A a.sub\nSCRIPT AROUND A x\n", "SCRIPT AROUND is not understood"),
-        *((f"JOB A a.sub\n{keyword} A 1 2\n", f"line 2: {keyword} is not supported") for keyword in REFUSED),
+        *((f"JOB A a.sub\n{keyword} A 1 2\n", f"line 2: {keyword} is not supported") for keyword in UNSUPPORTED_KEYWORDS),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, said: str) -> None:
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_with_its_line(text: str, said: str) -> None:
     assert error.value.hint
 
 
-@pytest.mark.parametrize("keyword", PASSED_OVER)
+@pytest.mark.parametrize("keyword", IGNORED_KEYWORDS)
 def test_what_has_no_effect_is_said_and_passed_over(keyword: str) -> None:
     (notice,) = dag(f"JOB A a.sub\n{keyword} x y\n").notices
     assert f"flow.dag, line 2: {keyword} has no effect" in notice

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
-from pilotfish.applications.executable_encoder import EXECUTABLE_KNOWN, ExecutableDefaults, ExecutableEncoder
-from pilotfish.applications.input_files import TravelFile, pack_files
-from pilotfish.applications.task_options import KNOWN, OF_EXECUTABLES, read_wishes
+from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS, ExecutableDefaults, ExecutableEncoder
+from pilotfish.applications.input_files import StoredFile, pack_files
+from pilotfish.applications.task_options import EXECUTABLE_ONLY, TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput, DamagedPayload
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.portable.payload_format import pack, unpack
@@ -91,7 +91,7 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
         (["./sim"], {"inputs": ["."]}, "inputs: '.' gives no name to have in the task's directory"),
         (["./sim"], {"inputs": ["/"]}, "inputs: '/' gives no name"),
         (["./sim"], {"inputs": [b"bytes"]}, "inputs: bytes have no name"),
-        (["./sim"], {"inputs": [TravelFile(b"bytes")]}, "inputs: this File has no name"),
+        (["./sim"], {"inputs": [StoredFile(b"bytes")]}, "inputs: this File has no name"),
         (["./sim"], {"inputs": [Future()]}, "inputs: a Future is no file"),
         (["./sim"], {"inputs": {"a": Future()}}, "inputs: a Future is no file"),
         (["./sim"], {"inputs": [3]}, "inputs: 3 is no file"),
@@ -155,9 +155,9 @@ def test_outputs_may_be_directories_written_as_such() -> None:
 
 
 def test_a_python_call_is_told_that_files_are_for_programs() -> None:
-    assert set(OF_EXECUTABLES) == set(EXECUTABLE_KNOWN) - set(KNOWN)
+    assert set(EXECUTABLE_ONLY) == set(EXECUTABLE_KEYWORDS) - set(TASK_KEYWORDS)
     with pytest.raises(BadInput, match="options: 'inputs' is for programs, not for Python calls") as caught:
-        read_wishes({"inputs": ["a"]}, "options")
+        read_task_options({"inputs": ["a"]}, "options")
     assert "run.executable(argv, inputs=…)" in caught.value.hint
 
 
@@ -183,7 +183,7 @@ HOSTILE = ["../x", "/etc/x", "a/../../x", "", ".", "..", "a/", "x\0y", "d/..", "
 def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "results"
     with pytest.raises(BadInput):
-        Completed(0, None, b"", b"", {name: TravelFile(b"evil")}).save(target)
+        Completed(0, None, b"", b"", {name: StoredFile(b"evil")}).save(target)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
 
 
@@ -195,15 +195,15 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (target / "f").symlink_to(outside / "victim")
     (outside / "victim").write_bytes(b"precious")
     with pytest.raises(BadInput, match="cannot be written"):
-        Completed(0, None, b"", b"", {"d/x": TravelFile(b"evil")}).save(target)
-    Completed(0, None, b"", b"", {"f": TravelFile(b"plain")}).save(target)
+        Completed(0, None, b"", b"", {"d/x": StoredFile(b"evil")}).save(target)
+    Completed(0, None, b"", b"", {"f": StoredFile(b"plain")}).save(target)
     assert (outside / "victim").read_bytes() == b"precious"
     assert not (target / "f").is_symlink()
     assert list(outside.iterdir()) == [outside / "victim"]
 
 
 def test_setuid_bits_do_not_survive(tmp_path: Path) -> None:
-    (path,) = Completed(0, None, b"", b"", {"tool": TravelFile(b"", 0o6777)}).save(tmp_path / "results")
+    (path,) = Completed(0, None, b"", b"", {"tool": StoredFile(b"", 0o6777)}).save(tmp_path / "results")
     assert os.stat(path).st_mode & 0o7777 == 0o755
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.applications import file_digests
-from pilotfish.applications.file_digests import DigestCache
+from pilotfish.applications import input_files
+from pilotfish.applications.input_files import DigestCache
 
 
 class Reader:
@@ -23,12 +23,12 @@ class Reader:
     def digest(self) -> str:
         """As another process would find it."""
         with self.file.open("rb") as stream:
-            return DigestCache(self.memory, lambda path, done, size: self.read.append(path)).of(str(self.file), stream.fileno())
+            return DigestCache(self.memory, lambda path, done, size: self.read.append(path)).digest(str(self.file), stream.fileno())
 
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    monkeypatch.setattr(file_digests, "RACY_S", -1.0)
+    monkeypatch.setattr(input_files, "RACY_S", -1.0)
     return Reader(tmp_path)
 
 
@@ -49,7 +49,7 @@ def test_other_bytes_of_the_same_size_and_time_are_another_file(reader: Reader) 
 
 
 def test_a_file_that_was_changed_just_now_is_not_remembered(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_digests, "RACY_S", 3600.0)
+    monkeypatch.setattr(input_files, "RACY_S", 3600.0)
     reader.file.write_bytes(b"one")
     os.utime(reader.file, (1, 1))
     assert reader.digest() == reader.digest()

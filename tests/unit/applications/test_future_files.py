@@ -21,7 +21,7 @@ def test_files_of_earlier_tasks_are_awaited_under_the_names_they_are_given() -> 
     tasks.add(["./use"], inputs=(source for source in [tasks.file(first, "mesh.bin"), tasks.file(first, "parts/1")]))
     tasks.add(["./use"], inputs={"./in//m": tasks.file(first, "mesh.bin"), "log": tasks.file(1, "log")})
     _, *users = tasks.take()
-    assert [user.needs.awaited for user in users] == [
+    assert [user.needs.future_files for user in users] == [
         (ExpectedFile(0, "mesh.bin", "mesh.bin"), ExpectedFile(0, "parts/1", "parts/1")),
         (ExpectedFile(0, "mesh.bin", "in/m"), ExpectedFile(1, "log", "log")),
     ]

@@ -88,11 +88,11 @@ def test_where_tasks_have_directories_of_their_own_the_files_go_from_one_to_the_
     assert found.launch.sandbox
     tasks = list(found)
     user = next(place for place, task in enumerate(tasks) if task.argv[0] == "./prog")
-    awaited = {file.name: tasks[file.maker].argv for file in found.awaited(user)}
-    assert awaited == {"x": ("touch", "x", "y"), "prog": ("touch", "prog")}
+    future_files = {file.name: tasks[file.maker].argv for file in found.future_files(user)}
+    assert future_files == {"x": ("touch", "x", "y"), "prog": ("touch", "prog")}
     assert set(tasks[user].inputs) == {"raw.txt"}, "what is made is not taken from here"
     assert [task.keep for task in tasks if task.outputs] == [("x",), ("prog",), ()]
-    assert all(not found.awaited(place) for place in range(found.count) if place != user)
+    assert all(not found.future_files(place) for place in range(found.count) if place != user)
 
 
 def test_who_changes_a_file_has_it_from_here_and_others_have_it_from_there() -> None:
@@ -100,7 +100,7 @@ def test_who_changes_a_file_has_it_from_here_and_others_have_it_from_there() -> 
     found = source("in=x out=x touch x\nin=x cat x\n", sandbox=True)
     first, second = found
     assert (set(first.inputs), first.keep, set(second.inputs)) == ({"x"}, ("x",), set())
-    assert [file.maker for file in found.awaited(1)] == [0] and not found.awaited(0)
+    assert [file.maker for file in found.future_files(1)] == [0] and not found.future_files(0)
 
 
 def test_what_a_task_makes_is_not_brought_for_all() -> None:

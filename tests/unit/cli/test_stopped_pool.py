@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.cli.commands.status_commands import stop_sentence
-from pilotfish.store.pool_directory import StopMark, note_stop, read_stop, stop_marker
+from pilotfish.store.pool_directory import StopMark, read_stop_mark, stop_mark_path, write_stop_mark
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 
@@ -25,8 +25,8 @@ def test_what_is_known_is_told_without_a_master(pilotfish: CommandLine, master: 
     pilotfish("run", "--quiet", "--", "echo")
     master.stuck = True
     pilotfish("run", "--detach", "--param", "x=1..4", "--", "echo", "{x}")
-    stop_marker(pool).touch()
-    note_stop(pool, [run.row() for run in master.runs.values()])
+    stop_mark_path(pool).touch()
+    write_stop_mark(pool, [run.row() for run in master.runs.values()])
     master.asked.clear()
     first, _, *table = pilotfish("status").out.splitlines()
     assert first == "The pool default was stopped 1 s ago with 4 tasks unfinished in run 2. Resume: pilotfish attach 2"
@@ -45,24 +45,24 @@ def test_what_is_known_is_told_without_a_master(pilotfish: CommandLine, master: 
 def test_a_stop_of_which_nothing_is_written_has_the_master_asked(pilotfish: CommandLine, master: FakeMaster, pool: Path) -> None:
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
-    stop_marker(pool).touch()
+    stop_mark_path(pool).touch()
     lines = pilotfish("status").out.splitlines()
     assert lines[0].startswith("pool default · master 4711")
     assert lines[1].endswith("with 1 task unfinished in run 1. Resume: pilotfish attach 1")
-    stop_marker(pool).unlink()
+    stop_mark_path(pool).unlink()
     assert "stopped" not in pilotfish("status").out
     assert json.loads(pilotfish("status", "--json").out)["stopped_at"] is None
 
 
 def test_the_note_keeps_the_first_moment_and_comes_to_nobody_who_goes_on(pool: Path) -> None:
-    note_stop(pool, [])
-    assert read_stop(pool) is None, "whoever wants the work has removed the marker"
-    stop_marker(pool).write_text("{")
-    stop = read_stop(pool)
+    write_stop_mark(pool, [])
+    assert read_stop_mark(pool) is None, "whoever wants the work has removed the marker"
+    stop_mark_path(pool).write_text("{")
+    stop = read_stop_mark(pool)
     assert stop is not None and stop.runs is None
-    note_stop(pool, [{"run": 1}])
-    note_stop(pool, [{"run": 1}, {"run": 2}])
-    assert read_stop(pool) == StopMark(stop.at, [{"run": 1}, {"run": 2}])
+    write_stop_mark(pool, [{"run": 1}])
+    write_stop_mark(pool, [{"run": 1}, {"run": 2}])
+    assert read_stop_mark(pool) == StopMark(stop.at, [{"run": 1}, {"run": 2}])
 
 
 @pytest.mark.parametrize(

@@ -224,17 +224,17 @@ def test_a_reconnect_hears_only_what_is_new(world: World, client: MasterClient) 
 def test_what_a_master_says_twice_is_heard_once(world: World, client: MasterClient) -> None:
     run = Submission("u", RunOptions())
     a, b, c = (EndedItem(index, 4, None, 0, 0, 0, 3) for index in range(3))
-    assert run.heard(0, [b], memoryview(b"bbb"))[0] == [b]
-    news, body = run.heard(0, [a, b, c], memoryview(b"aaabbbccc"))
-    assert (news, bytes(body), run.cursor) == ([a, c], b"aaaccc", 3)
+    assert run.new_endings(0, [b], memoryview(b"bbb"))[0] == [b]
+    new, body = run.new_endings(0, [a, b, c], memoryview(b"aaabbbccc"))
+    assert (new, bytes(body), run.cursor) == ([a, c], b"aaaccc", 3)
 
 
 def test_who_wanted_to_hear_of_the_later_ones_only_is_not_told_of_the_earlier_ones_again(world: World, client: MasterClient) -> None:
     run = Submission("u", RunOptions())
-    run.cursor = run.begun_at = 1
+    run.cursor = run.first_cursor = 1
     a, b = (EndedItem(index, 4, None, 0, 0, 0, 1) for index in range(2))
-    news, body = run.heard(0, [a, b], memoryview(b"ab"))
-    assert (news, bytes(body), run.cursor) == ([b], b"b", 2)
+    new, body = run.new_endings(0, [a, b], memoryview(b"ab"))
+    assert (new, bytes(body), run.cursor) == ([b], b"b", 2)
 
 
 def test_a_question_asked_while_the_master_is_away_is_answered_by_the_next_one(world: World, client: MasterClient) -> None:
@@ -252,7 +252,7 @@ def test_a_master_that_stops_before_it_answers_has_stopped(world: World, client:
 
 
 def test_without_revive_a_master_that_stays_away_fails_everybody_who_waits(world: World) -> None:
-    client = MasterClient.connect(world.directory, patience_s=0.05)
+    client = MasterClient.connect(world.directory, reconnect_s=0.05)
     run, heard = client.open_run("u", RunOptions()), Heard()
     client.watch(run, heard)
     world.master.kill()

@@ -14,7 +14,7 @@ import pytest
 
 from pilotfish.client import master_connection as link_module
 from pilotfish.client.master_client import MasterClient
-from pilotfish.client.pending_requests import MOST_TRIES
+from pilotfish.client.pending_requests import MAX_TRIES
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model import messages as wire
 from pilotfish.model.task import RunOptions
@@ -119,14 +119,14 @@ def test_a_question_of_which_every_master_dies_is_given_up(master: FakeMaster) -
     problem = in_thread(lambda: client.ask("deadly"))()
     assert isinstance(problem, ConnectionFailed)
     assert str(problem).startswith("deadly: the connection broke")
-    assert sum(isinstance(message, wire.Ask) for message in master.heard) == MOST_TRIES
+    assert sum(isinstance(message, wire.Ask) for message in master.heard) == MAX_TRIES
     master.answers["status"] = lambda arguments: "alive"
     assert client.ask("status").data == "alive"
     client.close()
 
 
 def test_tasks_of_which_every_master_dies_do_not_keep_the_client_trying_for_ever(master: FakeMaster) -> None:
-    client = MasterClient.connect(master.directory, patience_s=0.2)
+    client = MasterClient.connect(master.directory, reconnect_s=0.2)
     run = client.open_run("u", RunOptions())
     master.swallow = lambda message: isinstance(message, wire.Submit)
     client.submit(run, 0, b"deadly", lambda index: None)
@@ -135,10 +135,10 @@ def test_tasks_of_which_every_master_dies_do_not_keep_the_client_trying_for_ever
     client.close()
 
 
-def test_a_client_that_came_back_and_heard_something_has_all_its_patience_again(master: FakeMaster) -> None:
+def test_an_answer_after_a_reconnect_restores_the_whole_timeout(master: FakeMaster) -> None:
     """Otherwise a master that is killed now and then would use it up."""
     master.answers["status"] = lambda arguments: "alive"
-    client = MasterClient.connect(master.directory, patience_s=WAIT_S)
+    client = MasterClient.connect(master.directory, reconnect_s=WAIT_S)
     reconnection = client._reconnection
     cut: list[wire.Ask] = []
 
@@ -151,7 +151,7 @@ def test_a_client_that_came_back_and_heard_something_has_all_its_patience_again(
     master.swallow = cut_once
     for _ in range(5):
         assert client.ask("status").data == "alive"
-        assert reconnection._fruitless == 0
+        assert reconnection._silent_connections == 0
     assert len(cut) == 5
     client.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.client.run_options import read_deadline, read_share, run_wishes
+from pilotfish.client.run_options import read_deadline, read_run_keywords, read_share
 from pilotfish.errors import BadInput
 
 NOON = datetime(2030, 5, 1, 12, 0)
@@ -70,14 +70,14 @@ def test_other_shares_are_refused(text: str) -> None:
         read_share(text, "--share")
 
 
-@pytest.mark.parametrize("wishes", [{"speculate": "yes"}, {"share": 3}, {"max_failures": "2"}, {"max_failures": True}])
-def test_wishes_of_a_wrong_kind_are_refused_before_anything_is_sent(wishes: Any) -> None:
-    with pytest.raises(BadInput, match=next(iter(wishes))):
-        run_wishes(wishes, 0.0)
+@pytest.mark.parametrize("keywords", [{"speculate": "yes"}, {"share": 3}, {"max_failures": "2"}, {"max_failures": True}])
+def test_keywords_of_a_wrong_type_are_refused_before_anything_is_sent(keywords: Any) -> None:
+    with pytest.raises(BadInput, match=next(iter(keywords))):
+        read_run_keywords(keywords, 0.0)
 
 
-def test_wishes_of_a_run_are_read_once() -> None:
-    wished = run_wishes({"share": "thesis:2", "deadline": "2h", "max_failures": 3}, 1000.0)
-    assert {"share": "thesis", "weight": 2.0, "deadline": 8200.0, "max_failures": 3}.items() <= wished.items()
+def test_keywords_of_a_run_are_read_once() -> None:
+    read = read_run_keywords({"share": "thesis:2", "deadline": "2h", "max_failures": 3}, 1000.0)
+    assert {"share": "thesis", "weight": 2.0, "deadline": 8200.0, "max_failures": 3}.items() <= read.items()
     with pytest.raises(BadInput, match="'dead_line' is not understood"):
-        run_wishes({"dead_line": "2h"}, 1000.0)  # type: ignore[typeddict-unknown-key]
+        read_run_keywords({"dead_line": "2h"}, 1000.0)  # type: ignore[typeddict-unknown-key]

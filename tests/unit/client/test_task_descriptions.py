@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.task_descriptions import UNDESCRIBED, TaskDescription, TaskRegister, read_recipe, read_register
+from pilotfish.client.task_descriptions import UNDESCRIBED, TaskDescription, TaskRegister, describe_from_command, read_register
 from pilotfish.client.task_source import make_source
 
 
@@ -40,9 +40,9 @@ def test_what_was_typed_gives_each_task_its_command(
     source = make_source(wording, {"PATH": "/usr/bin:/bin"})
     monkeypatch.chdir("/")
     assert [shlex.join(task.argv) for task in _made(source, tmp_path, monkeypatch)] == expected
-    recipe = read_recipe(row(source.command, source.count, tmp_path))
-    assert recipe is not None
-    assert [line.command for line in recipe.lines] == expected
+    description = describe_from_command(row(source.command, source.count, tmp_path))
+    assert description is not None
+    assert [line.command for line in description.lines] == expected
 
 
 def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -56,19 +56,19 @@ def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list
     ["script.py --flag", "", "--each-line - -- echo {}", "--each-line gone.txt -- echo {}", "--param a=x: -- 'open", "--odd -- x"],
 )
 def test_what_cannot_be_known_for_certain_is_not_guessed(tmp_path: Path, command: str) -> None:
-    assert read_recipe(row(command, 2, tmp_path)) is None
+    assert describe_from_command(row(command, 2, tmp_path)) is None
 
 
 def test_a_rerun_of_some_tasks_is_not_taken_for_the_whole(tmp_path: Path) -> None:
-    assert read_recipe(row("--param a=1..5 -- echo {a}", 3, tmp_path)) is None
+    assert describe_from_command(row("--param a=1..5 -- echo {a}", 3, tmp_path)) is None
 
 
 def test_the_values_of_the_parameters_are_told_with_their_names(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("one\ntwo\n")
-    recipe = read_recipe(row("--each-line lines.txt --param a=1..2 --zip -- echo {} {a}", 2, tmp_path))
-    assert recipe is not None
-    assert recipe.names == ("line", "a")
-    assert [line.values for line in recipe.lines] == [("one", "1"), ("two", "2")]
+    description = describe_from_command(row("--each-line lines.txt --param a=1..2 --zip -- echo {} {a}", 2, tmp_path))
+    assert description is not None
+    assert description.names == ("line", "a")
+    assert [line.values for line in description.lines] == [("one", "1"), ("two", "2")]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_file_that_was_changed_since_is_not_believed(tmp_path: Path, command: 
     (tmp_path / "t.csv").write_text("n\necho\n")
     changed_at = (tmp_path / "t.csv").stat().st_ctime
     tasks = 1 if "{n}" in command else 2
-    assert read_recipe({**row(command, tasks, tmp_path), "opened_at": changed_at + 1.0}) is not None
-    assert read_recipe({**row(command, tasks, tmp_path), "opened_at": changed_at - 1.0}) is None
+    assert describe_from_command({**row(command, tasks, tmp_path), "opened_at": changed_at + 1.0}) is not None
+    assert describe_from_command({**row(command, tasks, tmp_path), "opened_at": changed_at - 1.0}) is None
 
 
 def described(directory: Path, run: int = 1) -> list[TaskDescription]:

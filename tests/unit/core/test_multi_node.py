@@ -18,8 +18,9 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, READY, RUNNING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.policies.dispatcher import PATIENCE_S, Dispatcher
+from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from pilotfish.policies.multi_node_placement import RESERVE_AFTER_S
 from tests.support.machine_stage import CLIENT, Stage, fail
 from tests.unit.core.test_site_events import add, stage_with
 
@@ -308,7 +309,7 @@ def _stream(stage: Pair, spec: TaskSpec, task: Task, most: int) -> int:
     for ended in range(most):
         if task.state == ASSIGNED:
             return ended
-        stage.wait(PATIENCE_S / 4, quietly=False)
+        stage.wait(RESERVE_AFTER_S / 4, quietly=False)
         link = (stage.first, stage.second)[ended % 2]
         if stage.held.get(link):
             stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))), wall_us=LONG)
@@ -342,7 +343,7 @@ def test_two_that_wait_for_room_do_not_keep_it_from_each_other() -> None:
     stage.work(TaskSpec("python", request=Request(2.0)), count=3)
     (first,) = stage.work(WIDE)
     (second,) = stage.work(TaskSpec("exec", request=Request(2.0, nodes=2), time_s=50.0))
-    stage.wait(2 * PATIENCE_S, quietly=False)
+    stage.wait(2 * RESERVE_AFTER_S, quietly=False)
     for link in (1, 2, 3):
         stage.finish(link, wall_us=LONG)
     stage.wait(1.0, quietly=False)
@@ -360,7 +361,7 @@ def test_a_stream_of_them_does_not_starve_a_large_one_that_has_one_node() -> Non
     for _ in range(30):
         if large.state == ASSIGNED:
             break
-        stage.wait(PATIENCE_S / 2, quietly=False)
+        stage.wait(RESERVE_AFTER_S / 2, quietly=False)
         held = list(stage.held[stage.first])
         if held:
             stage.finish(stage.first, stage.machine.state.task(held[0]), wall_us=LONG)
@@ -393,7 +394,7 @@ def test_nobody_is_kept_free_for_one_whose_files_are_elsewhere() -> None:
     stage = Pair()
     wide = _kept_at_lyon(stage, nodes=2)
     others = stage.work(TaskSpec("python", request=Request(2.0)), count=4)
-    stage.wait(3 * PATIENCE_S, quietly=False)
+    stage.wait(3 * RESERVE_AFTER_S, quietly=False)
     for link in (stage.first, stage.second):
         stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))), wall_us=LONG)
     assert wide.state == READY, "there is no room where it could run"
@@ -406,7 +407,7 @@ def test_one_whose_files_are_where_too_few_nodes_are_goes_anywhere() -> None:
     wide = _kept_at_lyon(stage, nodes=1)
     for link in (stage.first, stage.second):
         stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))), wall_us=LONG)
-    stage.wait(2 * PATIENCE_S, quietly=False)
+    stage.wait(2 * RESERVE_AFTER_S, quietly=False)
     assert names(stage, wide) == ["a", "b"]
 
 

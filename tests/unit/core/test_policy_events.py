@@ -26,7 +26,7 @@ class Listener(Dispatcher):
         self.heard: list[str] = []
         self.events: list[PolicyEvent] = []
 
-    def hear(self, events: Sequence[PolicyEvent]) -> None:
+    def on_events(self, events: Sequence[PolicyEvent]) -> None:
         self.events += events
         self.heard += [event.kind for event in events]
 
@@ -72,7 +72,7 @@ def test_a_policy_without_ears_is_asked_as_before() -> None:
     stage = Stage()
     stage.join("w")
     (task,) = stage.work()
-    assert not hasattr(stage.machine.policy, "hear") and task.state != READY
+    assert not hasattr(stage.machine.policy, "on_events") and task.state != READY
 
 
 def test_every_kind_of_event_is_made_from_some_fact() -> None:

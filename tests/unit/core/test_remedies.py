@@ -12,8 +12,7 @@ from pilotfish.core.explain import remedies, task_reasons
 from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings
 from pilotfish.factories.on_demand import DemandFactory
 from pilotfish.factories.provisioner import PoolProvisioner
-from pilotfish.factories.swift import SwiftFactory
-from pilotfish.factories.swift_scores import SwiftSettings
+from pilotfish.factories.swift import SwiftFactory, SwiftSettings
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import BATCH_LIMIT, BOOTSTRAP, Site

@@ -10,7 +10,8 @@ from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.policies.dispatcher import PATIENCE_S, STALE_S
+from pilotfish.policies.dispatcher import STALE_S
+from pilotfish.policies.multi_node_placement import RESERVE_AFTER_S
 from tests.support.machine_stage import CLIENT, Stage, fail
 
 GIB = 1 << 30
@@ -136,7 +137,7 @@ def test_a_large_task_is_not_starved_by_a_stream_of_small_ones() -> None:
     for _ in range(20):
         if large.state == ASSIGNED:
             break
-        stage.wait(PATIENCE_S / 2, quietly=False)
+        stage.wait(RESERVE_AFTER_S / 2, quietly=False)
         stage.finish(link, stage.machine.state.task(next(iter(stage.held[link]))))
     assert large.state == ASSIGNED
     assert any(task.state == READY for task in small)

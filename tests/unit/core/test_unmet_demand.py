@@ -22,8 +22,8 @@ OPEN = Site(backend="slurm", walltime_s=3600.0)
 
 
 def demand(stage: Stage) -> Demand:
-    prospect = view_for_factory(stage.machine.state, stage.now)
-    found = prospect.demand
+    view = view_for_factory(stage.machine.state, stage.now)
+    found = view.demand
     assert len(found.sizes) == len(found.places)
     assert not set(found.spare) & set(found.needed)
     return found
@@ -195,7 +195,7 @@ def test_what_was_asked_for_in_one_round_is_what_the_next_round_counts_on() -> N
     stage.work(spec(gpus=1.0), count=4)
     stage.work(spec(memory=4 * GIB), count=40)
     round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
-    while round_.wish("pond", "there is work"):
+    while round_.request("pond", "there is work"):
         pass
     for wish in round_.proposals:
         assert isinstance(wish, PilotProposal)
@@ -285,11 +285,11 @@ def test_only_a_site_where_the_work_may_go_takes_the_place_of_a_pilot_that_waits
     bound, fast = add(stage, size=PilotSize(1.0)), add(stage, "lake", size=PilotSize(1.0))
     round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
     pilots = stage.machine.state.pilots
-    assert round_.sites_instead([pilots[bound]]) == [] == round_.sites_instead([pilots[fast]])
+    assert round_.sites_for_replica([pilots[bound]]) == [] == round_.sites_for_replica([pilots[fast]])
     stage.submit(stage.open_run("either", sites=("pond", "reef")), spec())
     other = add(stage, size=PilotSize(1.0))
     round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
-    assert [view.name for view in round_.sites_instead([pilots[other]])] == ["reef"]
+    assert [view.name for view in round_.sites_for_replica([pilots[other]])] == ["reef"]
 
 
 def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
@@ -297,7 +297,7 @@ def test_work_that_is_paused_or_can_never_go_there_keeps_no_pilots() -> None:
 
     def has_work() -> bool:
         round_ = ProposalRound(view_for_factory(stage.machine.state, stage.now))
-        return round_.has_work_for(round_.prospect.sites[0])
+        return round_.has_work_for(round_.view.sites[0])
 
     assert not has_work()
     run = stage.open_run()

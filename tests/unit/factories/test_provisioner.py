@@ -8,7 +8,7 @@ from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, 
 from pilotfish.core.pilots.pilot_records import SiteRecord
 from pilotfish.core.policy_interface import HoldProposal
 from pilotfish.core.state import State
-from pilotfish.factories.provisioner import APART_S, GIVE_UP_AFTER, PoolProvisioner
+from pilotfish.factories.provisioner import HOLD_AFTER, MIN_INTERVAL_S, PoolProvisioner
 from pilotfish.model.site import LOCAL, SUBMITTED, PilotSize, Site, SiteEvent
 
 POND = Site(backend="slurm")
@@ -23,17 +23,17 @@ class Recorder:
         self.prospects: list[FactoryView] = []
         self.look_at: float | None = None
 
-    def hear(self, event: SiteEvent) -> None:
+    def on_event(self, event: SiteEvent) -> None:
         self.heard.append(event)
 
-    def propose(self, prospect: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
-        self.prospects.append(prospect)
-        return [PilotProposal(view.name, PilotSize(), "always") for view in prospect.sites]
+    def propose(self, factory_view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
+        self.prospects.append(factory_view)
+        return [PilotProposal(site_view.name, PilotSize(), "always") for site_view in factory_view.sites]
 
-    def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        return {"site": view.name}
+    def standing(self, site_view: SiteView, now: float) -> dict[str, object]:
+        return {"site": site_view.name}
 
-    def next_look_at(self, prospect: FactoryView) -> float | None:
+    def next_look_at(self, factory_view: FactoryView) -> float | None:
         return self.look_at
 
 
@@ -62,17 +62,17 @@ def test_the_factory_sees_sites_that_are_used_and_neither_paused_nor_held() -> N
     held.held = "its pilots fail"
     records = {"pond": used(), "paused": used(Site(backend="sge", paused=True)), "held": held, "unused": used(wanted=None)}
     everywhere, factory, state = made(**records, removed=SiteRecord(wanted=-1))
-    assert [wish.site for wish in everywhere.propose(state, NOW) if isinstance(wish, PilotProposal)] == ["pond"]
-    assert [view.name for view in factory.prospects[0].sites] == ["pond"]
+    assert [request.site for request in everywhere.propose(state, NOW) if isinstance(request, PilotProposal)] == ["pond"]
+    assert [site_view.name for site_view in factory.prospects[0].sites] == ["pond"]
 
 
 def test_sites_are_thought_about_now_and_then_and_not_forgotten() -> None:
     everywhere, factory, state = made(pond=used())
     assert everywhere.propose(state, NOW)
-    assert everywhere.propose(state, NOW + APART_S / 2) == [] and len(factory.prospects) == 1
-    assert everywhere.next_look_at(state, NOW + APART_S / 2) == NOW + APART_S
+    assert everywhere.propose(state, NOW + MIN_INTERVAL_S / 2) == [] and len(factory.prospects) == 1
+    assert everywhere.next_look_at(state, NOW + MIN_INTERVAL_S / 2) == NOW + MIN_INTERVAL_S
     factory.look_at = NOW + 77
-    assert everywhere.propose(state, NOW + APART_S) and everywhere.next_look_at(state, NOW + APART_S) == NOW + 77
+    assert everywhere.propose(state, NOW + MIN_INTERVAL_S) and everywhere.next_look_at(state, NOW + MIN_INTERVAL_S) == NOW + 77
 
 
 def test_the_factory_hears_every_event_once_and_in_order() -> None:
@@ -108,20 +108,20 @@ def test_events_of_this_machine_are_none_of_its_business() -> None:
 
 def test_a_site_is_given_up_after_three_bad_starts_and_not_asked_in_the_same_breath() -> None:
     pond = used()
-    pond.bad_starts, pond.last_bad = GIVE_UP_AFTER, "no python3 on n07"
+    pond.bad_starts, pond.last_bad = HOLD_AFTER, "no python3 on n07"
     everywhere, factory, state = made(pond=pond, reef=used())
     (hold,) = everywhere.propose(state, NOW)
     assert isinstance(hold, HoldProposal) and hold.site == "pond" and "no python3 on n07" in hold.reason
-    assert everywhere.next_look_at(state, NOW) == NOW + APART_S, "the other sites are thought about soon"
+    assert everywhere.next_look_at(state, NOW) == NOW + MIN_INTERVAL_S, "the other sites are thought about soon"
     pond.held, pond.bad_starts = hold.reason, 0
-    assert [type(one) for one in everywhere.propose(state, NOW + APART_S)] == [PilotProposal]
-    assert [view.name for view in factory.prospects[-1].sites] == ["reef"]
+    assert [type(one) for one in everywhere.propose(state, NOW + MIN_INTERVAL_S)] == [PilotProposal]
+    assert [site_view.name for site_view in factory.prospects[-1].sites] == ["reef"]
 
 
 def test_two_bad_starts_are_bad_luck_and_a_held_site_is_not_held_again() -> None:
     unlucky, held = used(), used()
-    unlucky.bad_starts = GIVE_UP_AFTER - 1
-    held.bad_starts, held.held = GIVE_UP_AFTER, "its pilots fail"
+    unlucky.bad_starts = HOLD_AFTER - 1
+    held.bad_starts, held.held = HOLD_AFTER, "its pilots fail"
     everywhere, _, state = made(pond=unlucky, reef=held)
     assert not [one for one in everywhere.propose(state, NOW) if isinstance(one, HoldProposal)]
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pilotfish.factories.swift_scores import (
+from pilotfish.factories.swift import (
     SwiftSettings,
     max_jobs,
     queue_time_throttle,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.master.link_meter import LEAST_BYTES, LinkMeter
+from pilotfish.master.link_meter import MIN_BYTES, LinkMeter
 from pilotfish.portable.transfer.transfer_server import unsent
 
 SITES = {"a1": "a", "a2": "a", "b1": "b"}
@@ -34,85 +34,85 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_bytes_and_the_time_in_which_any_were_under_way(stage: Stage) -> None:
-    stage.meter.began("a")
-    stage.meter.began("a")
-    stage.meter.moved("a1", 130_000)
-    stage.meter.moved("a2", 150_000)
+    stage.meter.count_start("a")
+    stage.meter.count_start("a")
+    stage.meter.count_sent("a1", 130_000)
+    stage.meter.count_sent("a2", 150_000)
     stage.now += 2
-    stage.meter.ended("a")
+    stage.meter.count_end("a")
     stage.now += 3
-    stage.meter.ended("a")
+    stage.meter.count_end("a")
     stage.now += 100
     assert stage.read() == {"a": (280_000, pytest.approx(5.0))}
     assert stage.read() == {}
 
 
 def test_what_is_still_under_way_is_told_as_well_and_goes_on(stage: Stage) -> None:
-    stage.meter.began("a")
-    stage.meter.began("b")
+    stage.meter.count_start("a")
+    stage.meter.count_start("b")
     stage.now += 2
-    stage.meter.moved("a1", 120_000)
-    stage.meter.moved("b1", 140_000)
+    stage.meter.count_sent("a1", 120_000)
+    stage.meter.count_sent("b1", 140_000)
     measured, busy = stage.meter.read()
     assert busy and {(told.site, told.size, told.seconds) for told in measured} == {("a", 120_000, 2.0), ("b", 140_000, 2.0)}
     stage.now += 1
-    stage.meter.moved("b1", 160_000)
-    stage.meter.ended("b")
-    stage.meter.ended("a")
+    stage.meter.count_sent("b1", 160_000)
+    stage.meter.count_end("b")
+    stage.meter.count_end("a")
     assert stage.read() == {"b": (160_000, pytest.approx(1.0))}
     assert stage.meter.read() == ([], False)
 
 
 def test_it_asks_to_be_read_when_something_begins_and_not_again_until_it_was_read_while_nothing_moved(stage: Stage) -> None:
-    stage.meter.began("a")
-    stage.meter.began("b")
-    stage.meter.ended("a")
-    stage.meter.ended("b")
-    stage.meter.began("a")
+    stage.meter.count_start("a")
+    stage.meter.count_start("b")
+    stage.meter.count_end("a")
+    stage.meter.count_end("b")
+    stage.meter.count_start("a")
     assert stage.woken == 1
     assert stage.meter.read() == ([], True)
-    stage.meter.ended("a")
-    stage.meter.began("a")
+    stage.meter.count_end("a")
+    stage.meter.count_start("a")
     assert stage.woken == 1
-    stage.meter.ended("a")
+    stage.meter.count_end("a")
     assert stage.meter.read() == ([], False)
-    stage.meter.began("a")
+    stage.meter.count_start("a")
     assert stage.woken == 2
 
 
 def test_while_a_piece_is_under_way_its_time_is_kept(stage: Stage) -> None:
-    stage.meter.began("a")
+    stage.meter.count_start("a")
     stage.now += 2
     assert stage.read() == {}
     stage.now += 2
-    stage.meter.moved("a1", 1_000_000)
+    stage.meter.count_sent("a1", 1_000_000)
     assert stage.read() == {"a": (1_000_000, pytest.approx(4.0))}
 
 
 def test_little_says_nothing(stage: Stage) -> None:
-    stage.meter.began("a")
-    stage.meter.moved("a1", LEAST_BYTES - 1)
+    stage.meter.count_start("a")
+    stage.meter.count_sent("a1", MIN_BYTES - 1)
     stage.now += 1
-    stage.meter.ended("a")
+    stage.meter.count_end("a")
     assert stage.read() == {}
 
 
 def test_what_is_left_in_buffers_when_all_is_handed_over_has_not_moved(stage: Stage) -> None:
-    stage.meter.began("a")
+    stage.meter.count_start("a")
     stage.now += 2
-    stage.meter.moved("a1", 300_000)
-    stage.meter.ended("a")
-    stage.meter.left("a1", 100_000)
+    stage.meter.count_sent("a1", 300_000)
+    stage.meter.count_end("a")
+    stage.meter.take_back("a1", 100_000)
     assert stage.read() == {"a": (200_000, pytest.approx(2.0))}
 
 
 def test_what_is_left_in_buffers_while_more_follows_moves_in_the_time_of_that(stage: Stage) -> None:
-    stage.meter.began("a")
-    stage.meter.began("a")
+    stage.meter.count_start("a")
+    stage.meter.count_start("a")
     stage.now += 2
-    stage.meter.moved("a1", 300_000)
-    stage.meter.ended("a")
-    stage.meter.left("a1", 100_000)
+    stage.meter.count_sent("a1", 300_000)
+    stage.meter.count_end("a")
+    stage.meter.take_back("a1", 100_000)
     assert stage.read() == {"a": (300_000, pytest.approx(2.0))}
 
 

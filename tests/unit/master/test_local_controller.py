@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.local import LocalBackend, describe_exit, job_id, read_job
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
-from pilotfish.master.sites.local_controller import LocalController
+from pilotfish.master.sites.local_controller import LocalController, agent_command, describe_exit, job_id, read_job_id
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
 from pilotfish.store.keyring import open_keyring
@@ -24,7 +22,7 @@ def test_a_pool_that_somebody_deleted_is_not_made_again_and_the_reason_is_told(t
     controller = LocalController(pool, open_keyring(pool.directory), told.append, 1.0)
     shutil.rmtree(pool.directory)
     controller.submit("local-1", PilotSize())
-    assert told == [i.PilotEndReported("local-1", False, f"could not be started: the pool's directory {pool.directory} is gone")]
+    assert told == [i.PilotEndReported("local-1", False, f"could not be started: the pool's directory {pool.directory} does not exist")]
     assert not pool.directory.exists()
 
 
@@ -33,18 +31,17 @@ def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Pat
     config.write_text('[pool]\ncache_size = "2G"\n')
     settings = read_settings(config)
     assert settings.cache_size == 2 << 30
-    plain = LocalBackend("python", "share", "cache", "home")
-    about = ("local-1", PilotSize(), "bundle", "credentials", "work")
-    assert "--cache-bytes" not in plain.command(*about)
-    assert replace(plain, cache_size=settings.cache_size).command(*about)[-2:] == ["--cache-bytes", str(2 << 30)]
+    start = (PoolDirectory(tmp_path), "local-1", PilotSize(), tmp_path / "bundle", 0.0)
+    assert "--cache-bytes" not in agent_command(*start, 0)
+    assert agent_command(*start, settings.cache_size)[-2:] == ["--cache-bytes", str(2 << 30)]
     config.write_text('[pool]\ncache_size = "much"\n')
     with pytest.raises(BadInput, match="cache_size: 'much' is not a size"):
         read_settings(config)
 
 
 def test_the_id_of_a_local_job_is_read_as_it_was_written() -> None:
-    assert read_job(job_id(17, "4711")) == (17, "4711")
-    assert read_job("17") == (0, "") and read_job("") == (0, ""), "an id without a start time names no process"
+    assert read_job_id(job_id(17, "4711")) == (17, "4711")
+    assert read_job_id("17") == (0, "") and read_job_id("") == (0, ""), "an id without a start time names no process"
 
 
 @pytest.mark.parametrize(

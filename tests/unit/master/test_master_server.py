@@ -24,8 +24,8 @@ from pilotfish.store.pool_directory import PoolDirectory
 class Link:
     """Stands for a connection; writes down when what leaves."""
 
-    def __init__(self, name: str, near: bool, log: list[str]) -> None:
-        self.name, self.near, self._log = name, near, log
+    def __init__(self, name: str, is_local: bool, log: list[str]) -> None:
+        self.name, self.is_local, self._log = name, is_local, log
         self._outbox: list[str] = []
 
     def send(self, message: m.Message, parts: Sequence[Any] = ()) -> None:
@@ -58,7 +58,7 @@ def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all
             (2, m.Accepted(1, 1)),
             (2, m.RunFinished(1, {})),
         ]
-        master._conclude(Turn(0.0, [f.KeyRevoked("nobody")], [e.Send(link, message) for link, message in messages]))
+        master._carry_out(Turn(0.0, [f.KeyRevoked("nobody")], [e.Send(link, message) for link, message in messages]))
         assert log[:3] == ["written", "near: Kill", "safe"]
         assert sorted(log[3:]) == ["client: Accepted", "client: RunFinished", "far: Acked", "far: Kill"]
         master._confirm()
@@ -69,13 +69,13 @@ def test_who_stops_with_this_machine_hears_when_it_is_written_all_others_and_all
         master.lock.release()
 
 
-@pytest.mark.parametrize(("name", "near"), [("default", False), ("private-1-ab", True)])
-def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: str, near: bool) -> None:
+@pytest.mark.parametrize(("name", "is_local"), [("default", False), ("private-1-ab", True)])
+def test_only_the_client_of_a_private_pool_ends_with_it(tmp_path: Path, name: str, is_local: bool) -> None:
     master = MasterServer(PoolDirectory(tmp_path / name).make(), PoolSettings())
     try:
-        link = Mock(role="client", number=1, near=False)
+        link = Mock(role="client", number=1, is_local=False)
         master._received(link, m.Open("uid", RunOptions()), memoryview(b""))
-        assert link.near is near
+        assert link.is_local is is_local
     finally:
         master.journal.close()
         master.payloads.close()
@@ -86,8 +86,8 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
     """The state may be half changed. What is in the journal is not, and the next master starts from that."""
     master = MasterServer(PoolDirectory(tmp_path / "pool").make(), PoolSettings())
     try:
-        link = Mock(role="client", number=1, near=False)
-        master._call_turn = Mock()  # type: ignore[method-assign]
+        link = Mock(role="client", number=1, is_local=False)
+        master._schedule_turn = Mock()  # type: ignore[method-assign]
         master._die = Mock()  # type: ignore[method-assign]
         master.machine.start(0.0)
         master.journal.append = Mock()  # type: ignore[method-assign]

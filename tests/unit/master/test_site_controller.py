@@ -138,7 +138,7 @@ def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, mo
     async def play(desk: Desk) -> None:
         desk.site.faults["submit"] = [late]
         desk.submit("pond-1")
-        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.LOOKUPS + 1)
+        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.MIN_LOOKUPS + 1)
         assert len(desk.site.asked("submit")) == 1
         await desk.until(desk.jobs)
         first, second = desk.site.times["submit"]

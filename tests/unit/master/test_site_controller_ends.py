@@ -206,7 +206,7 @@ def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path
         assert batch.sent and time.time() - batch.sent_at < pilot_submission.ARRIVAL_S / 2
         batch.sent_at -= pilot_submission.ARRIVAL_S * long_ago
         desk.controller.adopt("pond-1", PilotSize(), "")
-        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.LOOKUPS)
+        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.MIN_LOOKUPS)
         assert len(desk.site.asked("submit")) == 1 + long_ago
         # Let it end: it arrived after all.
         desk.site.jobs.setdefault("1", Job("pf-pond-1", 1))

@@ -132,7 +132,7 @@ def use_backend(monkeypatch: pytest.MonkeyPatch, name: str, system: Any) -> None
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Harbour]:
     """Plays a story; at its end nothing may be under way."""
-    monkeypatch.setattr(ssh_connection, "MAX_TOP", 1000)
+    monkeypatch.setattr(ssh_connection, "MAX_TEMPORARY_PATH", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def run(story: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Harbour:
@@ -397,5 +397,5 @@ def test_the_place_for_connections_goes_with_the_master_unless_somebody_is_logge
     assert not sockets.exists()
     ssh_connection.control_directory(harbour.pool.directory)
     (sockets / "of-a-person").touch()
-    ssh_connection.leave_directory(harbour.pool.directory)
+    ssh_connection.remove_control_directory(harbour.pool.directory)
     assert (sockets / "of-a-person").exists()

@@ -121,8 +121,8 @@ def duration(chart: GanttChart, file: int, site: int) -> float:
 def make_chart(dice: random.Random, exact: bool) -> GanttChart:
     """Small; with times that add up without rounding, or with any."""
 
-    def amount(least: float, most: float) -> float:
-        return dice.randint(int(least * 8), int(most * 8)) / 8 if exact else dice.uniform(least, most)
+    def amount(least: float, max_placements: float) -> float:
+        return dice.randint(int(least * 8), int(max_placements * 8)) / 8 if exact else dice.uniform(least, max_placements)
 
     sites, files = dice.randint(1, 4), dice.randint(0, 5)
     workers = dice.randint(1, 8)
@@ -184,7 +184,7 @@ def test_any_plan_can_be_carried_out(seed: int, heuristic: Heuristic, exact: boo
     chart = make_chart(dice, exact)
     batches = make_batches(dice, chart, exact, masks=True)
     now = dice.choice([0.0, 10.0])
-    with patch.object(heuristics, "MOST_CANDIDATES", candidates):
+    with patch.object(heuristics, "MAX_CANDIDATES", candidates):
         made = plan(chart, batches, heuristic, now)
         assert made == plan(chart, batches, heuristic, now)
     assert_links_hold(chart, made, now)
@@ -244,7 +244,7 @@ def test_a_plan_ends_when_nothing_could_start_before_the_horizon(seed: int, heur
     whole, made = plan(chart, batches, heuristic, 5.0), plan(chart, batches, heuristic, 5.0, horizon_s)
     assert made.placements == whole.placements[: len(made.placements)]
     for steps in range(len(made.placements) + 1):
-        so_far = plan(chart, batches, heuristic, 5.0, most=steps)
+        so_far = plan(chart, batches, heuristic, 5.0, max_placements=steps)
         assert could_start(chart, batches, so_far, 5.0 + horizon_s) == (steps < len(made.placements))
 
 

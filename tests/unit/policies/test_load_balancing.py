@@ -8,26 +8,22 @@ from itertools import combinations
 
 import pytest
 
+from experiments import uplinks
+from experiments.uplinks import ONE_PORT, PARALLEL, Uplink, best_ratio, self_scheduled, weight
 from pilotfish.policies.load_balancing import (
-    ONE_PORT,
-    PARALLEL,
     SMALL_BYTES,
     CapacityEstimates,
     ChunkMeasurement,
     LinearFit,
     LoadModel,
     RatioSearch,
-    Uplink,
     WorkerCapacity,
-    best_ratio,
-    capacities,
-    equal,
+    compute_transfer_ratios,
+    equal_parts,
     heterogeneity,
     plan,
-    self_scheduled,
     time_of,
-    weight,
-    whole,
+    whole_units,
 )
 
 NOTHING_MOVES = LoadModel()
@@ -58,7 +54,7 @@ def test_without_communication_sizes_follow_speeds() -> None:
 
 def test_weights_are_those_of_the_paper() -> None:
     worker = WorkerCapacity("w", speed=8.0, bandwidth=2.0)
-    (mu,) = capacities([worker])
+    (mu,) = compute_transfer_ratios([worker])
     assert mu == 4
     assert weight(worker, 0.5) == pytest.approx(8.0 / (1 + 0.5 * mu))
 
@@ -79,9 +75,9 @@ def test_no_subset_does_better_than_the_one_that_is_chosen(seed: int, link: Upli
     dice = random.Random(seed)
     workers, application = drawn(dice, 6), LoadModel(dice.uniform(0, 30))
     found = plan(workers, application, 60)
-    shared = plan(workers, application, 60, link)
+    shared = uplinks.plan(workers, application, 60, link)
     assert sum(shared.sizes) == pytest.approx(60)
-    assert time_of(shared.sizes, workers, application, link) == pytest.approx(shared.time_s)
+    assert uplinks.time_of(shared.sizes, workers, application, link) == pytest.approx(shared.time_s)
     assert shared.time_s >= found.time_s * (1 - 1e-9)
     if link is PARALLEL:
         for count in range(1, 6):
@@ -97,15 +93,15 @@ def test_a_worker_whose_latency_is_longer_than_the_work_is_left_out() -> None:
 
 def test_by_one_port_a_worker_that_takes_long_to_serve_is_left_out() -> None:
     quick, narrow = WorkerCapacity("quick", 1.0, 1e6), WorkerCapacity("narrow", 1e6, 0.01)
-    sizes = plan([narrow, quick], LoadModel(1.0), 10, ONE_PORT).sizes
+    sizes = uplinks.plan([narrow, quick], LoadModel(1.0), 10, ONE_PORT).sizes
     assert sizes[1] > 9
-    assert plan([WorkerCapacity("late", 1.0, 1e5, 100.0), quick], LoadModel(1.0), 10, ONE_PORT).sizes == pytest.approx((0, 10))
+    assert uplinks.plan([WorkerCapacity("late", 1.0, 1e5, 100.0), quick], LoadModel(1.0), 10, ONE_PORT).sizes == pytest.approx((0, 10))
 
 
 def test_a_narrow_link_of_the_master_takes_fewer_workers() -> None:
     workers = [WorkerCapacity(f"w{number}", 1.0, 100.0, latency_s=1.0) for number in range(16)]
     application = LoadModel(10.0, chunk_bytes=100.0)
-    used = [sum(size > 0 for size in plan(workers, application, 100, Uplink(bandwidth)).sizes) for bandwidth in (math.inf, 100.0)]
+    used = [sum(size > 0 for size in uplinks.plan(workers, application, 100, Uplink(bandwidth)).sizes) for bandwidth in (math.inf, 100.0)]
     assert used[0] == 16
     assert used[1] < 16
 
@@ -123,7 +119,7 @@ def test_workers_of_which_nothing_sensible_is_known_get_nothing() -> None:
     good = WorkerCapacity("good", 2)
     found = plan([*odd, good], NOTHING_MOVES, 10)
     assert found.sizes == (0,) * len(odd) + (10,)
-    assert whole(found, [*odd, good], NOTHING_MOVES, 10) == [0] * len(odd) + [10]
+    assert whole_units(found, [*odd, good], NOTHING_MOVES, 10) == [0] * len(odd) + [10]
     with pytest.raises(ValueError, match="no worker"):
         plan(odd, NOTHING_MOVES, 10)
 
@@ -131,14 +127,14 @@ def test_workers_of_which_nothing_sensible_is_known_get_nothing() -> None:
 def test_no_load_is_no_work() -> None:
     found = plan([WorkerCapacity("w", 1)], NOTHING_MOVES, 0)
     assert (found.sizes, found.time_s) == ((0.0,), 0.0)
-    assert equal(0, 3) == [0, 0, 0]
+    assert equal_parts(0, 3) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_units_add_up_and_end_as_soon_as_they_can(seed: int) -> None:
     dice = random.Random(seed)
     workers, load = drawn(dice, 4), dice.randint(1, 12)
-    sizes = whole(plan(workers, NOTHING_MOVES, load), workers, NOTHING_MOVES, load)
+    sizes = whole_units(plan(workers, NOTHING_MOVES, load), workers, NOTHING_MOVES, load)
     assert sum(sizes) == load
     assert all(isinstance(size, int) and size >= 0 for size in sizes)
     every = [(a, b, c, load - a - b - c) for a in range(load + 1) for b in range(load + 1 - a) for c in range(load + 1 - a - b)]
@@ -148,14 +144,14 @@ def test_whole_units_add_up_and_end_as_soon_as_they_can(seed: int) -> None:
 @pytest.mark.parametrize("load", [10**15 + 7, 10**18 + 1])
 def test_units_beyond_what_a_float_can_count_add_up(load: int) -> None:
     workers = [WorkerCapacity(f"w{number}", 1 + number / 3) for number in range(7)]
-    sizes = whole(plan(workers, NOTHING_MOVES, load), workers, NOTHING_MOVES, load)
+    sizes = whole_units(plan(workers, NOTHING_MOVES, load), workers, NOTHING_MOVES, load)
     assert sum(sizes) == load
     assert min(sizes) > 0
 
 
 def test_equal_parts_differ_by_one_at_most() -> None:
-    assert sorted(equal(10, 4)) == [2, 2, 3, 3]
-    assert sum(equal(3, 8)) == 3
+    assert sorted(equal_parts(10, 4)) == [2, 2, 3, 3]
+    assert sum(equal_parts(3, 8)) == 3
 
 
 def test_self_scheduling_gives_the_next_task_to_whoever_is_idle() -> None:
@@ -177,8 +173,8 @@ def test_phi_is_the_standard_deviation_of_the_normalized_capacities() -> None:
 
 
 def test_an_unknown_bandwidth_counts_as_an_ordinary_one() -> None:
-    assert capacities([WorkerCapacity("a", 2), WorkerCapacity("b", 6)]) == [2, 6]
-    assert capacities([WorkerCapacity("a", 2, 4), WorkerCapacity("b", 6)]) == [0.5, 1.5]
+    assert compute_transfer_ratios([WorkerCapacity("a", 2), WorkerCapacity("b", 6)]) == [2, 6]
+    assert compute_transfer_ratios([WorkerCapacity("a", 2, 4), WorkerCapacity("b", 6)]) == [0.5, 1.5]
 
 
 # --- learning -------------------------------------------------------------------------------------------------------------------------
@@ -220,7 +216,7 @@ def test_what_is_no_number_is_not_learnt() -> None:
     estimates = CapacityEstimates()
     for odd in (NAN, math.inf, -1.0):
         estimates.observe([chunk(compute_s=odd), chunk(transfer_s=odd), chunk(moved=odd), chunk(units=odd)])
-        estimates.expect("w", odd)
+        estimates.set_benchmark("w", odd)
     assert not estimates.knows("w")
     assert estimates.capacity("w").usable
     estimates.observe([chunk(compute_s=0.0)])
@@ -229,8 +225,8 @@ def test_what_is_no_number_is_not_learnt() -> None:
 
 def test_a_new_worker_counts_by_its_benchmark_next_to_those_that_were_measured() -> None:
     estimates = CapacityEstimates()
-    estimates.expect("old", 100)
-    estimates.expect("new", 200)
+    estimates.set_benchmark("old", 100)
+    estimates.set_benchmark("new", 200)
     assert estimates.capacity("new").speed == 2 * estimates.capacity("old").speed
     estimates.observe([chunk("old", units=5)])
     assert estimates.capacity("new").speed == pytest.approx(10)
@@ -240,9 +236,9 @@ def test_a_new_worker_counts_by_its_benchmark_next_to_those_that_were_measured()
 def test_who_held_others_up_is_slower_from_then_on() -> None:
     estimates = CapacityEstimates()
     estimates.observe([chunk(units=10, compute_s=1)])
-    estimates.held_up("w", 10, 9)
+    estimates.observe_unfinished("w", 10, 9)
     assert estimates.capacity("w").speed == pytest.approx(2)
-    estimates.held_up("w", 10, 0.001)
+    estimates.observe_unfinished("w", 10, 0.001)
     assert estimates.capacity("w").speed == pytest.approx(2)
 
 
@@ -254,7 +250,7 @@ def test_who_is_left_out_is_tried_again_some_time() -> None:
         workers = [estimates.capacity(name) for name in ("near", "far")]
         if plan(workers, estimates.application(), 10).sizes[1]:
             return
-        estimates.forgive(["far"])
+        estimates.reduce_slowness(["far"])
     raise AssertionError("it was never tried again")
 
 
@@ -263,9 +259,9 @@ def test_who_became_so_slow_that_no_unit_is_left_for_it_is_tried_again_too() -> 
     estimates.observe([chunk("good"), chunk("bad", compute_s=1000.0)])
     for _ in range(50):
         workers = [estimates.capacity(name) for name in ("good", "bad")]
-        if whole(plan(workers, NOTHING_MOVES, 10), workers, NOTHING_MOVES, 10)[1]:
+        if whole_units(plan(workers, NOTHING_MOVES, 10), workers, NOTHING_MOVES, 10)[1]:
             return
-        estimates.forgive(["bad"])
+        estimates.reduce_slowness(["bad"])
     raise AssertionError("it was never tried again")
 
 
@@ -287,7 +283,9 @@ def test_a_line_never_has_negative_parts() -> None:
 def test_the_search_finds_the_ratio_that_the_application_has(true: float, link: Uplink) -> None:
     dice = random.Random(1)
     workers = [WorkerCapacity(f"w{number}", dice.uniform(1, 10), dice.uniform(1, 100)) for number in range(16)]
-    found = best_ratio(lambda ratio: time_of(plan(workers, LoadModel(ratio), 1000, link).sizes, workers, LoadModel(true), link), 1e-3, 1e3)
+    found = best_ratio(
+        lambda ratio: uplinks.time_of(uplinks.plan(workers, LoadModel(ratio), 1000, link).sizes, workers, LoadModel(true), link), 1e-3, 1e3
+    )
     assert found == pytest.approx(true, rel=0.1)
 
 
@@ -295,18 +293,18 @@ def test_a_search_by_iterations_settles_and_then_stays() -> None:
     search = RatioSearch(0.01, 100)
     asked = 0
     while not search.settled:
-        search.tell(abs(math.log(search.ratio / 2.0)))
+        search.report(abs(math.log(search.ratio / 2.0)))
         asked += 1
     assert asked < 25
     assert search.ratio == pytest.approx(2.0, rel=0.2)
-    search.tell(NAN)
+    search.report(NAN)
     assert search.ratio == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_search_survives_times_that_are_no_numbers() -> None:
     search = RatioSearch(1, 10)
     for _ in range(100):
-        search.tell(NAN)
+        search.report(NAN)
     assert search.settled
     assert 1 <= search.ratio <= 10
 

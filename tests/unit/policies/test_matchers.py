@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pilotfish.core.state import FailureCounts, Task
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.matchers import MOST_TASKS, prefer
+from pilotfish.policies.matchers import MAX_TASKS, prefer
 from tests.support.policy_stage import Idle
 
 
 def preferred(stage: Idle) -> dict[str, list[Task]]:
-    outlook = stage.outlook()
-    return prefer(outlook, outlook.workers, stage.shapes())
+    view = stage.view()
+    return prefer(view, view.workers, stage.shapes())
 
 
 def test_a_task_goes_where_its_input_is() -> None:
@@ -109,6 +109,6 @@ def test_an_expression_may_weigh_what_is_held_against_something_else() -> None:
 
 def test_an_input_that_very_many_tasks_need_is_not_looked_at_for_all_of_them() -> None:
     stage = Idle()
-    stage.need(*[{"x": 100}] * (2 * MOST_TASKS))
-    stage.enter("w", cores=10.0 * MOST_TASKS, holds=["x"])
-    assert len(preferred(stage)["w"]) == MOST_TASKS
+    stage.need(*[{"x": 100}] * (2 * MAX_TASKS))
+    stage.enter("w", cores=10.0 * MAX_TASKS, holds=["x"])
+    assert len(preferred(stage)["w"]) == MAX_TASKS

@@ -16,10 +16,10 @@ from pilotfish.model.states import DONE
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.planning import planned_matcher
-from pilotfish.policies.planning.automatic_matcher import LOOK_S, AutomaticMatcher
+from pilotfish.policies.planning.automatic_matcher import INTERVAL_S, AutomaticMatcher
 from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic
-from pilotfish.policies.planning.link_estimates import TRIAL_S, LinkEstimates, is_at
-from pilotfish.policies.planning.planned_matcher import AGAIN_S, PlannedMatcher
+from pilotfish.policies.planning.link_estimates import PROBE_S, LinkEstimates, is_at
+from pilotfish.policies.planning.planned_matcher import IDLE_REPLAN_S, PlannedMatcher
 from tests.support.machine_stage import Stage
 from tests.support.policy_stage import Idle, digest
 
@@ -53,7 +53,7 @@ class TwoSites(Idle):
                 self.machine.state.forecasts.task_ended("python ", name, self.worker(name).site, seconds)
 
     def given(self, policy: Dispatcher) -> dict[str, list[int]]:
-        return {p.worker.id: [task.id & 0xFFFF for task in p.tasks] for p in policy.propose(self.outlook()) if hasattr(p, "tasks")}
+        return {p.worker.id: [task.id & 0xFFFF for task in p.tasks] for p in policy.propose(self.view()) if hasattr(p, "tasks")}
 
 
 @pytest.mark.parametrize("heuristic", HEURISTICS)
@@ -76,7 +76,7 @@ def test_without_files_everybody_gets_something() -> None:
     stage.need(*[{}] * 8)
     given = stage.given(Dispatcher(PlannedMatcher("xsufferage")))
     assert set(given) == {"near-1", "near-2", "far-1", "far-2"}
-    tasks = [task for ones in given.values() for task in ones]
+    tasks = [task for group in given.values() for task in group]
     assert len(tasks) == len(set(tasks))
 
 
@@ -87,7 +87,7 @@ def test_a_task_whose_file_is_on_its_way_does_not_hold_a_core_that_others_can_us
     large = [task for tasks in stage.given(policy).values() for task in tasks if task < 4]
     assert len(large) <= 1
     stage.holds("near-1", "large", "small")
-    stage.now += 2 * AGAIN_S
+    stage.now += 2 * IDLE_REPLAN_S
     assert {"near-1", "near-2"} <= set(stage.given(policy))
 
 
@@ -130,24 +130,24 @@ def test_of_very_many_tasks_each_file_has_its_representatives() -> None:
 
 def test_links_are_believed_to_be_as_quick_as_they_were() -> None:
     stage = TwoSites()
-    outlook = stage.outlook()
-    assert LinkEstimates().bandwidth(outlook, "near") == pytest.approx(QUICK, rel=0.05)
-    assert LinkEstimates().bandwidth(outlook, "far") == pytest.approx(SLOW, rel=0.05)
+    view = stage.view()
+    assert LinkEstimates().bandwidth(view, "near") == pytest.approx(QUICK, rel=0.05)
+    assert LinkEstimates().bandwidth(view, "far") == pytest.approx(SLOW, rel=0.05)
 
 
 def test_transfers_come_one_after_the_other_and_are_forgotten_when_they_are_there() -> None:
     stage = TwoSites()
     first, second = stage.need({"a": 10 * MB}, {"b": 10 * MB})
-    transfers, outlook = LinkEstimates(), stage.outlook()
-    transfers.begin(outlook, first, "far")
-    transfers.begin(outlook, second, "far")
+    links, view = LinkEstimates(), stage.view()
+    links.note_started(view, first, "far")
+    links.note_started(view, second, "far")
     record = stage.machine.state.contents[digest("b")]
-    assert transfers.arrival(outlook, record, "far") == pytest.approx(outlook.now + 200, rel=0.05)
-    assert transfers.must_wait(outlook, second, "far") and not transfers.must_wait(outlook, second, "near")
+    assert links.arrival(view, record, "far") == pytest.approx(view.now + 200, rel=0.05)
+    assert links.must_wait(view, second, "far") and not links.must_wait(view, second, "near")
     stage.holds("far-1", "a", "b")
-    transfers.look(stage.outlook())
-    assert is_at(stage.outlook(), record, "far")
-    assert transfers.link_free_at(stage.outlook(), "far") == stage.now
+    links.remove_ended(stage.view())
+    assert is_at(stage.view(), record, "far")
+    assert links.link_free_at(stage.view(), "far") == stage.now
 
 
 def test_it_says_what_it_has_in_mind() -> None:
@@ -164,8 +164,8 @@ def test_without_any_worker_nothing_is_proposed_and_nothing_breaks(name: str) ->
     stage = Idle()
     stage.need({"large": 500 * MB}, {})
     policy = plugins.load("policies", name)()
-    assert list(policy.propose(stage.outlook())) == []
-    assert policy.next_look_at(stage.outlook()) is None or policy.next_look_at(stage.outlook()) > stage.now
+    assert list(policy.propose(stage.view())) == []
+    assert policy.next_look_at(stage.view()) is None or policy.next_look_at(stage.view()) > stage.now
 
 
 def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
@@ -174,7 +174,7 @@ def test_a_task_that_failed_at_the_only_worker_goes_there_again() -> None:
     (task,) = stage.need({})
     task.failure_counts = FailureCounts()
     task.failure_counts.avoid = "a"
-    (proposal,) = Dispatcher(PlannedMatcher("min-min")).propose(stage.outlook())
+    (proposal,) = Dispatcher(PlannedMatcher("min-min")).propose(stage.view())
     assert proposal.worker.id == "a"
 
 
@@ -182,13 +182,13 @@ def test_a_file_that_never_arrives_holds_nobody_up() -> None:
     """Whoever was to fetch it has lost its task."""
     stage = TwoSites()
     first, second = stage.need({"large": 500 * MB}, {"large": 500 * MB})
-    transfers = LinkEstimates()
-    transfers.begin(stage.outlook(), first, "near")
-    assert transfers.must_wait(stage.outlook(), second, "near"), "it has just been given away"
+    links = LinkEstimates()
+    links.note_started(stage.view(), first, "near")
+    assert links.must_wait(stage.view(), second, "near"), "it has just been given away"
     stage.now += 1
-    assert not transfers.must_wait(stage.outlook(), second, "near")
-    transfers.look(stage.outlook())
-    assert transfers.link_free_at(stage.outlook(), "near") == stage.now
+    assert not links.must_wait(stage.view(), second, "near")
+    links.remove_ended(stage.view())
+    assert links.link_free_at(stage.view(), "near") == stage.now
 
 
 def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned() -> None:
@@ -198,7 +198,7 @@ def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned()
     for state in (stage.machine.state, stage.shadow):
         for shape in state.ready:
             shape.samples, shape.mean_us = 10, 1000.0
-    for proposal in Dispatcher(PlannedMatcher("min-min")).propose(stage.outlook()):
+    for proposal in Dispatcher(PlannedMatcher("min-min")).propose(stage.view()):
         assert all(task.shape.priority == 5 for task in proposal.tasks), proposal
 
 
@@ -206,7 +206,7 @@ def test_short_tasks_of_a_lower_priority_are_not_sent_ahead_of_what_is_planned()
 
 
 def choice(stage: Idle, chooser: AutomaticMatcher) -> bool:
-    Dispatcher(chooser).propose(stage.outlook())
+    Dispatcher(chooser).propose(stage.view())
     return chooser.chosen is not chooser.nearest
 
 
@@ -232,7 +232,7 @@ def test_it_chooses_again_when_the_files_are_everywhere() -> None:
     stage.holds("near-2", "large")
     stage.holds("far-1", "large")
     assert choice(stage, chooser), "not before it looks again"
-    stage.now += LOOK_S + 1
+    stage.now += INTERVAL_S + 1
     assert not choice(stage, chooser)
 
 
@@ -252,7 +252,7 @@ def test_every_policy_gives_work_to_who_is_free(name: str) -> None:
     stage = Idle()
     stage.enter("a")
     stage.need({}, {})
-    (proposal,) = plugins.load("policies", name)().propose(stage.outlook())
+    (proposal,) = plugins.load("policies", name)().propose(stage.view())
     assert proposal.worker.id == "a" and len(proposal.tasks) == 1
 
 
@@ -266,15 +266,13 @@ def test_a_link_of_which_nothing_is_known_gets_one_small_file_first(heuristic: H
     policy = Dispatcher(PlannedMatcher(heuristic))
 
     def sizes() -> list[int]:
-        given = [
-            task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks
-        ]
+        given = [task for proposal in policy.propose(stage.view()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
         return [record.size for task in given for record in needs(task)]
 
     assert sizes() == [MB, MB]
     for name in ("near-1", "far-1"):
         stage.holds(name, "small")
-    stage.now += TRIAL_S
+    stage.now += PROBE_S
     assert 500 * MB in sizes(), "nobody waits for ever for what cannot be measured"
 
 
@@ -285,12 +283,12 @@ def test_what_a_trial_brought_is_learnt_although_nobody_measured_the_link() -> N
         stage.machine.state.workers[name].site = stage.shadow.workers[name].site = "near"
     small, another = stage.need({"small": MB}, {"another": 2 * MB})
     policy = Dispatcher(PlannedMatcher("max-min"))
-    (trial,) = policy.propose(stage.outlook())
-    assert isinstance(trial, AssignmentProposal) and trial.tasks == [small]
-    assert not policy.propose(stage.outlook())
-    stage.holds(trial.worker.id, "small")
+    (probe,) = policy.propose(stage.view())
+    assert isinstance(probe, AssignmentProposal) and probe.tasks == [small]
+    assert not policy.propose(stage.view())
+    stage.holds(probe.worker.id, "small")
     stage.now += 0.1
-    given = [task for proposal in policy.propose(stage.outlook()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
+    given = [task for proposal in policy.propose(stage.view()) if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
     assert another in given
 
 
@@ -300,7 +298,7 @@ def test_files_for_this_machine_need_no_trial() -> None:
         stage.enter(name)
         stage.machine.state.workers[name].site = stage.shadow.workers[name].site = LOCAL
     stage.need(*[{"one": MB}, {"two": MB}])
-    assert len(Dispatcher(PlannedMatcher("xsufferage")).propose(stage.outlook())) == 2
+    assert len(Dispatcher(PlannedMatcher("xsufferage")).propose(stage.view())) == 2
 
 
 def test_auto_plans_the_end_of_a_run_whose_tasks_are_uneven() -> None:
@@ -308,10 +306,10 @@ def test_auto_plans_the_end_of_a_run_whose_tasks_are_uneven() -> None:
     run = stage.need(*[{}] * 12)[0].shape.run
     assert not choice(stage, chooser)
     run.costs.extend([1.0, 9.0] * 6)
-    stage.now += LOOK_S
+    stage.now += INTERVAL_S
     assert choice(stage, chooser)
     stage.learn(0.001)
-    stage.now += LOOK_S
+    stage.now += INTERVAL_S
     assert not choice(stage, chooser), "short tasks are not worth it"
 
 
@@ -327,16 +325,16 @@ def test_a_task_has_a_place_where_it_suits_whatever_it_would_be_elsewhere() -> N
     stage.link["a"] = stage.join("a", cores=8, capacity={"memory": 8_000})
     stage.link["b"] = stage.join("b", cores=2, capacity={"memory": 64_000}, tags={"where": "b"})
     stage.need({}, spec=TaskSpec("python", request=Request(1.0, memory=4_000), tags={"where": "b"}))
-    (proposal,) = Dispatcher(PlannedMatcher("max-min")).propose(stage.outlook())
+    (proposal,) = Dispatcher(PlannedMatcher("max-min")).propose(stage.view())
     assert proposal.worker.id == "b"
 
 
 def test_where_more_tasks_wait_than_were_looked_at_who_has_nothing_to_do_does_not_wait_long() -> None:
     stage = TwoSites()
-    policy = Dispatcher(PlannedMatcher("max-min", most_tasks=2))
+    policy = Dispatcher(PlannedMatcher("max-min", max_tasks=2))
     stage.need(*[{}] * 8)
     assert len(stage.given(policy)) == 2
-    assert policy.next_look_at(stage.outlook()) == pytest.approx(stage.now + AGAIN_S)
+    assert policy.next_look_at(stage.view()) == pytest.approx(stage.now + IDLE_REPLAN_S)
 
 
 @pytest.mark.parametrize("heuristic", HEURISTICS)
@@ -359,6 +357,6 @@ def test_tasks_that_become_ready_do_not_wait_for_the_next_plan_while_somebody_id
 def test_where_shares_compete_no_plan_keeps_tasks_back(matcher: PlannedMatcher | AutomaticMatcher) -> None:
     stage = TwoSites()
     stage.need(*[{"large": 500 * MB}] * 4)
-    view = stage.outlook()
+    view = stage.view()
     matching = matcher.match(view, view.roomy, list(stage.machine.state.ready), contested=True)
     assert not matching.governed and matcher.next_look_at(view) is None

@@ -96,7 +96,7 @@ def test_a_share_whose_inputs_are_everywhere_gets_its_part_at_once_and_no_more()
         stage.need(*[{share: 1000}] * 20)
     for worker in workers:
         stage.holds(worker.id, "near")
-    proposals = Dispatcher(LocalityMatcher()).propose(stage.outlook())
+    proposals = Dispatcher(LocalityMatcher()).propose(stage.view())
     given = [task.shape.run.options.share for proposal in proposals if isinstance(proposal, AssignmentProposal) for task in proposal.tasks]
     assert sorted(given) == ["far"] * 4 + ["near"] * 4
 

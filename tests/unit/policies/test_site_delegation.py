@@ -5,15 +5,15 @@ from __future__ import annotations
 from pilotfish.core.policy_interface import DelegationProposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.model.task import Request, TaskSpec
-from pilotfish.policies.site_delegation import AHEAD_S, LEAST, call_back, lend
+from pilotfish.policies.site_delegation import AHEAD_S, MIN_AHEAD, delegate, recall_delegated
 from tests.support.policy_stage import Idle
 
 
 def delegated(stage: Idle, *sites: list[Worker]) -> dict[str, list[Task]]:
     """To the first of each site."""
-    loans = lend(stage.outlook([(workers[0], workers) for workers in sites]), stage.shapes())
-    assert all(isinstance(loan, DelegationProposal) for loan in loans)
-    return {loan.worker.id: loan.tasks for loan in loans}
+    delegations = delegate(stage.view([(workers[0], workers) for workers in sites]), stage.shapes())
+    assert all(isinstance(delegation, DelegationProposal) for delegation in delegations)
+    return {delegation.worker.id: delegation.tasks for delegation in delegations}
 
 
 def site(stage: Idle, name: str, workers: int, cores: float = 1.0, **tags: str) -> list[Worker]:
@@ -29,7 +29,7 @@ def know(stage: Idle, seconds: float) -> None:
 def test_a_site_is_lent_what_can_begin_at_once_and_a_little_more() -> None:
     stage = Idle()
     tasks = stage.need(*[{}] * 100)
-    assert delegated(stage, site(stage, "a", 5, cores=4.0)) == {"a0": tasks[: 20 + LEAST]}, "the oldest"
+    assert delegated(stage, site(stage, "a", 5, cores=4.0)) == {"a0": tasks[: 20 + MIN_AHEAD]}, "the oldest"
 
 
 def test_of_short_tasks_it_is_lent_as_many_again_and_of_long_ones_no_more_than_need_be() -> None:
@@ -49,7 +49,7 @@ def test_a_busy_site_is_lent_only_what_is_to_follow() -> None:
     workers = site(stage, "a", 3)
     for worker in workers:
         worker.free = dict.fromkeys(worker.free, 0)
-    assert len(delegated(stage, workers)["a0"]) == LEAST
+    assert len(delegated(stage, workers)["a0"]) == MIN_AHEAD
 
 
 def test_it_is_lent_no_more_than_that_in_all() -> None:
@@ -57,8 +57,8 @@ def test_it_is_lent_no_more_than_that_in_all() -> None:
     tasks = stage.need(*[{}] * 100)
     workers = site(stage, "a", 20)
     workers[0].delegated = dict.fromkeys(tasks[:5])
-    assert len(delegated(stage, workers)["a0"]) == 20 + LEAST - 5
-    workers[0].delegated = dict.fromkeys(tasks[: 20 + LEAST])
+    assert len(delegated(stage, workers)["a0"]) == 20 + MIN_AHEAD - 5
+    workers[0].delegated = dict.fromkeys(tasks[: 20 + MIN_AHEAD])
     assert delegated(stage, workers) == {}
 
 
@@ -67,7 +67,7 @@ def test_tasks_whose_inputs_can_be_had_anywhere_count_like_those_without() -> No
     tasks = stage.need(*[{"input": 10}] * 100)
     workers = site(stage, "a", 20)
     workers[0].delegated = dict.fromkeys(tasks[:5])
-    assert len(delegated(stage, workers)["a0"]) == 20 + LEAST - 5
+    assert len(delegated(stage, workers)["a0"]) == 20 + MIN_AHEAD - 5
 
 
 def test_no_task_is_lent_to_two_sites() -> None:
@@ -105,8 +105,8 @@ def test_shapes_are_lent_in_the_order_in_which_they_are_given() -> None:
     first = stage.need(*[{}] * 6, spec=TaskSpec("python", priority=1))
     workers = site(stage, "a", 8)
     shapes = sorted(stage.shapes(), key=lambda shape: -shape.priority)
-    (loan,) = lend(stage.outlook([(workers[0], workers)]), shapes)
-    assert loan.tasks == first + later[: 2 + LEAST]
+    (delegation,) = delegate(stage.view([(workers[0], workers)]), shapes)
+    assert delegation.tasks == first + later[: 2 + MIN_AHEAD]
 
 
 def test_without_tasks_nothing_is_lent() -> None:
@@ -121,7 +121,7 @@ def end(stage: Idle, *sites: list[Worker]) -> tuple[str, int]:
     """Nothing is left to lend: who is asked to hand back how many?"""
     for shape in stage.shapes():
         del stage.machine.state.ready[shape]
-    recall = call_back(stage.outlook([(workers[0], workers) for workers in sites]))
+    recall = recall_delegated(stage.view([(workers[0], workers) for workers in sites]))
     return (recall.worker.id, len(recall.tasks)) if recall is not None else ("", 0)
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_called_back_while_there_is_something_else_to_do() -> None:
     tasks = stage.need(*[{}] * 8)
     a, b = site(stage, "a", 2), site(stage, "b", 2)
     a[0].delegated = dict.fromkeys(tasks)
-    assert call_back(stage.outlook([(a[0], a), (b[0], b)])) is None
+    assert recall_delegated(stage.view([(a[0], a), (b[0], b)])) is None
 
 
 def test_nothing_is_called_back_if_nobody_is_idle() -> None:

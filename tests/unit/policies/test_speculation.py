@@ -11,7 +11,7 @@ from pilotfish.core.state import State, Task, Worker
 from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
-from pilotfish.policies.speculation import LATE, LEAST_S, LOOK_S, Expects, Speculation, forecast
+from pilotfish.policies.speculation import INTERVAL_S, LATE_FACTOR, MIN_RUN_S, ExpectedSeconds, Speculation, forecast
 from tests.support.machine_stage import Stage
 
 USUAL_S = 10.0
@@ -33,10 +33,10 @@ class Tail(Stage):
             self.join(f"idle{number}")
 
     def expect(self, stealing: bool = True, **seconds: float) -> None:
-        def expects(state: State, task: Task, worker: Worker) -> float | None:
+        def expected_seconds(state: State, task: Task, worker: Worker) -> float | None:
             return seconds.get(worker.id)
 
-        self.fifo.duplication = Speculation(stealing, expects)
+        self.fifo.speculation = Speculation(stealing, expected_seconds)
         self.machine.decide_again = True
         self.tell()
 
@@ -45,15 +45,15 @@ class Tail(Stage):
 
     @property
     def copies(self) -> dict[str, int]:
-        placed = [copy.worker.id for copy in self.machine.state.copies.values() if copy.worker is not None]
+        placed = [twin.worker.id for twin in self.machine.state.copies.values() if twin.worker is not None]
         return {worker: placed.count(worker) for worker in placed}
 
 
 def test_a_task_that_takes_half_as_long_again_as_the_others_gets_a_copy() -> None:
     stage = Tail()
-    stage.pass_time(LATE * USUAL_S - 1.0)
+    stage.pass_time(LATE_FACTOR * USUAL_S - 1.0)
     assert not stage.copies
-    stage.pass_time(1.0 + LOOK_S)
+    stage.pass_time(1.0 + INTERVAL_S)
     assert stage.copies == {"idle0": 1}
 
 
@@ -67,11 +67,11 @@ def test_nobody_gets_copies_who_did_not_ask_for_them() -> None:
 def test_a_pool_that_steals_does_so_for_everybody_who_does_not_object() -> None:
     stage = Tail(speculate=None)
     stage.expect(slow=100.0, idle0=20.0)
-    stage.pass_time(LEAST_S + LOOK_S)
+    stage.pass_time(MIN_RUN_S + INTERVAL_S)
     assert stage.copies == {"idle0": 1}
     stage = Tail(speculate=False)
     stage.expect(slow=100.0, idle0=20.0)
-    stage.pass_time(LEAST_S + LOOK_S)
+    stage.pass_time(MIN_RUN_S + INTERVAL_S)
     assert not stage.copies
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_said_of_tasks_of_which_little_is_known() -> None:
 
 def test_what_is_ready_goes_first() -> None:
     stage = Tail()
-    stage.pass_time(LATE * USUAL_S - 1.0)
+    stage.pass_time(LATE_FACTOR * USUAL_S - 1.0)
     (ready,) = stage.work()
     assert ready.worker is not None and ready.worker.id == "idle0"
     stage.pass_time(10.0)
@@ -127,7 +127,7 @@ def test_one_that_fits_nowhere_else_does_not_keep_others_from_their_copies() -> 
     stage.started(wide, large[3])
     stage.machine.state.workers["wide"].started[large[3]] -= 50.0
     stage.shadow.workers["wide"].started[stage.shadow.task(large[3].id)] -= 50.0
-    stage.pass_time(LATE * USUAL_S + LOOK_S)
+    stage.pass_time(LATE_FACTOR * USUAL_S + INTERVAL_S)
     assert stage.straggler in stage.machine.state.copies
 
 
@@ -137,14 +137,14 @@ def test_a_paused_run_gets_copies_when_it_goes_on() -> None:
     stage.pass_time(3 * USUAL_S)
     assert not stage.copies
     stage.ask("resume", run=1)
-    stage.pass_time(2 * LOOK_S)
+    stage.pass_time(2 * INTERVAL_S)
     assert stage.copies == {"idle0": 1}
 
 
 def test_a_copy_goes_where_it_would_end_before_the_first_attempt() -> None:
     stage = Tail(workers=3)
     stage.expect(slow=100.0, idle0=95.0, idle1=30.0, idle2=40.0)
-    stage.pass_time(LEAST_S + LOOK_S)
+    stage.pass_time(MIN_RUN_S + INTERVAL_S)
     assert stage.copies == {"idle1": 1}
 
 
@@ -159,8 +159,8 @@ def test_no_copy_is_made_that_would_end_too_late() -> None:
 
 def test_a_worker_whose_time_is_nearly_over_gets_no_copy() -> None:
     stage = Tail(workers=0)
-    stage.join("ends", ends_in_s=LATE * USUAL_S + USUAL_S / 2)
-    stage.pass_time(LATE * USUAL_S + LOOK_S)
+    stage.join("ends", ends_in_s=LATE_FACTOR * USUAL_S + USUAL_S / 2)
+    stage.pass_time(LATE_FACTOR * USUAL_S + INTERVAL_S)
     assert not stage.copies
 
 
@@ -170,7 +170,7 @@ def test_another_machine_is_better_than_the_same() -> None:
     stage.shadow.workers["slow"].info = {"hostname": "a"}
     stage.join("beside", info={"hostname": "a"})
     stage.join("elsewhere", info={"hostname": "b"})
-    stage.pass_time(LATE * USUAL_S + LOOK_S)
+    stage.pass_time(LATE_FACTOR * USUAL_S + INTERVAL_S)
     assert stage.copies == {"elsewhere": 1}
 
 
@@ -184,16 +184,16 @@ def test_a_worker_that_fails_tasks_gets_no_copies() -> None:
 
 def test_a_pool_in_which_nobody_speculates_is_not_woken_for_it() -> None:
     stage = Tail(speculate=None)
-    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is None
+    assert stage.fifo.speculation.next_look_at(stage.machine._policy_view()) is None
     stage = Tail()
-    assert stage.fifo.duplication.next_look_at(stage.machine._policy_view()) is not None
+    assert stage.fifo.speculation.next_look_at(stage.machine._policy_view()) is not None
 
 
-@pytest.mark.parametrize("expects", [None, lambda state, task, worker: 50.0], ids=["no forecast", "forecast"])
-def test_what_began_a_moment_ago_gets_no_copy(expects: Expects | None) -> None:
-    duplication = Speculation(True, expects)
+@pytest.mark.parametrize("expected_seconds", [None, lambda state, task, worker: 50.0], ids=["no forecast", "forecast"])
+def test_what_began_a_moment_ago_gets_no_copy(expected_seconds: ExpectedSeconds | None) -> None:
+    speculation = Speculation(True, expected_seconds)
     stage = Tail()
-    proposals: list[CopyProposal] = duplication.propose(stage.machine._policy_view())
+    proposals: list[CopyProposal] = speculation.propose(stage.machine._policy_view())
     assert not proposals
 
 

@@ -12,7 +12,7 @@ from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 from pilotfish.model.task import RunOptions, TaskSpec
-from pilotfish.policies.task_order import FRESH_S, CriticalPathOrder, UpwardRanks
+from pilotfish.policies.task_order import MIN_INTERVAL_S, CriticalPathOrder, UpwardRanks
 
 Deps = dict[int, list[int]]
 
@@ -168,7 +168,7 @@ def test_ranks_follow_what_is_learnt_but_not_at_once() -> None:
         growing.state.forecasts.task_ended("python long", "w", "", 100.0)
         growing.state.forecasts.task_ended("python ", "w", "", 1.0)
     assert [index(task) for task in order.of(growing.state, shape, 1.0)] == [0, 1]
-    assert [index(task) for task in order.of(growing.state, shape, 2 * FRESH_S)] == [1, 0]
+    assert [index(task) for task in order.of(growing.state, shape, 2 * MIN_INTERVAL_S)] == [1, 0]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -57,7 +57,7 @@ def stage(tmp_path: Path) -> Stage:
 def test_the_least_recently_used_content_is_evicted_first(stage: Stage) -> None:
     a, b, c = (stage.add(letter) for letter in "abc")
     stage.now += 600.0
-    assert stage.cache.take(a, 100)
+    assert stage.cache.verified_path(a, 100)
     d = stage.add("d")
     assert sorted(stage.cache.contents()) == sorted([a, c, d])
     e = stage.add("e")
@@ -69,7 +69,7 @@ def test_using_a_content_does_not_make_it_look_changed(stage: Stage) -> None:
     a = stage.add("a")
     before = os.stat(stage.path(a)).st_mtime_ns
     stage.now += 100.0
-    assert stage.cache.take(a, 100)
+    assert stage.cache.verified_path(a, 100)
     status = os.stat(stage.path(a))
     assert status.st_mtime_ns == before and status.st_atime == stage.now
 
@@ -83,7 +83,7 @@ def test_wanted_pinned_held_and_just_used_contents_stay(stage: Stage) -> None:
     stage.now += 600.0
     other = Stage(stage.cache.directory, 400)
     other.now = stage.now
-    assert other.cache.take(d, 100)
+    assert other.cache.verified_path(d, 100)
     with pytest.raises(NoSpace, match="limited to 400 bytes; 0 are available now, and 100 are needed"):
         stage.cache.make_space(100)
     stage.now += 61.0
@@ -141,7 +141,7 @@ def test_other_users_of_the_directory_are_seen(stage: Stage) -> None:
     a = stage.add("a")
     b, c = other.add("b"), other.add("c")
     stage.now = other.now = START + 6000.0
-    assert other.cache.take(a, 100)
+    assert other.cache.verified_path(a, 100)
     stage.now += 61.0
     stage.cache.make_space(200)
     assert list(other.cache.contents()) == [a] and b != c
@@ -182,7 +182,7 @@ def test_the_directory_is_not_scanned_for_every_content(stage: Stage, monkeypatc
     for letter in "abcdefghij":
         digest = stage.add(letter)
         stage.now -= 600.0
-        assert stage.cache.has(digest, 100) and stage.cache.take(digest, 100)
+        assert stage.cache.has(digest, 100) and stage.cache.verified_path(digest, 100)
     assert len(looks) <= 2
 
 
@@ -297,7 +297,7 @@ def test_a_content_that_never_fits_is_too_large_but_without_a_limit_the_disk_dec
 def test_the_only_user_of_the_directory_may_evict_just_used_contents(stage: Stage) -> None:
     a, b, c = (stage.add(letter) for letter in "abc")
     stage.now += 1.0
-    assert stage.cache.take(a, 100)
+    assert stage.cache.verified_path(a, 100)
     stage.cache.make_space(200)
     assert list(stage.cache.contents()) == [a] and b != c
 
@@ -314,4 +314,4 @@ def test_a_writer_that_hangs_does_not_block_others_for_ever(stage: Stage) -> Non
         with stage.cache.incoming(incoming.digest, 100) as own:
             own.write(data)
             own.finish()
-    assert stage.cache.take(incoming.digest, 100)
+    assert stage.cache.verified_path(incoming.digest, 100)

@@ -83,7 +83,7 @@ def test_an_invalid_digest_has_no_path(cache: ContentCache, digest: Any) -> None
     for ask in (
         lambda: content_path("/c", digest),
         lambda: cache.has(digest, 1),
-        lambda: cache.take(digest, 1),
+        lambda: cache.verified_path(digest, 1),
         lambda: cache.incoming(digest, 1),
         lambda: cache.adopt_copy(digest, 1, "/dev/null"),
     ):
@@ -118,7 +118,7 @@ def test_a_directory_of_another_user_is_not_used(tmp_path: Path, monkeypatch: py
 def test_a_removed_directory_is_made_again(cache: ContentCache, directory: str) -> None:
     shutil.rmtree(directory)
     digest = fill(cache, b"content")
-    assert cache.take(digest, 7)
+    assert cache.verified_path(digest, 7)
 
 
 # --- in and out -------------------------------------------------------------------------------------------------------------------
@@ -128,14 +128,14 @@ def test_a_removed_directory_is_made_again(cache: ContentCache, directory: str) 
 def test_a_content_goes_in_and_is_found(cache: ContentCache, directory: str, length: int) -> None:
     content = some_bytes(length)
     digest = digest_of(content)
-    assert cache.take(digest, length) is None and not cache.has(digest, length)
+    assert cache.verified_path(digest, length) is None and not cache.has(digest, length)
     with cache.incoming(digest, length) as incoming:
         for start in range(0, length, MIB):
             incoming.write(memoryview(content)[start : start + MIB])
         path = incoming.finish()
-    assert path == incoming.path == content_path(directory, digest) == cache.take(digest, length)
+    assert path == incoming.path == content_path(directory, digest) == cache.verified_path(digest, length)
     assert Path(path).read_bytes() == content and stat.S_IMODE(os.stat(path).st_mode) == 0o444
-    assert cache.has(digest, length) and not cache.has(digest, length + 1) and cache.take(digest, length + 1) is None
+    assert cache.has(digest, length) and not cache.has(digest, length + 1) and cache.verified_path(digest, length + 1) is None
     assert cache.contents() == {digest: length} and cache.used_bytes == length
     assert os.listdir(directory + "/incoming") == []
 
@@ -198,7 +198,7 @@ def test_without_locks_every_process_writes_its_own_file(cache: ContentCache, di
     second.write(content[:1000])
     first.finish()
     second.close()
-    assert cache.take(first.digest, MIB)
+    assert cache.verified_path(first.digest, MIB)
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_a_byte_that_flipped_between_two_processes_is_never_served_and_the_conte
     flip_a_byte(content_path(directory, digest))
     again = ContentCache(directory, 1 << 40)
     assert again.has(digest, len(content))
-    assert again.take(digest, len(content)) is None and again.damaged == 1
+    assert again.verified_path(digest, len(content)) is None and again.damaged == 1
     assert not again.has(digest, len(content))
     fill(again, content)
-    assert again.take(digest, len(content)) and again.damaged == 1
+    assert again.verified_path(digest, len(content)) and again.damaged == 1
 
 
 def test_a_byte_that_flips_while_in_use_is_found_by_the_next_check(directory: str) -> None:
@@ -307,17 +307,17 @@ def test_a_byte_that_flips_while_in_use_is_found_by_the_next_check(directory: st
     digest = fill(cache, b"some content")
     flip_a_byte(content_path(directory, digest))
     clock.now += 601.0
-    assert cache.take(digest, 12) is None and cache.damaged == 1
+    assert cache.verified_path(digest, 12) is None and cache.damaged == 1
     fill(cache, b"some content")
-    assert cache.take(digest, 12)
+    assert cache.verified_path(digest, 12)
 
 
 def test_a_checked_content_is_not_read_again_before_it_is_due(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = fill(cache, b"some content")
     fresh = ContentCache(directory, 1 << 40)
-    assert fresh.take(digest, 12)
+    assert fresh.verified_path(digest, 12)
     monkeypatch.setattr(content_digest.StreamingDigest, "result", lambda *arguments: pytest.fail("it was read"))
-    assert cache.take(digest, 12) and fresh.take(digest, 12)
+    assert cache.verified_path(digest, 12) and fresh.verified_path(digest, 12)
 
 
 def test_concurrent_requests_for_a_content_read_it_once(cache: ContentCache, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_concurrent_requests_for_a_content_read_it_once(cache: ContentCache, dir
         return content_digest.digest_of(descriptor)
 
     monkeypatch.setattr("pilotfish.portable.transfer.content_cache.digest_of", count)
-    threads = [threading.Thread(target=lambda: taken.append(again.take(digest, len(content)))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: taken.append(again.verified_path(digest, len(content)))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -344,11 +344,11 @@ def test_a_task_that_changes_the_file_through_its_link_harms_nobody_else(cache: 
     digest = fill(cache, b"some content")
     os.link(content_path(directory, digest), tmp_path / "link")
     os.chmod(tmp_path / "link", 0o755)
-    assert cache.take(digest, 12)
+    assert cache.verified_path(digest, 12)
     assert stat.S_IMODE(os.stat(tmp_path / "link").st_mode) == 0o444
     os.chmod(tmp_path / "link", 0o644)
     (tmp_path / "link").write_bytes(b"another one.")
-    assert cache.take(digest, 12) is None and cache.damaged == 1
+    assert cache.verified_path(digest, 12) is None and cache.damaged == 1
     assert (tmp_path / "link").exists()
 
 
@@ -360,7 +360,7 @@ def test_a_content_that_cannot_be_read_is_not_served(cache: ContentCache, direct
         raise OSError(errno.EIO, "broken disk")
 
     monkeypatch.setattr(os, "preadv", fail)
-    assert again.take(digest, 12) is None and again.damaged == 1
+    assert again.verified_path(digest, 12) is None and again.damaged == 1
 
 
 # --- files that are moved in ------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_a_finished_file_is_moved_in_without_a_copy(cache: ContentCache, tmp_pat
     file.chmod(0o600)
     inode = file.stat().st_ino
     assert cache.adopt(str(file)) == (digest_of(b"result"), 6)
-    path = cache.take(digest_of(b"result"), 6)
+    path = cache.verified_path(digest_of(b"result"), 6)
     assert path and os.stat(path).st_ino == inode and stat.S_IMODE(os.stat(path).st_mode) == 0o444
     assert not file.exists()
 
@@ -385,13 +385,13 @@ def test_a_file_with_an_open_writer_or_another_link_is_copied(cache: ContentCach
         writer.flush()
         assert cache.adopt(str(file)) == (digest, 6)
         writer.write(b" and more")
-    path = cache.take(digest, 6)
+    path = cache.verified_path(digest, 6)
     assert path and Path(path).read_bytes() == b"result" and not file.exists()
     file.write_bytes(b"linked")
     os.link(file, tmp_path / "other")
     digest, _ = cache.adopt(str(file))
     (tmp_path / "other").write_bytes(b"danger")
-    path = cache.take(digest, 6)
+    path = cache.verified_path(digest, 6)
     assert path and Path(path).read_bytes() == b"linked"
 
 
@@ -433,7 +433,7 @@ def test_a_file_of_another_file_system_is_copied(cache: ContentCache, tmp_path: 
     content = bytes(MIB) + b"x" + bytes(MIB)
     (tmp_path / "output").write_bytes(content)
     digest, size = cache.adopt(str(tmp_path / "output"))
-    path = cache.take(digest, size)
+    path = cache.verified_path(digest, size)
     assert path and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * file_copy.HOLE_BYTES
     assert not (tmp_path / "output").exists()
 
@@ -447,7 +447,7 @@ def test_a_users_file_is_copied_if_it_has_the_bytes(cache: ContentCache, tmp_pat
     assert not cache.adopt_copy(digest, len(content), str(tmp_path))
     assert not cache.adopt_copy(digest, len(content) + 1, str(tmp_path / "own"))
     assert cache.adopt_copy(digest, len(content), str(tmp_path / "link"))
-    path = cache.take(digest, len(content))
+    path = cache.verified_path(digest, len(content))
     assert path and Path(path).read_bytes() == content and (tmp_path / "own").read_bytes() == content
 
 

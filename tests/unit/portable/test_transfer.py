@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from pilotfish.portable.transfer import content_source, transfer_client, transfer_protocol
+from pilotfish.portable.transfer import content_source, transfer_protocol
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.content_source import serve
+from pilotfish.portable.transfer.content_source import answer
+from pilotfish.portable.transfer.file_copy import extents
 from pilotfish.portable.transfer.incoming_content import DigestMismatch, NoSpace
-from pilotfish.portable.transfer.transfer_client import UploadProgress, ask, fetch, push, take
+from pilotfish.portable.transfer.transfer_client import UploadProgress, fetch, push, receive_answer, send_request
 from pilotfish.portable.transfer.transfer_protocol import (
     AskElsewhere,
     AskLater,
@@ -31,6 +32,8 @@ from tests.support.transfer_stage import MOST_BYTES, Files, digest_of, random_by
 
 MIB = 1024 * 1024
 DIGEST = "ab" * 32
+MAX_PIPELINED = 64
+"""Maximum requests sent before their answers are read. With more, both sides could wait for each other."""
 
 
 class Scene:
@@ -52,14 +55,19 @@ class Scene:
         return TransferChannel(ours)
 
     def _serve(self, channel: TransferChannel) -> None:
+        """Answer requests until the connection ends or is idle for long."""
         try:
-            serve(channel, self.source, "me", lambda *moved: self.moved.append(moved))
-            self.ended.append(None)
+            while True:
+                answer(channel, self.source, "me", lambda *moved: self.moved.append(moved))
         except ProtocolViolation as problem:
+            channel.close()
             self.ended.append(problem)
+        except ConnectionCut:
+            channel.close()
+            self.ended.append(None)
 
-    def get(self, digest: str, size: int, insist: bool = False) -> bytes:
-        return Path(fetch(self.channel, digest, size, self.cache.incoming(digest, size), insist)).read_bytes()
+    def get(self, digest: str, size: int, no_redirect: bool = False) -> bytes:
+        return Path(fetch(self.channel, digest, size, self.cache.incoming(digest, size), no_redirect)).read_bytes()
 
 
 @pytest.fixture
@@ -86,7 +94,7 @@ def test_an_uploaded_content_is_identical(scene: Scene, tmp_path: Path, length: 
     (tmp_path / "made").write_bytes(data)
     progress = UploadProgress()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
-    assert Path(scene.source.cache.take(digest_of(data), length) or "").read_bytes() == data
+    assert Path(scene.source.cache.verified_path(digest_of(data), length) or "").read_bytes() == data
     assert progress.offset == length
     scene.moved.clear()
     push(scene.channel, digest_of(data), length, str(tmp_path / "made"), progress)
@@ -131,13 +139,13 @@ def test_two_hundred_small_requests_are_pipelined(scene: Scene) -> None:
     wanted = deque((scene.source.add(data), data) for data in contents)
     asked: deque[tuple[Any, bytes]] = deque()
     while wanted or asked:
-        while wanted and len(asked) < transfer_client.MAX_PIPELINED:
+        while wanted and len(asked) < MAX_PIPELINED:
             digest, data = wanted.popleft()
             incoming = scene.cache.incoming(digest, len(data))
-            ask(scene.channel, digest, len(data), incoming.offset)
+            send_request(scene.channel, digest, len(data), incoming.offset)
             asked.append((incoming, data))
         incoming, data = asked.popleft()
-        assert Path(take(scene.channel, len(data), incoming)).read_bytes() == data
+        assert Path(receive_answer(scene.channel, len(data), incoming)).read_bytes() == data
 
 
 def test_a_growing_content_is_streamed(scene: Scene) -> None:
@@ -179,7 +187,7 @@ def test_refusals_leave_the_connection_usable(scene: Scene) -> None:
         with scene.cache.incoming(digest, 100) as incoming, pytest.raises(type(refusal)) as told:
             fetch(scene.channel, digest, 100, incoming)
         assert vars(told.value) == vars(refusal)
-    assert scene.get(digest, 100, insist=True) == data
+    assert scene.get(digest, 100, no_redirect=True) == data
 
 
 def test_an_unknown_content_is_absent(scene: Scene) -> None:
@@ -354,7 +362,7 @@ def test_a_client_that_reads_nothing_is_dropped_and_others_are_served(scene: Sce
     data = random_bytes(9, 8 * MIB)
     digest = scene.source.add(data)
     lazy = scene.connect(silence_s=0.2)
-    ask(lazy, digest, len(data), 0)
+    send_request(lazy, digest, len(data), 0)
     assert scene.get(digest, len(data)) == data
     eventually(lambda: scene.ended, "it was waited for")
     lazy.close()
@@ -387,7 +395,7 @@ def test_extents_cover_a_file_once(tmp_path: Path) -> None:
     size = 3 * MIB
     sparse_file(tmp_path / "sparse", size, {MIB: b"x" * 5000, 2 * MIB: b"y" * MIB})
     with open(tmp_path / "sparse", "rb") as file:
-        found = list(transfer_protocol.extents(file.fileno(), 100, size))
+        found = list(extents(file.fileno(), 100, size, transfer_protocol.MIN_HOLE_BYTES))
     end = 100
     for start, length, _ in found:
         assert start == end and length > 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from pilotfish.sim.scenarios.distributions import Distribution
-from pilotfish.sim.scenarios.gantt_chart import MOST_BYTES, draw_gantt
-from pilotfish.sim.scenarios.policy_comparison import tell
+from benchmarks.line_charts import draw_lines
+from pilotfish.sim.scenarios.policy_comparison import record_trace
 from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions
-from pilotfish.sim.scenarios.svg_charts import WIDTH, draw_bars, draw_lines, ticks
-from pilotfish.sim.scenarios.workload_generator import WorkloadPlan
+from pilotfish.sim.scenarios.svg_charts import MAX_BYTES, WIDTH, draw_bars, draw_gantt, ticks
+from pilotfish.sim.scenarios.workload_generator import Distribution, WorkloadPlan
 from pilotfish.sim.workload import SimulatedSite
 from tests.unit.sim.test_scenario_file import read
 
@@ -20,7 +19,7 @@ def words_of(picture: str) -> str:
 
 def test_a_gantt_picture_has_sites_files_links_and_minutes() -> None:
     scenario = read(wanted=ScenarioOptions(sites=["near 4", "far 2x2 bandwidth=1M"], files=["2x5M"], work={"tasks": 40, "seconds": 10}))
-    picture = draw_gantt("workqueue & co", scenario.places, tell(scenario, "workqueue"))
+    picture = draw_gantt("workqueue & co", scenario.sites, record_trace(scenario, "workqueue"))
     words = words_of(picture)
     for expected in ("workqueue & co", "near", "far", "4 cores", "files come", "file 1, 5.24 MB", "waits for its file", "minutes"):
         assert expected in words
@@ -29,7 +28,7 @@ def test_a_gantt_picture_has_sites_files_links_and_minutes() -> None:
 
 def test_a_long_legend_goes_on_in_the_next_line() -> None:
     scenario = read(wanted=ScenarioOptions(sites=["near 4"], files=["10x5M"], work={"tasks": 40, "seconds": 10}))
-    picture = draw_gantt("ten files", scenario.places, tell(scenario, "workqueue"))
+    picture = draw_gantt("ten files", scenario.sites, record_trace(scenario, "workqueue"))
     words = [element for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
     legend = [element for element in words if (element.text or "").startswith(("file ", "waits", "2 others"))]
     assert len(legend) == 10
@@ -41,14 +40,14 @@ def test_a_picture_of_many_tasks_is_small() -> None:
     scenario = Scenario(
         (SimulatedSite("here", 300), SimulatedSite("there", 100, cores=4)), WorkloadPlan(12_000, Distribution("exponential", 5.0))
     )
-    picture = draw_gantt("many", scenario.places, tell(scenario, "workqueue"))
-    assert len(picture) <= MOST_BYTES
+    picture = draw_gantt("many", scenario.sites, record_trace(scenario, "workqueue"))
+    assert len(picture) <= MAX_BYTES
     assert "of 300" in words_of(picture)
 
 
 def test_tasks_of_a_workflow_are_coloured_by_what_they_do() -> None:
     scenario = read(wanted=ScenarioOptions(sites=["here 8"], work={"from": "montage:120"}))
-    assert "mProject" in words_of(draw_gantt("montage", scenario.places, tell(scenario, "near")))
+    assert "mProject" in words_of(draw_gantt("montage", scenario.sites, record_trace(scenario, "near")))
 
 
 def test_bars_have_the_means_and_the_bound() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pilotfish import plugins
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.sim.process_map import in_parallel
-from pilotfish.sim.scenarios.policy_comparison import longest_chain_s, play, play_all, tell
+from pilotfish.sim.scenarios.policy_comparison import longest_chain_s, record_trace, simulate, simulate_all
 from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions
 from pilotfish.sim.workload import Workload
 from tests.unit.sim.test_scenario_file import read
@@ -25,7 +25,7 @@ def small(**work: object) -> Scenario:
 
 
 def test_every_policy_ends_every_task_above_the_bounds() -> None:
-    for outcome in play_all(small(), 1):
+    for outcome in simulate_all(small(), 1):
         assert outcome.makespan_s >= max(outcome.area_s, outcome.path_s)
         assert 0 < outcome.used <= 1
         assert set(outcome.sent) == {"near", "far"}
@@ -33,7 +33,7 @@ def test_every_policy_ends_every_task_above_the_bounds() -> None:
 
 def test_two_processes_find_what_one_finds() -> None:
     def found(cores: int) -> dict[tuple[str, int], float]:
-        return {(one.policy, one.seed): one.makespan_s for one in play_all(small(), cores)}
+        return {(one.policy, one.seed): one.makespan_s for one in simulate_all(small(), cores)}
 
     alone = found(1)
     assert len(alone) == 2 * len(plugins.names("policies"))
@@ -41,30 +41,30 @@ def test_two_processes_find_what_one_finds() -> None:
 
 
 def test_what_happened_is_told_whole() -> None:
-    story = tell(small(), "near")
-    assert sorted(stint.task for stint in story.played.stints) == list(range(60))
-    assert all(transfer.asked < transfer.came for transfer in story.transfers)
-    assert {transfer.place for transfer in story.transfers} == {"near", "far"}
-    assert story.outcome == play(small(), ("near", 0))
+    trace = record_trace(small(), "near")
+    assert sorted(interval.task for interval in trace.world_result.intervals) == list(range(60))
+    assert all(transfer.requested_at < transfer.arrived_at for transfer in trace.transfers)
+    assert {transfer.site for transfer in trace.transfers} == {"near", "far"}
+    assert trace.result == simulate(small(), ("near", 0))
 
 
 def test_stealing_ends_sooner_where_some_hosts_are_slow() -> None:
     scenario = read(wanted=ScenarioOptions(["quick 4", "slow 4 speed=0.1"], [], {"tasks": 24, "seconds": 30}, ["near", "stealing"], 1))
-    near, stealing = play_all(scenario, 1)
+    near, stealing = simulate_all(scenario, 1)
     assert stealing.makespan_s < 0.7 * near.makespan_s
 
 
 def test_tasks_that_nobody_can_end_are_an_error() -> None:
     scenario = read(wanted=ScenarioOptions(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 1))
     with pytest.raises(BadInput, match="policy workqueue, seed 0: .* tasks were left") as refused:
-        list(play_all(scenario, 1))
+        list(simulate_all(scenario, 1))
     assert "walltime" in refused.value.hint
 
 
 def test_an_error_in_another_process_comes_back() -> None:
     scenario = read(wanted=ScenarioOptions(["here 1 walltime=60"], [], {"tasks": 10, "seconds": 50}, ["workqueue"], 2))
     with pytest.raises(BadInput, match="tasks were left"):
-        list(play_all(scenario, 2))
+        list(simulate_all(scenario, 2))
 
 
 def test_turns_are_done_once_each() -> None:

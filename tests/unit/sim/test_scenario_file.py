@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pilotfish.errors import BadInput
-from pilotfish.sim.scenarios.distributions import parse_draw
 from pilotfish.sim.scenarios.scenario_file import Scenario, ScenarioOptions, read_scenario
-from pilotfish.sim.scenarios.workload_generator import FileGroup, WorkloadPlan
+from pilotfish.sim.scenarios.workload_generator import FileGroup, WorkloadPlan, parse_distribution
 from pilotfish.sim.workload import Workload
 
 HERE = ScenarioOptions(sites=["here 4"], work={"tasks": 10})
@@ -52,7 +51,7 @@ def test_a_file_says_everything() -> None:
         wait = "10m"
         files = [1, 4]
         """)
-    near, far = scenario.places
+    near, far = scenario.sites
     assert (near.hosts, near.cores, len(near.files)) == (8, 4, 4)
     assert (far.speed, far.bandwidth, far.wait_s, far.files) == (0.5, 2e6, 600.0, (near.files[0], near.files[3]))
     assert scenario.policies == ("workqueue", "xsufferage") and scenario.seeds == 3
@@ -72,10 +71,10 @@ def test_options_say_the_same_in_short() -> None:
             policies=["all"],
         )
     )
-    near, far = scenario.places
+    near, far = scenario.sites
     assert (near.name, near.hosts, near.cores) == ("near", 32, 1)
     assert (far.cores, far.speed, far.bandwidth, far.wait_s, len(far.files)) == (4, 0.5, 2e6, 600.0, 2)
-    assert scenario.work.kinds == (FileGroup(20 * 1024**2, 6), FileGroup(1024, 1, "none"))
+    assert scenario.work.file_groups == (FileGroup(20 * 1024**2, 6), FileGroup(1024, 1, "none"))
     assert len(scenario.policies) == 8
     work = scenario.work.work(0)
     assert len(work.files) == 6 + 60 and not work.costs
@@ -84,15 +83,15 @@ def test_options_say_the_same_in_short() -> None:
 def test_options_count_instead_of_the_file() -> None:
     text = '[work]\ntasks = 5\nseconds = 2\n[[site]]\nname = "a"\nhosts = 1'
     scenario = read(text, ScenarioOptions(sites=["b 2"], work={"tasks": 7}, policies=["near"], seeds=1))
-    assert [place.name for place in scenario.places] == ["b"]
+    assert [site.name for site in scenario.sites] == ["b"]
     assert scenario.work.work(0).seconds == [2.0] * 7
     assert (scenario.policies, scenario.seeds) == (("near",), 1)
 
 
 def test_the_published_experiment_brings_its_sites_along() -> None:
     scenario = read(wanted=ScenarioOptions(work={"from": "apst:c", "seconds": 2}))
-    assert [place.hosts for place in scenario.places] == [32, 8, 16]
-    assert len(scenario.places[2].files) == 3
+    assert [site.hosts for site in scenario.sites] == [32, 8, 16]
+    assert len(scenario.sites[2].files) == 3
     assert len(scenario.work.work(1)) == 1200
 
 
@@ -105,7 +104,7 @@ def test_a_family_an_instance_and_a_list_are_work() -> None:
 
 
 def test_each_seed_draws_other_work_and_the_same_again() -> None:
-    plan = WorkloadPlan(20, parse_draw("exponential(60)", "seconds"))
+    plan = WorkloadPlan(20, parse_distribution("exponential(60)", "seconds"))
     assert plan.work(1).seconds == plan.work(1).seconds != plan.work(2).seconds
 
 
@@ -114,8 +113,8 @@ def test_each_seed_draws_other_work_and_the_same_again() -> None:
     [("90", 90), ("1m30s", 90), ("uniform(60, 2m)", 90), ("normal(90, 10)", 90), ("lognormal(90, 0.5)", 90), ("exponential(90)", 90)],
 )
 def test_a_distribution_has_the_mean_that_was_written(text: str, mean: float) -> None:
-    dice, draw = random.Random(1), parse_draw(text, "seconds")
-    assert sum(draw.of(dice) for _ in range(20_000)) / 20_000 == pytest.approx(mean, rel=0.05)
+    rng, draw = random.Random(1), parse_distribution(text, "seconds")
+    assert sum(draw.draw(rng) for _ in range(20_000)) / 20_000 == pytest.approx(mean, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def snapshot(journal: Journal, records: Sequence[bytes]) -> None:
 def test_a_new_journal_is_empty_and_its_files_are_private(tmp_path: Path) -> None:
     journal, records, recovery = opened(tmp_path / "journal")
     assert records == []
-    assert recovery.salvage == NOTHING_MET
+    assert recovery.damage_report == NOTHING_MET
     assert journal.last_sequence == 0
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "journal").iterdir()} == {0o600}
@@ -60,7 +60,7 @@ def test_what_is_appended_comes_back_in_order_over_many_segments(tmp_path: Path)
 
     journal, records, recovery = opened(tmp_path)
     assert records == numbered(1, 300)
-    assert recovery.salvage == NOTHING_MET
+    assert recovery.damage_report == NOTHING_MET
     assert recovery.records == 300
     assert journal.size_bytes == size
     assert journal.append([b"next"]) == 301
@@ -122,7 +122,7 @@ def test_a_snapshot_replaces_what_was_before_it_and_nothing_after(tmp_path: Path
     journal, recovery = Journal.open(tmp_path)
     sources = [(recovery.reading_snapshot, batch) for batch in recovery.batches()]
     assert sources == [(True, [b"the first", b"hundred"]), (False, numbered(101, 110))]
-    assert recovery.salvage == NOTHING_MET
+    assert recovery.damage_report == NOTHING_MET
     assert journal.last_sequence == 110
     snapshot(journal, [b"all"])
     journal.append([b"111"])
@@ -193,15 +193,15 @@ def test_a_torn_tail_is_cut_and_said_once(tmp_path: Path) -> None:
     os.truncate(segment, size - 3)
     journal, records, recovery = opened(tmp_path)
     assert records == numbered(1, 4)
-    assert recovery.salvage.cut is not None
-    assert recovery.salvage.cut.file == segment.name
-    assert recovery.salvage.cut.offset + recovery.salvage.cut.length == size - 3
-    assert recovery.salvage.damages == []
+    assert recovery.damage_report.cut is not None
+    assert recovery.damage_report.cut.file == segment.name
+    assert recovery.damage_report.cut.offset + recovery.damage_report.cut.length == size - 3
+    assert recovery.damage_report.damages == []
     journal.append([b"fifth"])
     journal.close()
     _, records, recovery = opened(tmp_path)
     assert records == [*numbered(1, 4), b"fifth"]
-    assert recovery.salvage == NOTHING_MET
+    assert recovery.damage_report == NOTHING_MET
 
 
 @pytest.mark.parametrize("what", ["deleted", "truncated", "replaced", "extended"])
@@ -217,7 +217,7 @@ def test_a_file_changed_under_a_live_journal_is_noticed_and_a_snapshot_mends_it(
         journal.append(numbered(1, 20))
         journal.append(numbered(21, 40))
     journal.sync()
-    assert journal.verify_in_place() == []
+    assert journal.find_changed_files() == []
     path = tmp_path / "first" / file
     if what == "deleted":
         path.unlink()
@@ -228,14 +228,14 @@ def test_a_file_changed_under_a_live_journal_is_noticed_and_a_snapshot_mends_it(
     else:
         (tmp_path / "other").write_bytes(path.read_bytes())
         os.replace(tmp_path / "other", path)
-    assert [(displaced.file, displaced.what) for displaced in journal.verify_in_place()] == [(file, what)]
+    assert [(changed_files.file, changed_files.what) for changed_files in journal.find_changed_files()] == [(file, what)]
     snapshot(journal, [b"forty"])
     journal.append(numbered(41, 42))
-    assert journal.verify_in_place() == []
+    assert journal.find_changed_files() == []
     journal.close()
     _, records, recovery = opened(tmp_path / "first")
     assert records == [b"forty", *numbered(41, 42)]
-    assert recovery.salvage == NOTHING_MET
+    assert recovery.damage_report == NOTHING_MET
 
 
 WRITER = """
@@ -265,7 +265,7 @@ def test_what_was_durable_survives_the_kill_of_its_writer(tmp_path: Path) -> Non
         journal.close()
         assert records == numbered(1, len(records))
         assert len(records) >= promised
-        assert recovery.salvage.damages == []
+        assert recovery.damage_report.damages == []
 
 
 def test_a_record_that_is_too_large_is_refused_and_nothing_of_its_group_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ FIRST, SECOND, SNAPSHOT_FILE = "journal-00000002.log", "journal-00000003.log", "
 @pytest.fixture(autouse=True)
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 1000)
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -97,8 +97,8 @@ def test_a_flipped_bit_at_any_place_is_detected_and_costs_at_most_the_record_it_
                 records, recovery, _ = opened(flipped(image, name, at, bit))
                 hit = [record for record in EVERYTHING if where[record][0] == name and where[record][1] <= at < where[record][2]]
                 assert records == [record for record in EVERYTHING if record not in hit]
-                assert recovery.salvage.damages or recovery.salvage.cut
-                assert bool(hit) or not recovery.salvage.gaps
+                assert recovery.damage_report.damages or recovery.damage_report.cut
+                assert bool(hit) or not recovery.damage_report.gaps
                 flips += 1
     assert flips > 2500
 
@@ -126,7 +126,7 @@ def test_zeros_in_the_middle_cost_only_what_they_cover(length: int) -> None:
             missing = [record for record in EVERYTHING if record not in records]
             assert set(missing) <= set(covered)
             assert records == [record for record in EVERYTHING if record not in missing]
-            assert recovery.salvage.damages or recovery.salvage.cut
+            assert recovery.damage_report.damages or recovery.damage_report.cut
 
 
 def test_damage_is_told_with_its_place_and_with_what_is_missing() -> None:
@@ -134,7 +134,7 @@ def test_damage_is_told_with_its_place_and_with_what_is_missing() -> None:
     name, start, end = places(image)[b"record 7"]
     records, recovery, _ = opened(flipped(image, name, end - 1, 0))
     assert b"record 7" not in records
-    assert recovery.salvage == DamageReport([Damage(name, start, end - start)], [Gap(2 + 5, 7, durable=True)])
+    assert recovery.damage_report == DamageReport([Damage(name, start, end - start)], [Gap(2 + 5, 7, durable=True)])
 
 
 def test_a_hole_is_told_before_what_is_behind_it() -> None:
@@ -144,13 +144,13 @@ def test_a_hole_is_told_before_what_is_behind_it() -> None:
         name, _, end = where[hit]
         _, recovery = Journal.open("/pool", MemoryDisk(flipped(image, name, end - 1, 0)))
         for record in recovery:
-            salvage = recovery.salvage
+            damage_report = recovery.damage_report
             behind = EVERYTHING.index(record) > EVERYTHING.index(hit)
             if behind and where[record][0] == name:
-                assert [damage.file for damage in salvage.damages] == [name]
-                assert name == SNAPSHOT_FILE or salvage.gaps
+                assert [damage.file for damage in damage_report.damages] == [name]
+                assert name == SNAPSHOT_FILE or damage_report.gaps
             elif not behind:
-                assert salvage == DamageReport()
+                assert damage_report == DamageReport()
 
 
 def test_a_hole_that_may_never_have_been_durable_is_told_as_such() -> None:
@@ -166,7 +166,7 @@ def test_a_hole_that_may_never_have_been_durable_is_told_as_such() -> None:
     fourth = data.index(b"record 4")
     found, recovery, _ = opened(with_content(image, name, data[:fourth] + bytes(8) + data[fourth + 8 :]))
     assert found == [*numbered(1, 3), b"record 5"]
-    assert recovery.salvage.gaps == [Gap(4, 4, durable=False)]
+    assert recovery.damage_report.gaps == [Gap(4, 4, durable=False)]
 
 
 def test_random_damage_never_keeps_the_journal_from_opening_nor_returns_what_was_not_written() -> None:
@@ -221,14 +221,14 @@ def test_a_segment_that_is_gone_is_named() -> None:
     lost = [record for record, place in places(image).items() if place[0] == FIRST]
     records, recovery, _ = opened(with_content(image, FIRST, None))
     assert records == [record for record in EVERYTHING if record not in lost]
-    assert recovery.salvage.damages == [Damage(FIRST, 0, 0, "missing")]
-    assert recovery.salvage.gaps == [Gap(6, 5 + len(lost), durable=True)]
+    assert recovery.damage_report.damages == [Damage(FIRST, 0, 0, "missing")]
+    assert recovery.damage_report.gaps == [Gap(6, 5 + len(lost), durable=True)]
 
     for name in (FIRST, SECOND):
         image = with_content(image, name, None)
     records, recovery, _ = opened(image)
     assert records == SNAPSHOT_RECORDS
-    assert recovery.salvage.damages == [Damage(FIRST, 0, 0, "missing")]
+    assert recovery.damage_report.damages == [Damage(FIRST, 0, 0, "missing")]
 
 
 def test_an_older_snapshot_stands_in_for_a_damaged_one_while_its_segments_are_there() -> None:
@@ -246,7 +246,7 @@ def test_an_older_snapshot_stands_in_for_a_damaged_one_while_its_segments_are_th
     for at in range(size):
         records, recovery, _ = opened(flipped(image, SNAPSHOT_FILE, at, at % 8))
         assert records == numbered(1, 9)
-        assert recovery.salvage.damages == [Damage(SNAPSHOT_FILE, 0, size, "unused")]
+        assert recovery.damage_report.damages == [Damage(SNAPSHOT_FILE, 0, size, "unused")]
 
 
 def test_a_read_that_fails_once_costs_nothing() -> None:
@@ -262,7 +262,7 @@ def test_a_read_that_fails_once_costs_nothing() -> None:
         disk.before_read = refuse_one
         _, recovery = Journal.open("/pool", disk, segment_bytes=300)
         assert list(recovery) == EVERYTHING
-        assert recovery.salvage == DamageReport()
+        assert recovery.damage_report == DamageReport()
         if next(reads) <= failing:
             return
     pytest.fail("there should not be that many reads")
@@ -291,8 +291,8 @@ def test_a_page_that_the_device_refuses_costs_that_page_only_as_long_as_it_does(
     journal, recovery = Journal.open("/pool", disk)
     readable = list(recovery)
     assert readable == [record for record in written if record not in touched]
-    assert recovery.salvage.damages
-    assert recovery.salvage.cut is None
+    assert recovery.damage_report.damages
+    assert recovery.damage_report.cut is None
     journal.append([b"afterwards"])
     journal.close()
     _, again = Journal.open("/pool", disk)
@@ -344,4 +344,4 @@ def test_a_journal_of_format_1_stays_readable() -> None:
     image = tuple(sorted((name, bytes.fromhex(data)) for name, data in FORMAT_1.items()))
     records, recovery, _ = opened(image)
     assert records == [b"state", b"", b"after", b"the snapshot"]
-    assert recovery.salvage == DamageReport()
+    assert recovery.damage_report == DamageReport()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 16)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 1000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 1000)
 
 
 def read(image: Image) -> list[bytes]:
@@ -153,8 +153,8 @@ def fill_and_free(directory: str, disk: Disk, fill: Callable[[], None], free: Ca
     journal.close()
     _, recovery = Journal.open(directory, disk)
     assert list(recovery) == promised
-    assert not recovery.salvage.damages
-    assert recovery.salvage.cut is None
+    assert not recovery.damage_report.damages
+    assert recovery.damage_report.cut is None
 
 
 def append_until_full(journal: Journal, cycle: int, fill: Callable[[], None]) -> list[bytes]:
@@ -175,7 +175,7 @@ def append_until_full(journal: Journal, cycle: int, fill: Callable[[], None]) ->
 
 def test_a_disk_that_is_full_a_hundred_times_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RESERVE_BYTES", 4000)
-    monkeypatch.setattr(journal_module, "PREPARED_BYTES", 4000)
+    monkeypatch.setattr(journal_module, "PREALLOCATED_BYTES", 4000)
     disk = MemoryDisk()
 
     def fill() -> None:

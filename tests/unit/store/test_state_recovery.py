@@ -15,7 +15,7 @@ from pilotfish.store.state_recovery import replay
 class Journal:
     """What is left of a journal without damage."""
 
-    salvage = SimpleNamespace(gaps=[], damages=[], cut=None)
+    damage_report = SimpleNamespace(gaps=[], damages=[], cut=None)
 
     def __init__(self, *turns: list[Any]) -> None:
         self.turns = turns

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
 
-from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_on_parent_death
+from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_name, signal_on_parent_death
 from ...portable.transfer.cache_directory import CacheError
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, dial
@@ -30,17 +30,18 @@ from .peer_network import PeerNetwork
 from .slot_pool import SlotPool
 from .slot_process import SlotProcess
 
-FAREWELL_TIMEOUT_S = 2.0
+LAST_SEND_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
 """Share of the free disk space that the cache may use, unless a size is set."""
 TOUCH_S = 30.0
 """Seconds between marks on contents in use; other agents of this node may remove contents without a mark of the last minute."""
-SETTINGS = ("workdir", "bundle", "worker", "life", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
+SETTINGS = ("workdir", "bundle", "worker", "supervisor_pipe", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
+_SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
 _PEER_EFFECTS = ("delegate", "drop_delegated", "report_free")
-"""Effects that the fetcher performs, and those for the peers."""
+"""Effects that are calls of the slot pool, of the fetcher and of the peers."""
 
 
 class AgentLoop:
@@ -53,7 +54,7 @@ class AgentLoop:
         self.slots = SlotPool(self.machine, self.selector, settings)
         self.slots.answer_peek = self._answer_peek
         staging = self.machine.staging
-        cache = _open_cache(settings, staging.wanted, read_credentials(credentials_path).pool)
+        cache = _open_cache(settings, staging.needed, read_credentials(credentials_path).pool)
         cache.evicted = self._evicted
         staging.is_unchanged = cache.is_unchanged
         self.peers = PeerNetwork(offer, cache, settings["workdir"])
@@ -65,7 +66,7 @@ class AgentLoop:
         staging.held.update(dict.fromkeys(cache.held()))
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
-        self._supervisor_pipe = settings.get("life")
+        self._supervisor_pipe = settings.get("supervisor_pipe")
         self._has_peers = not (settings.get("home") or settings.get("no_peers"))
         self._link: Optional[FrameLink] = None
         self._link_events = 0
@@ -83,12 +84,12 @@ class AgentLoop:
         become_subreaper()
         keep_freed_memory(KEPT_MEMORY_BYTES)
         for number in (*END_SIGNALS, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, lambda number, frame: self._signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
         if self._supervisor_pipe is not None:
-            self.selector.register(self._supervisor_pipe, selectors.EVENT_READ, "life")
+            self.selector.register(self._supervisor_pipe, selectors.EVENT_READ, "supervisor_pipe")
         self._perform(self.machine.turn(time.monotonic()))
         self.slots.warm_up(min(WARM_SLOTS, int(self.machine.attempts.capacity.get("cores", 1))))
         try:
@@ -113,7 +114,7 @@ class AgentLoop:
                 readable = readable or bool(events & selectors.EVENT_READ)
             elif key.data == "wake":
                 self._woken(now)
-            elif key.data == "life":
+            elif key.data == "supervisor_pipe":
                 self.selector.unregister(key.fd)
                 machine.stop("its supervisor is dead", now)
         if readable:
@@ -122,7 +123,7 @@ class AgentLoop:
             slots.check_timers(now)
         if machine.staging.is_needed and now >= self._touch_at:
             self._touch_at = now + TOUCH_S
-            self.fetcher.cache.touch(list(machine.staging.wanted))
+            self.fetcher.cache.touch(list(machine.staging.needed))
         self._perform(machine.turn(now))
         while slots.machine_changed:
             slots.machine_changed = False
@@ -150,15 +151,15 @@ class AgentLoop:
         if link is None:
             return
         try:
-            wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+            events = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
         except LinkLost:
             self._drop_link()
             self.machine.unlinked(now)
             self._perform(self.machine.turn(now))
             return
-        if wanted != self._link_events:
-            self._link_events = wanted
-            self.selector.modify(link, wanted, "link")
+        if events != self._link_events:
+            self._link_events = events
+            self.selector.modify(link, events, "link")
 
     def _drop_link(self) -> None:
         self._dials += 1
@@ -208,7 +209,7 @@ class AgentLoop:
         except BlockingIOError:
             pass
         while self._dialled:
-            self._take_dialled(*self._dialled.popleft(), now)
+            self._dial_answered(*self._dialled.popleft(), now)
         while self._notices:
             what, *arguments = self._notices.popleft()
             if what == "evicted":
@@ -221,11 +222,11 @@ class AgentLoop:
             if number == signal.SIGCHLD:
                 children = True
             else:
-                self.machine.stop("it was stopped by a signal (%s)" % signal.Signals(number).name, now)
+                self.machine.stop("it was stopped by a signal (%s)" % signal_name(number), now)
         if children:
             self.slots.reap(now)
 
-    def _take_dialled(self, number: int, answer: Any, now: float) -> None:
+    def _dial_answered(self, number: int, answer: Any, now: float) -> None:
         if number != self._dials:
             if isinstance(answer, FrameLink):
                 answer.close()
@@ -250,31 +251,17 @@ class AgentLoop:
             if contact is not None:
                 self.machine.offer.info["peer"] = contact
 
-    def _on_signal(self, number: int, frame: Any) -> None:
-        self._signals.append(number)
-
     # --- effects --------------------------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: List[Tuple[Any, ...]]) -> None:
         now = time.monotonic()
-        slots = self.slots
         for effect in effects:
             kind = effect[0]
             if kind == "send":
                 if self._link is not None:
                     self._link.send(effect[1], effect[2])
-            elif kind == "start":
-                slots.start(effect[1], effect[2], now)
-            elif kind == "recall":
-                slots.recall(effect[1], now)
-            elif kind == "terminate":
-                slots.terminate(effect[1], now)
-            elif kind == "warn":
-                slots.warn(effect[1], effect[2])
-            elif kind == "kill":
-                slots.kill(effect[1], now)
-            elif kind == "peek":
-                slots.peek(effect[1], effect[2], effect[3], effect[4], now)
+            elif kind in _SLOT_EFFECTS:
+                getattr(self.slots, kind)(*effect[1:], now)
             elif kind in _FETCHER_EFFECTS:
                 getattr(self.fetcher, kind)(*effect[1:])
             elif kind == "introduce":
@@ -290,9 +277,9 @@ class AgentLoop:
             elif kind == "exit":
                 self.exit = (effect[1], effect[2])
 
-    def _answer_peek(self, query: int, known: bool, offset: int, data: bytes) -> None:
+    def _answer_peek(self, query: int, found: bool, offset: int, data: bytes) -> None:
         if self._link is not None:
-            self._link.send(["peeked", query, known, offset], [data])
+            self._link.send(["peeked", query, found, offset], [data])
 
     def _shut_down(self) -> None:
         """Kill running attempts, report to the master, then let idle slots clean up."""
@@ -301,7 +288,7 @@ class AgentLoop:
         link = self._link
         if link is not None:
             try:
-                link.connection.settimeout(FAREWELL_TIMEOUT_S)
+                link.connection.settimeout(LAST_SEND_TIMEOUT_S)
                 link.flush()
                 link.close()
             except (LinkLost, OSError):
@@ -310,13 +297,13 @@ class AgentLoop:
         kill_descendants()
 
 
-def _open_cache(settings: Dict[str, Any], wanted: Dict[str, int], pool: str) -> ContentCache:
+def _open_cache(settings: Dict[str, Any], needed: Dict[str, int], pool: str) -> ContentCache:
     """Open the cache of this node, or a private one that ends with this agent."""
     for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
         settings["cache"] = directory
         try:
             limit = settings.get("cache_bytes") or 0
-            cache = ContentCache(directory, limit or (1 << 62), wanted.__contains__)
+            cache = ContentCache(directory, limit or (1 << 62), needed.__contains__)
             cache.serve(pool)
             cache.strict = bool(limit)
             if not limit:
@@ -332,7 +319,7 @@ def main(options_text: str) -> NoReturn:
     """Run the agent, in the process that the supervisor started."""
     options = json.loads(options_text)
     signal_on_parent_death(signal.SIGTERM, options["supervisor"])
-    os.set_inheritable(options["life"], False)
+    os.set_inheritable(options["supervisor_pipe"], False)
     gpus = gpu_names() if options["gpus"] is None else []
     capacity = {
         "cores": float(options["cores"] or usable_cores()),

@@ -15,9 +15,9 @@ Inputs (they return nothing)
     slot_finished(slot, items, now)
                                 attempts of this slot ended, in the order they were assigned:
                                 items = [(failure or None, wall_us, cpu_us, rss_kib, payload), ...], failure = [cause, blame, message]
-    slot_died(slot, begun, failure, usage, now)
-                                the slot process and its descendants are dead. It had started the first ``begun`` of its attempts: the last
-                                of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones as
+    slot_died(slot, started, failure, usage, now)
+                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts: the
+                                last of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones as
                                 slot-lost; the others return to the head of the queue. Slot numbers are never reused.
     slot_returned(slot, count, now)
                                 answer to recall: the last ``count`` attempts of this slot will not be started
@@ -57,15 +57,14 @@ Effects (tuples)
 
 from __future__ import annotations
 
+import random
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
-from . import reconnect
 from .assignment_reader import read_assignment
 from .attempts import NEVER, Attempt, AttemptQueue, check_slots
 from .input_staging import InputStaging, is_disk_full
 from .pending_results import Item, PendingResults
-from .reconnect import Reconnect
 
 Effect = Tuple[Any, ...]
 
@@ -73,6 +72,29 @@ DOWN, DIALLING, LINKED, WELCOMED = range(4)
 _FORWARDED = {"introduce": "introduce", "lend": "delegate", "let_go": "release"}
 """Messages of the master that the host handles, and the effect of each."""
 _UNREADABLE = (IndexError, KeyError, TypeError, ValueError)
+
+DIAL_TIMEOUT_S = 20.0
+REDIAL_FIRST_S = 0.1
+MAX_REDIAL_S = 5.0
+REDIAL_APART_S = 1.0
+"""Minimum seconds between two dials without a wait."""
+MAX_REFUSALS = 3
+"""Maximum refusals in a row until the agent exits."""
+SILENT_HEARTBEATS = 3
+"""Heartbeat intervals of silence until the agent disconnects."""
+STALL_S = 1.0
+"""A turn later than this means that the agent itself was suspended."""
+LINGER_S = 0.05
+"""Seconds of silence until a polling agent disconnects."""
+RESULTS_APART_S = 0.02
+"""Seconds between two frames of results while more attempts are queued."""
+WARN_S = 60.0
+"""Seconds before the end of the walltime at which the agent drains and sends signals, but not before the last ``WARN_SHARE`` of it."""
+WARN_SHARE = 0.2
+TRANSFER_HEARTBEAT_S = 1.0
+"""Seconds between heartbeats during transfers: users may be watching the progress."""
+MAX_UNREADABLE = 5
+"""Maximum unreadable messages in a row until the agent exits."""
 
 
 class WorkerOffer:
@@ -86,6 +108,27 @@ class WorkerOffer:
         self.info: Dict[str, Any] = {}
         self.ends_at: Optional[float] = None
         self.poll_s = 0.0
+
+
+class Reconnect:
+    """Decides when to dial the master again: at once after a connection that lasted a while. After failures it waits longer each time, with
+    a random part so that agents do not dial in step."""
+
+    def __init__(self, seed: int, now: float) -> None:
+        self.at = now
+        """When to dial next."""
+        self.last = -NEVER
+        self.failures = 0
+        self._random = random.Random(seed)
+
+    def plan(self, now: float) -> None:
+        """Plan the next dial after a lost connection or failed dial."""
+        self.failures += 1
+        if self.failures == 1 and now - self.last >= REDIAL_APART_S:
+            self.at = now
+            return
+        wait = min(MAX_REDIAL_S, REDIAL_FIRST_S * 2.0 ** min(self.failures, 10))
+        self.at = now + wait * (0.5 + 0.5 * self._random.random())
 
 
 class AgentMachine:
@@ -103,9 +146,7 @@ class AgentMachine:
         self.exited = False
         self.ending = False
         """The walltime is nearly over: nothing is started any more, and running attempts that asked for a signal get it."""
-        self.warn_at = (
-            NEVER if offer.ends_at is None else offer.ends_at - min(reconnect.WARN_S, reconnect.WARN_SHARE * max(0.0, offer.ends_at - now))
-        )
+        self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = PendingResults()
         self.staging = InputStaging()
         self.attempts.released = self.staging.release
@@ -161,7 +202,7 @@ class AgentMachine:
             return
         self.link = DOWN
         self._refusals += 1
-        if not self._ever_welcomed or self._refusals >= reconnect.MAX_REFUSALS:
+        if not self._ever_welcomed or self._refusals >= MAX_REFUSALS:
             self._exit("the master refused this agent: " + reason, 3)
         else:
             self._reconnect.plan(now)
@@ -193,7 +234,7 @@ class AgentMachine:
         except _UNREADABLE as error:
             self._unreadable += 1
             self._disconnect("the master sent an unreadable message: %r" % (error,), now)
-            if self._unreadable >= reconnect.MAX_UNREADABLE:
+            if self._unreadable >= MAX_UNREADABLE:
                 self._exit("the master uses another protocol: use the same version on both sides", 3)
 
     def _on_welcome(self, header: Sequence[Any], body: Any, now: float) -> None:
@@ -243,7 +284,7 @@ class AgentMachine:
         self._returned.extend([task, number] for task, number in header[1] if self.attempts.return_queued(task, number))
         self._effects.append(("drop_delegated", header[1], True))
 
-    def _on_pulse(self, header: Sequence[Any], body: Any, now: float) -> None:
+    def _on_heartbeat_answered(self, header: Sequence[Any], body: Any, now: float) -> None:
         self._heartbeat_answered = True
 
     def _on_drain(self, header: Sequence[Any], body: Any, now: float) -> None:
@@ -272,7 +313,7 @@ class AgentMachine:
         "acked": _on_acked,
         "kill": _on_kill,
         "recall": _on_recall,
-        "pulse": _on_pulse,
+        "pulse": _on_heartbeat_answered,
         "drain": _on_drain,
         "retire": _on_retire,
         "quiet": _on_set_heartbeats,
@@ -301,15 +342,15 @@ class AgentMachine:
             else:
                 self._keep_result(attempt, item, now)
 
-    def slot_died(self, slot: int, begun: int, failure: Failure, usage: Tuple[Any, ...], now: float) -> None:
+    def slot_died(self, slot: int, started: int, failure: Failure, usage: Tuple[Any, ...], now: float) -> None:
         view = self.attempts.slots.get(slot)
         if self.exited or view is None:
             return
         last = view.stop_failure or failure
-        gone = self.attempts.slot_lost(view, begun)
-        for attempt in gone[:-1]:
+        ended = self.attempts.slot_lost(view, started)
+        for attempt in ended[:-1]:
             self._keep_result(attempt, (["slot-lost", "worker", "its slot died before it reported the result"], 0, 0, 0, b""), now)
-        for attempt in gone[-1:]:
+        for attempt in ended[-1:]:
             self._keep_result(attempt, (last, *usage[:3], usage[3] if len(usage) > 3 else b""), now)
         if self.draining:
             self._returned.extend(self.attempts.return_all_queued())
@@ -412,7 +453,7 @@ class AgentMachine:
     def _forgive_stall(self, now: float) -> None:
         """Forgive silence while this process itself was suspended: a turn that comes much too late means that it slept."""
         late = now - self.deadline
-        if late > reconnect.STALL_S:
+        if late > STALL_S:
             self._last_received += late
             self._last_contact += late
 
@@ -425,9 +466,9 @@ class AgentMachine:
             self._begin_ending()
         if now >= self._last_contact + self.orphan_s:
             self._exit("no contact with the master for %g s" % self.orphan_s, 4)
-        elif self.link == DIALLING and now >= self._reconnect.last + reconnect.DIAL_TIMEOUT_S:
+        elif self.link == DIALLING and now >= self._reconnect.last + DIAL_TIMEOUT_S:
             self._disconnect("the dial timed out", now)
-        elif self.link >= LINKED and not self.delegated and now >= self._last_received + reconnect.SILENT_HEARTBEATS * self.heartbeat_s:
+        elif self.link >= LINKED and not self.delegated and now >= self._last_received + SILENT_HEARTBEATS * self.heartbeat_s:
             self._disconnect("the master is silent", now)
 
     def _begin_ending(self) -> None:
@@ -468,7 +509,7 @@ class AgentMachine:
         if not self.delegated:
             self._effects.extend(("send", header, []) for header in self.staging.report())
         # While more is queued, frames are sent a moment apart: then one carries many results, and no slot waits in the meantime.
-        if self.results.unsent and (not self.attempts.queue or now >= self._last_results + reconnect.RESULTS_APART_S):
+        if self.results.unsent and (not self.attempts.queue or now >= self._last_results + RESULTS_APART_S):
             self._last_results = now
             for header, parts in self.results.frames(now):
                 if self.delegated:
@@ -478,7 +519,7 @@ class AgentMachine:
             self._started = []
             self._busy_since = min(self._busy_since, now) if self.staging.is_busy else NEVER
         if self._started or now >= self._next_heartbeat():
-            self._effects.append(("send", ["beat", self._started, self.transfers(), self.staging.add_seen(self.fetch_totals())], []))
+            self._effects.append(("send", ["beat", self._started, self.transfers(), self.staging.add_cache_hits(self.fetch_totals())], []))
             self._started = []
             self._last_heartbeat = now
 
@@ -486,13 +527,13 @@ class AgentMachine:
         if self.delegated:
             # The site master confirms that the master is alive; if it does not, ask. Users also want the progress of long transfers.
             return min(self._last_contact + self.orphan_s / 2, max(self._last_heartbeat, self._busy_since) + self.heartbeat_s)
-        return self._last_heartbeat + (min(reconnect.TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
+        return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
         """When a polling agent disconnects: all results are acknowledged and nothing has arrived for a moment."""
         if self.results.kept or not self._heartbeat_answered:
             return NEVER
-        return self._last_received + reconnect.LINGER_S
+        return self._last_received + LINGER_S
 
     def _next_poll(self) -> float:
         urgent = bool(self.results.kept) or self.attempts.has_idle_core()
@@ -506,13 +547,13 @@ class AgentMachine:
         if self.link == DOWN:
             return min(due, self._reconnect.at)
         if self.link == DIALLING:
-            return min(due, self._reconnect.last + reconnect.DIAL_TIMEOUT_S)
+            return min(due, self._reconnect.last + DIAL_TIMEOUT_S)
         if not self.delegated:
-            due = min(due, self._last_received + reconnect.SILENT_HEARTBEATS * self.heartbeat_s)
+            due = min(due, self._last_received + SILENT_HEARTBEATS * self.heartbeat_s)
         if self.link == WELCOMED:
             due = min(due, self._next_heartbeat())
             if self.results.unsent:
-                due = min(due, self._last_results + reconnect.RESULTS_APART_S)
+                due = min(due, self._last_results + RESULTS_APART_S)
             if self.offer.poll_s > 0:
                 due = min(due, self._poll_over_at())
         return due

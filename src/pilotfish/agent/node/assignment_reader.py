@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
+from ...portable.payload_format import add_files
 from ..peers.contacts import MalformedMessage
-from ..slots.task_files import wrap
 from .attempts import Attempt, AttemptQueue, AttemptSpec
 
 UNKNOWN = AttemptSpec(-1, "", 0.0, {}, {}, b"")
@@ -26,7 +26,7 @@ def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) ->
         new.contents = contents
         attempts.keep_spec(new)
         offset += length
-    found: List[Tuple[Attempt, str]] = []
+    attempts_read: List[Tuple[Attempt, str]] = []
     for task, number, spec_number, length, cores, memory, contents, files in header[2]:
         payload = view[offset : offset + length]
         offset += length
@@ -34,15 +34,15 @@ def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) ->
             continue
         spec = attempts.specs.get(spec_number)
         if spec is None:
-            found.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec is missing"))
+            attempts_read.append((Attempt(task, number, UNKNOWN, payload, ()), "its spec is missing"))
             continue
-        attempt = Attempt(task, number, spec, wrap(payload, files) if files else payload, attempts.needs_of(spec, cores, memory))
+        attempt = Attempt(task, number, spec, add_files(payload, files) if files else payload, attempts.needs_of(spec, cores, memory))
         if contents or spec.contents:
             attempt.contents = list({content[0]: content for content in (*spec.contents, *contents)}.values())
-        found.append((attempt, attempts.why_too_big(attempt.needs)))
+        attempts_read.append((attempt, attempts.why_too_big(attempt.needs)))
     if offset != len(view):
         raise ValueError("the body does not have the announced length")
-    return found
+    return attempts_read
 
 
 def check_assignment(header: Sequence[Any], body: Any) -> None:

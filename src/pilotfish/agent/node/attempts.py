@@ -48,14 +48,8 @@ class AttemptSpec:
         self.estimate_s = -1.0
 
     def same(self, other: AttemptSpec) -> bool:
-        return (
-            self.kind == other.kind
-            and self.time_s == other.time_s
-            and self.needs == other.needs
-            and self.launch == other.launch
-            and self.code == other.code
-            and self.contents == other.contents
-        )
+        compared = ("kind", "time_s", "needs", "launch", "code", "contents")
+        return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def measured(self, wall_s: float) -> None:
         """Update the running mean. It falls fast, because the first attempt in a slot pays for imports that later ones do not."""
@@ -103,22 +97,6 @@ class SlotView:
     ``slow``: the running attempt takes longer than measured before, so nothing is prefetched. ``recalling``: the host was asked to recall
     prefetched attempts. ``stop_stage`` of the running attempt: 0 runs, 1 stop requested, 2 terminated, 3 killed.
     """
-
-    __slots__ = (
-        "number",
-        "attempts",
-        "needs",
-        "started_at",
-        "prefetch_s",
-        "reported",
-        "slow",
-        "recalling",
-        "stop_stage",
-        "stop_failure",
-        "graceful",
-        "kill_at",
-        "signalled",
-    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -170,15 +148,15 @@ class AttemptQueue:
     def __init__(self, capacity: Dict[str, float]) -> None:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
-        self.wanted_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
-        self.max_slots = self.wanted_slots
-        """Fewer than ``wanted_slots`` while the machine limits the number of processes."""
+        self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.max_slots = self.usual_max_slots
+        """Fewer than ``usual_max_slots`` while the machine limits the number of processes."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
         self.staged: Dict[int, Attempt] = {}
         """Attempts that wait for contents."""
-        self.released: Callable[[Attempt], None] = _ignore
+        self.released: Callable[[Attempt], None] = lambda attempt: None
         """Called with each attempt that no longer needs its contents."""
         self.slots: Dict[int, SlotView] = {}
         self.busy: Dict[int, SlotView] = {}
@@ -356,8 +334,8 @@ class AttemptQueue:
 
     def slot_lost(self, slot: SlotView, started: int) -> List[Attempt]:
         """The slot is dead: return the attempts it had started, in order. The others become first in the queue."""
-        gone = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
-        for attempt in gone:
+        ended = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
+        for attempt in ended:
             self.end_attempt(attempt)
         self._requeue(slot.attempts)
         slot.attempts.clear()
@@ -366,7 +344,7 @@ class AttemptQueue:
         else:
             self.idle.remove(slot)
         del self.slots[slot.number]
-        return gone
+        return ended
 
     def recalled(self, slot: SlotView, count: int) -> None:
         """The slot will not run its last ``count`` attempts."""
@@ -380,16 +358,16 @@ class AttemptQueue:
             self._make_idle(slot)
 
     def _requeue(self, attempts: Iterable[Attempt]) -> None:
-        """Put attempts that are still wanted at the head of the queue."""
-        wanted = []
+        """Put attempts that were not dropped at the head of the queue."""
+        kept = []
         for attempt in attempts:
             if attempt.forgotten:
                 self._release_contents(attempt)
                 continue
             attempt.queued = True
             attempt.prefetch_s = 0.0
-            wanted.append(attempt)
-        self.queue.extendleft(reversed(wanted))
+            kept.append(attempt)
+        self.queue.extendleft(reversed(kept))
 
     def _release(self, slot: SlotView) -> None:
         del self.busy[slot.number]
@@ -467,10 +445,6 @@ class AttemptQueue:
     def has_idle_core(self) -> bool:
         """Whether a task with one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
-
-
-def _ignore(attempt: Attempt) -> None:
-    """Called before staging is connected."""
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:

@@ -16,12 +16,12 @@ from collections import deque
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.transfer.cache_directory import CacheError, content_path, remove
+from ...portable.transfer.cache_directory import CacheError, content_path, is_digest, remove
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.file_locks import WriterBusy
 from ...portable.transfer.incoming_content import DigestMismatch, IncomingContent, InUse, NoSpace, TooLarge
 from ...portable.transfer.transfer_client import UploadProgress, dial_transfer, fetch, has_ended, push
-from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel, is_digest
+from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, ConnectionCut, ContentAbsent, TransferChannel
 from ...portable.wire.frame_link import LinkLost, Rejected
 from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
@@ -58,9 +58,9 @@ class Fetch:
         self.incoming: Optional[IncomingContent] = None
         self.channel: Optional[TransferChannel] = None
         self.published = False
-        self.search_at = 0.0
-        self.began = time.monotonic()
-        self.reached = 0
+        self.next_search_at = 0.0
+        self.started_at = time.monotonic()
+        self.received_bytes = 0
         """Bytes received when the last connection ended."""
         self.copied = 0
         """Bytes copied from a local disk."""
@@ -179,8 +179,8 @@ class Fetcher:
             self._fetch_totals[2 * source] += 1
             self._fetch_totals[2 * source + 1] += size
 
-    def _start(self, group: int, wanted: int, loop: Callable[[], None]) -> None:
-        while self._threads[group] < wanted:
+    def _start(self, group: int, count: int, loop: Callable[[], None]) -> None:
+        while self._threads[group] < count:
             try:
                 threading.Thread(target=loop, daemon=True).start()
             except RuntimeError:
@@ -232,22 +232,24 @@ class Fetcher:
         """Fetch from the best source and retry. After damaged bytes from peers only the master is asked."""
         damaged = 0
         wait_s = RETRY_S
-        reached = 0
+        received_before = 0
         sources: Sequence[Contact] = ()
-        insist = False
+        no_redirect = False
         while True:
             self._pause(fetching, 0.0)
             try:
                 source = self._fetch_nearby(fetching, sources, bool(damaged))
                 if source is None:
-                    self._fetch_from(fetching, master.channel(), insist)
+                    channel = master.channel()
+                    with self._writing(fetching) as incoming:
+                        self._receive(fetching, incoming, channel, no_redirect)
                     source = MASTER
                 self._count(source, fetching.size)
                 return
             except WriterBusy:
                 self._pause(fetching, WRITER_BUSY_RETRY_S)
             except InUse:
-                if time.monotonic() > fetching.began + CACHE_FULL_TIMEOUT_S:
+                if time.monotonic() > fetching.started_at + CACHE_FULL_TIMEOUT_S:
                     raise
                 self._pause(fetching, CACHE_FULL_RETRY_S)
             except DigestMismatch:
@@ -257,27 +259,23 @@ class Fetcher:
             except AskLater as answer:
                 self._pause(fetching, answer.seconds)
             except AskElsewhere as answer:
-                sources, insist = list(valid_contacts(answer.contacts)), True
+                sources, no_redirect = list(valid_contacts(answer.contacts)), True
             except ConnectionCut:
                 sources = ()
-                wait_s = RETRY_S if fetching.reached > reached else min(2 * wait_s, MAX_RETRY_S)
-                reached = fetching.reached
+                wait_s = RETRY_S if fetching.received_bytes > received_before else min(2 * wait_s, MAX_RETRY_S)
+                received_before = fetching.received_bytes
                 self._pause(fetching, wait_s)
 
-    def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], peers_fail: bool) -> Optional[int]:
+    def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], skip_peers: bool) -> Optional[int]:
         """Take the content from the cache, peers, or local files; return its source, or None."""
-        if self.cache.take(fetching.digest, fetching.size) is not None:
+        if self.cache.verified_path(fetching.digest, fetching.size) is not None:
             return HERE
-        if not peers_fail and self._fetch_from_peers(fetching, sources):
+        if not skip_peers and self._fetch_from_peers(fetching, sources):
             return PEERS
         if any(self.cache.adopt_copy(fetching.digest, fetching.size, path, fetching.on_progress) for path in self._local_paths(fetching)):
             self.peers.publish([fetching.digest])
             return STORAGE
         return None
-
-    def _fetch_from(self, fetching: Fetch, channel: TransferChannel, insist: bool) -> None:
-        with self._writing(fetching) as incoming:
-            self._receive(fetching, incoming, channel, insist)
 
     @contextlib.contextmanager
     def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:
@@ -286,10 +284,10 @@ class Fetcher:
             with self.cache.incoming(fetching.digest, fetching.size) as fetching.incoming:
                 yield fetching.incoming
         finally:
-            fetching.reached = max(fetching.reached, fetching.done)
+            fetching.received_bytes = max(fetching.received_bytes, fetching.done)
             fetching.incoming = None
 
-    def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, insist: bool) -> None:
+    def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, no_redirect: bool) -> None:
         def on_progress(length: int) -> None:
             if not fetching.published:  # from now on peers get the received part from here, and the rest as it arrives
                 fetching.published = True
@@ -298,7 +296,7 @@ class Fetcher:
         fetching.channel = channel
         try:
             self._pause(fetching, 0.0)
-            fetch(channel, fetching.digest, fetching.size, incoming, insist, on_progress)
+            fetch(channel, fetching.digest, fetching.size, incoming, no_redirect, on_progress)
             on_progress(0)
         finally:
             fetching.channel = None
@@ -332,9 +330,9 @@ class Fetcher:
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
         """Search for holders, but not every second while waiting."""
         now = time.monotonic()
-        if now < fetching.search_at:
+        if now < fetching.next_search_at:
             return ()
-        fetching.search_at = now + PEER_SEARCH_APART_S
+        fetching.next_search_at = now + PEER_SEARCH_APART_S
         return self.peers.find(fetching.digest)
 
     @staticmethod
@@ -387,10 +385,10 @@ class Fetcher:
         contents: List[Tuple[str, int]] = []
         produced: List[List[Any]] = []
         for name, mode, path, stays in report.files():
-            at_home = None if stays else self._store_at_master(path)
-            if at_home is not None:
-                contents.append(at_home)
-                produced.append([*at_home, True, False, name, mode])
+            stored = None if stays else self._store_at_master(path)
+            if stored is not None:
+                contents.append(stored)
+                produced.append([*stored, True, False, name, mode])
                 continue
             digest, size = self._adopt(path)
             self.cache.pin(digest)
@@ -429,7 +427,7 @@ class Fetcher:
         """Retry until the master has the content, for without it the task has no result, or until the upload is cancelled."""
         uploading = self._uploads[number] = Upload(digest, size)
         wait_s = RETRY_S
-        reached = 0
+        received_before = 0
         try:
             while number not in self._cancelled:
                 try:
@@ -439,18 +437,18 @@ class Fetcher:
                 except AskLater as answer:
                     time.sleep(answer.seconds)
                 except (ConnectionCut, DigestMismatch, NoSpace) as error:  # wait while the master's disk is full
-                    if isinstance(error, DigestMismatch) and self.cache.take(digest, size) is None:
+                    if isinstance(error, DigestMismatch) and self.cache.verified_path(digest, size) is None:
                         raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
-                    wait_s = RETRY_S if uploading.progress.offset > reached else min(2 * wait_s, MAX_RETRY_S)
-                    reached = uploading.progress.offset
+                    wait_s = RETRY_S if uploading.progress.offset > received_before else min(2 * wait_s, MAX_RETRY_S)
+                    received_before = uploading.progress.offset
                     time.sleep(wait_s)
             raise TransferCancelled
         finally:
             del self._uploads[number]
 
 
-def _open_store(home: str) -> Optional[ContentCache]:
+def _open_store(directory: str) -> Optional[ContentCache]:
     try:
-        return ContentCache(home, 1 << 62, lambda digest: True, durable=True) if home else None
+        return ContentCache(directory, 1 << 62, lambda digest: True, durable=True) if directory else None
     except (CacheError, OSError):
         return None  # then the content is sent to the master

@@ -22,7 +22,7 @@ Content = Sequence[Any]
 class InputStaging:
     def __init__(self) -> None:
         self.effects: List[Tuple[Any, ...]] = []
-        self.wanted: Dict[str, int] = {}
+        self.needed: Dict[str, int] = {}
         """Number of attempts that need each content: the cache must keep it."""
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
         """Ended attempts whose files are being stored in the cache or sent to the master."""
@@ -36,9 +36,9 @@ class InputStaging:
         self._lost: Dict[str, None] = {}
         self._unclaimed: Dict[str, None] = {}
         """Contents kept for an attempt that was dropped. The master decides whether a run depends on them."""
-        self.seen = self.seen_bytes = 0
-        """Number and bytes of needed contents that had been seen recently."""
-        self._seen: Dict[str, float] = {}
+        self.cache_hits = self.cache_hit_bytes = 0
+        """Number and bytes of needed contents that were in the cache recently."""
+        self._seen_at: Dict[str, float] = {}
         self.is_unchanged: Callable[[str], bool] = lambda digest: True
         """A cheap check by the host: a content seen recently may have been removed or damaged since."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
@@ -52,17 +52,17 @@ class InputStaging:
     @property
     def is_needed(self) -> bool:
         """Whether the cache must keep some content."""
-        return bool(self.wanted or self.uploads)
+        return bool(self.needed or self.uploads)
 
     def require(self, attempt: Attempt, now: float) -> bool:
         """Register the needs of an attempt and fetch what is missing. Return whether all contents are here."""
         attempt.missing = 0
         for content in attempt.contents:
             digest = content[0]
-            self.wanted[digest] = self.wanted.get(digest, 0) + 1
-            if now - self._seen.get(digest, -SEEN_S) < SEEN_S and self.is_unchanged(digest):
-                self.seen += 1
-                self.seen_bytes += content[1]
+            self.needed[digest] = self.needed.get(digest, 0) + 1
+            if now - self._seen_at.get(digest, -SEEN_S) < SEEN_S and self.is_unchanged(digest):
+                self.cache_hits += 1
+                self.cache_hit_bytes += content[1]
                 continue
             attempt.missing += 1
             waiting = self._waiting.get(digest)
@@ -72,9 +72,9 @@ class InputStaging:
             waiting[attempt] = None
         return not attempt.missing
 
-    def add_seen(self, got: List[int]) -> List[int]:
-        """Add the contents seen here to the fetch totals of the host."""
-        return [got[0] + self.seen, got[1] + self.seen_bytes, *got[2:]] if got else got
+    def add_cache_hits(self, totals: List[int]) -> List[int]:
+        """Add the cache hits to the fetch totals of the host."""
+        return [totals[0] + self.cache_hits, totals[1] + self.cache_hit_bytes, *totals[2:]] if totals else totals
 
     def release(self, attempt: Attempt) -> None:
         """The attempt ended or was dropped: cancel fetches that no other attempt needs."""
@@ -89,7 +89,7 @@ class InputStaging:
 
     def arrived(self, digest: str, now: float) -> List[Attempt]:
         """Return the attempts whose last missing content this is."""
-        self._seen[digest] = now
+        self._seen_at[digest] = now
         ready = []
         for attempt in self._waiting.pop(digest, ()):
             attempt.missing -= 1
@@ -108,15 +108,15 @@ class InputStaging:
                 self.holds[digest] = self._gained[digest] = None
             self._lost.pop(digest, None)
         for digest in lost:
-            self._seen.pop(digest, None)
+            self._seen_at.pop(digest, None)
             self._gained.pop(digest, None)
             if self.holds.pop(digest, self) is None:
                 self._lost[digest] = None
 
     def unpin(self, digest: str) -> None:
-        self.wanted[digest] -= 1
-        if not self.wanted[digest]:
-            del self.wanted[digest]
+        self.needed[digest] -= 1
+        if not self.needed[digest]:
+            del self.needed[digest]
 
     def changes(self) -> List[List[str]]:
         """Return and clear the changes since the last call."""
@@ -146,17 +146,17 @@ class InputStaging:
 
     def finish_upload(self, number: int, failure: Any, payload: Any, produced: List[Any]) -> Tuple[Attempt, Item]:
         attempt, item = self.uploads.pop(number)
-        for digest, _, home, here, *_ in produced:
-            if not here:
+        for digest, _, at_master, at_worker, *_ in produced:
+            if not at_worker:
                 continue
             self.holds[digest] = None
             if attempt.forgotten:
                 self._gained[digest] = None
-                if not home:
+                if not at_master:
                     self.held[digest] = self._unclaimed[digest] = None
                 continue
-            self.wanted[digest] = self.wanted.get(digest, 0) + 1  # the cache must keep it until the master knows of it
-            if not home:
+            self.needed[digest] = self.needed.get(digest, 0) + 1  # the cache must keep it until the master knows of it
+            if not at_master:
                 self.held[digest] = None
         return attempt, (failure or item[0], item[1], item[2], item[3], payload, produced)
 

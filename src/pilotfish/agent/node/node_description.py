@@ -90,13 +90,13 @@ def cpu_model() -> str:
 def benchmark(duration_s: float = BENCHMARK_S) -> float:
     """Thousands of loop rounds of plain Python per second: a rough measure to compare nodes."""
     rounds = 0
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     while True:
         total = 0
         for value in range(1000):
             total += value * value
         rounds += 1
-        elapsed = time.perf_counter() - begun
+        elapsed = time.perf_counter() - started_at
         if elapsed >= duration_s:
             return round(rounds / elapsed, 1)
 

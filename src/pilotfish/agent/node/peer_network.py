@@ -17,8 +17,10 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ...portable.expressions.worker_properties import worker_properties
 from ...portable.transfer.content_cache import ContentCache
+from ...portable.transfer.content_source import FileReader, PartialFileReader, ServedContent
+from ...portable.transfer.incoming_content import IncomingContent, NoSpace
 from ...portable.transfer.transfer_client import has_ended
-from ...portable.transfer.transfer_protocol import ConnectionCut, TransferChannel
+from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, ContentAbsent, ContentReader, TransferChannel
 from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
@@ -27,7 +29,6 @@ from ..peers.site_matching import SiteMatching
 from ..peers.site_member import SiteMember
 from .agent_machine import WorkerOffer
 from .assignment_reader import check_assignment
-from .peer_content_source import PeerContentSource
 from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 
 FIND_TIMEOUT_S = 3.0
@@ -45,6 +46,9 @@ HANDSHAKE_TIMEOUT_S = 5.0
 MAX_SPARE_CHANNELS = 8
 """Maximum idle transfer connections, each to another peer."""
 MAX_UNSENT = 1000
+MAX_READERS = 2
+MAX_CONTACTS = 1000
+"""Maximum peers to which others may be redirected."""
 NEVER = float("inf")
 GOODBYE = ["goodbye"]
 
@@ -54,7 +58,7 @@ class PeerNetwork:
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
-        self.notify: Callable[..., None] = _ignore
+        self.notify: Callable[..., None] = lambda *call: None
         """Called from the peer thread with an input of the agent machine."""
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
@@ -109,7 +113,7 @@ class PeerNetwork:
             properties = worker_properties(offer.worker, site, offer.capacity, offer.tags, offer.info)
             matching = SiteMatching(self.me, offer.worker, properties, self.holds, offer.capacity)
             matching.ends_at = NEVER if offer.ends_at is None else offer.ends_at
-            self._member = SiteMember.new(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
+            self._member = SiteMember(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
             threading.Thread(target=self._run, name="peers", daemon=True).start()
         self._post(self._introduced, list(valid_contacts(contacts)), term, list(valid_contacts([master])) if master else [])
 
@@ -138,11 +142,11 @@ class PeerNetwork:
         found: List[Contact] = []
         answered = threading.Event()
 
-        def take(contacts: List[Contact]) -> None:
+        def on_found(contacts: List[Contact]) -> None:
             found.extend(contacts)
             answered.set()
 
-        self._post(self._find, digest, take)
+        self._post(self._find, digest, on_found)
         answered.wait(FIND_TIMEOUT_S)
         return found
 
@@ -203,8 +207,14 @@ class PeerNetwork:
 
     # --- event loop -----------------------------------------------------------------------------------------------------------------------
 
+    @property
+    def _overlay(self) -> SiteMember:
+        """The overlay member, for the peer thread, which starts after it was made."""
+        assert self._member is not None
+        return self._member
+
     def _run(self) -> None:
-        assert self._member is not None and self._listener is not None
+        assert self._listener is not None
         self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
         self._selector.register(self._listener, selectors.EVENT_READ, "listener")
         while True:
@@ -214,11 +224,10 @@ class PeerNetwork:
                 traceback.print_exc()
 
     def _turn(self) -> None:
-        assert self._member is not None
         now = time.monotonic()
         while self._unauthenticated and next(iter(self._unauthenticated.values())) <= now:
             self._reject_oldest()
-        wait_s = max(0.0, min([self._member.deadline, *self._unauthenticated.values()]) - now)
+        wait_s = max(0.0, min([self._overlay.deadline, *self._unauthenticated.values()]) - now)
         for key, events in self._selector.select(min(wait_s, 3600.0)):
             if key.data == "wake":
                 os.read(self._wake_read, 4096)
@@ -232,8 +241,7 @@ class PeerNetwork:
         self._perform()
 
     def _perform(self) -> None:
-        assert self._member is not None
-        for effect in self._member.turn(time.monotonic()):
+        for effect in self._overlay.turn(time.monotonic()):
             if effect[0] == "send_to_peer":
                 self._send(effect[1], effect[2], effect[3])
             elif effect[0] == "holders":
@@ -248,31 +256,26 @@ class PeerNetwork:
                 self.notify("link_active")
 
     def _introduced(self, contacts: List[Contact], term: int, master: List[Contact]) -> None:
-        assert self._member is not None
         now = time.monotonic()
-        self._member.peer.bootstrap(contacts, now)
+        self._overlay.peer.bootstrap(contacts, now)
         for contact in master:
-            self._member.peer.appointed(term, contact, now)
-        self._member.connected(now)
-        self._publish([digest for digest in list(self.holds) if not self._member.peer.publishes(int(digest, 16))])
+            self._overlay.peer.appointed(term, contact, now)
+        self._overlay.connected(now)
+        self._publish([digest for digest in list(self.holds) if not self._overlay.peer.publishes(int(digest, 16))])
 
-    def _find(self, digest: str, take: Callable[[List[Contact]], None]) -> None:
-        assert self._member is not None
-        self._answers[self._member.peer.find(int(digest, 16), time.monotonic())] = take
+    def _find(self, digest: str, on_found: Callable[[List[Contact]], None]) -> None:
+        self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
 
     def _publish(self, digests: List[str]) -> None:
-        assert self._member is not None
         for digest in digests:
-            self._member.peer.publish(int(digest, 16), time.monotonic())
+            self._overlay.peer.publish(int(digest, 16), time.monotonic())
 
     def _withdraw(self, digests: List[str]) -> None:
-        assert self._member is not None
         for digest in digests:
-            self._member.peer.withdraw(int(digest, 16), time.monotonic())
+            self._overlay.peer.withdraw(int(digest, 16), time.monotonic())
 
     def _leave_overlay(self, done: threading.Event) -> None:
-        assert self._member is not None
-        self._member.peer.leave(time.monotonic())
+        self._overlay.peer.leave(time.monotonic())
         self._perform()
         done.set()
 
@@ -343,7 +346,7 @@ class PeerNetwork:
         link, purpose = result if result is not None and in_time else (None, "")
         if link is not None and purpose == "bulk":
             self._content_source.introduce(link.contact.wire)
-            self._transfer_server.take(link.contact.wire[0], link.connection)
+            self._transfer_server.add_connection(link.contact.wire[0], link.connection)
         elif link is not None and purpose == "peer":
             self._linked(link)
         else:
@@ -370,8 +373,7 @@ class PeerNetwork:
         self._link_ready(link, selectors.EVENT_READ)  # bytes may have arrived with the handshake
 
     def _max_links(self) -> int:
-        assert self._member is not None
-        if not self._member.matching.is_site_master:
+        if not self._overlay.matching.is_site_master:
             return MAX_LINKS
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return MAX_LINKS_OF_SITE_MASTER if files < 0 else max(MAX_LINKS, min(MAX_LINKS_OF_SITE_MASTER, files // 2))
@@ -383,7 +385,6 @@ class PeerNetwork:
             self._receive(link)
 
     def _receive(self, link: FrameLink) -> None:
-        assert self._member is not None
         try:
             link.has_more = True
             while link.has_more:
@@ -393,7 +394,7 @@ class PeerNetwork:
                         return
                     if header[0] == "assign":
                         check_assignment(header, body)
-                    self._member.received(link.contact, header, body, time.monotonic())
+                    self._overlay.received(link.contact, header, body, time.monotonic())
             if self._links.get(link.contact.node) is link:
                 self._links.move_to_end(link.contact.node)
         except (LinkLost, FrameError, MalformedMessage):
@@ -411,17 +412,16 @@ class PeerNetwork:
 
     def _flush(self, link: FrameLink) -> None:
         try:
-            wanted = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
-            if self._selector.get_key(link).events != wanted:
-                self._selector.modify(link, wanted, link)
+            events = selectors.EVENT_READ if link.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+            if self._selector.get_key(link).events != events:
+                self._selector.modify(link, events, link)
         except LinkLost:
             self._lose(link)
 
     def _forget(self, node: int) -> None:
         """Removes a peer that left or cannot be reached."""
-        assert self._member is not None
         self._content_source.forget("%064x" % node)
-        self._member.unreachable(node, time.monotonic())
+        self._overlay.unreachable(node, time.monotonic())
 
     def _lose(self, link: FrameLink) -> None:
         if self._drop(link):
@@ -435,6 +435,66 @@ class PeerNetwork:
             return False
         del self._links[link.contact.node]
         return True
+
+
+class PeerContentSource:
+    """Serves the cache of this agent to its peers, including contents that are still arriving.
+
+    When two peers already fetch a content from here, others are redirected to those two. A file that all peers need at once is therefore
+    distributed through a tree, in any order of requests.
+    """
+
+    def __init__(self, cache: ContentCache) -> None:
+        self._contacts: OrderedDict[str, Any] = OrderedDict()
+        """Contacts of peers that may request contents, by id; the latest last."""
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._readers: Dict[str, List[str]] = {}
+
+    def introduce(self, contact: Any) -> None:
+        """Stores the contact, [id, address], of a peer that may request contents."""
+        with self._lock:
+            self._contacts.pop(contact[0], None)
+            self._contacts[contact[0]] = contact
+            if len(self._contacts) > MAX_CONTACTS:
+                self._contacts.popitem(last=False)
+
+    def forget(self, asker: str) -> None:
+        """Stops redirecting to a peer that left or cannot be reached."""
+        with self._lock:
+            self._contacts.pop(asker, None)
+
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+        with self._lock:
+            readers = self._readers.setdefault(digest, [])
+            others = [self._contacts[other] for other in readers if other in self._contacts and other != asker]
+            if len(readers) >= MAX_READERS and others:
+                raise AskElsewhere(others)
+            readers.append(asker)
+        try:
+            return ServedContent(self._open(digest, size), lambda: self._done(digest, asker))
+        except BaseException:
+            self._done(digest, asker)
+            raise
+
+    def _open(self, digest: str, size: int) -> ContentReader:
+        path = self._cache.verified_path(digest, size)
+        if path is not None:
+            return FileReader(path, size, "worker")
+        arriving = self._cache.arriving(digest)
+        if arriving is not None:
+            return PartialFileReader(arriving)
+        raise ContentAbsent("it is not here", "worker")
+
+    def _done(self, digest: str, asker: str) -> None:
+        with self._lock:
+            readers = self._readers[digest]
+            readers.remove(asker)
+            if not readers:
+                del self._readers[digest]
+
+    def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
+        raise NoSpace("peers may fetch, not upload")
 
 
 class PeerBackoff:
@@ -484,7 +544,3 @@ def valid_contacts(contacts: Sequence[Any]) -> Iterator[Contact]:
             yield Contact.read(contact)
         except MalformedMessage:
             continue
-
-
-def _ignore(*what: Any) -> None:
-    """Does nothing; the value of ``notify`` until it is set."""

@@ -9,7 +9,7 @@ from ...portable.failures import Failure
 from .attempts import FINISHED, Attempt
 
 Item = Tuple[Any, ...]
-"""(failure or None, wall_us, cpu_us, rss_kib, payload[, produced contents: [digest, size, home, here, name, mode] each])"""
+"""(failure or None, wall_us, cpu_us, rss_kib, payload[, produced contents: [digest, size, at_master, at_worker, name, mode] each])"""
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
@@ -53,49 +53,50 @@ class PendingResults:
 
     def acknowledge(self, first: int, last: int) -> List[str]:
         """Forget these results; return the contents they produced, which the master knows now."""
-        known: List[str] = []
+        digests: List[str] = []
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
-            done = self.kept.pop(number, None)
-            if done is not None and done.produced:
-                known.extend(content[0] for content in done.produced if content[3])
-        return known
+            result = self.kept.pop(number, None)
+            if result is not None and result.produced:
+                digests.extend(content[0] for content in result.produced if content[3])
+        return digests
 
     def drop_ambiguous(self, now: float) -> None:
-        for number in [number for number, done in self.kept.items() if done.send_from > now]:
+        for number in [number for number, result in self.kept.items() if result.send_from > now]:
             del self.kept[number]
 
     def resend_all(self) -> None:
         self.unsent = deque(self.kept)
 
     def holding(self) -> List[List[int]]:
-        return [[done.task, done.attempt, FINISHED] for done in self.kept.values()]
+        return [[result.task, result.attempt, FINISHED] for result in self.kept.values()]
 
     def frames(self, now: float) -> Iterator[Tuple[List[Any], List[Any]]]:
         """(header, body parts) of everything to send: consecutive numbers, in frames small enough that heartbeats do not wait long."""
         later: List[int] = []
         rows: List[List[Any]] = []
         parts: List[Any] = []
-        size = first = following = 0
+        size = first = next_number = 0
         for number in self.unsent:
-            done = self.kept.get(number)
-            if done is None:
+            result = self.kept.get(number)
+            if result is None:
                 continue
-            if done.send_from > now:
+            if result.send_from > now:
                 later.append(number)
                 continue
-            length = len(done.payload)
+            length = len(result.payload)
             # Count a message with its maximum size in JSON.
-            weight = length + (6 * len(done.failure[2]) if done.failure else 0) + sum([128 + 6 * len(row[4]) for row in done.produced])
-            if rows and (number != following or size + weight > MAX_FRAME_BYTES or len(rows) >= MAX_FRAME_ITEMS):
+            weight = length + (6 * len(result.failure[2]) if result.failure else 0)
+            weight += sum([128 + 6 * len(row[4]) for row in result.produced])
+            if rows and (number != next_number or size + weight > MAX_FRAME_BYTES or len(rows) >= MAX_FRAME_ITEMS):
                 yield ["results", first, rows], parts
                 rows, parts, size = [], [], 0
             if not rows:
                 first = number
-            rows.append(done.row())
+            rows.append(result.row())
             if length:
-                parts.append(done.payload)
+                parts.append(result.payload)
             size += weight
-            following = number + 1
+            next_number = number + 1
         if rows:
             yield ["results", first, rows], parts
         self.unsent = deque(later)

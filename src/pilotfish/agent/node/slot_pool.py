@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.processes import children_of, descendants_of, libc, resident_bytes, signal_all, state_of
+from ...portable.processes import children_of, descendants_of, libc, resident_bytes, signal_all, signal_name, state_of
 from ..slots.output_capture import OUTPUT_CAP
 from ..slots.shared_page import BROKEN, LIMITED, QUIT
 from .agent_machine import AgentMachine
@@ -54,7 +54,7 @@ class SlotPool:
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
         """Whether an effect changed the machine, which needs another turn."""
-        self.answer_peek: Callable[[int, bool, int, bytes], None] = _ignore
+        self.answer_peek: Callable[[int, bool, int, bytes], None] = lambda query, known, offset, data: None
         self._spare: List[SlotProcess] = []
         self._next_spare = 0
         self._timers: List[Tuple[float, int, str]] = []
@@ -96,8 +96,8 @@ class SlotPool:
             except OSError as error:
                 limited = is_limit(error)
                 text = "cannot start a process: %s" % (describe_limit(error) if limited else error)
-                charged = self._start_failed(text, limited, now)
-                self.machine.slot_died(slot, charged, ["spawn", "worker", text], (0, 0, 0), now)
+                failed_attempts = self._start_failed(text, limited, now)
+                self.machine.slot_died(slot, failed_attempts, ["spawn", "worker", text], (0, 0, 0), now)
                 self.machine_changed = True
                 return
             process.number = slot
@@ -123,7 +123,7 @@ class SlotPool:
             process.terminate()
             self._watch_writing(process)
 
-    def warn(self, slot: int, number: int) -> None:
+    def warn(self, slot: int, number: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None:
             process.warn(number)
@@ -200,13 +200,8 @@ class SlotPool:
     def reap(self, now: float) -> None:
         """Reap ended children. Unknown children were left by a dead slot and are killed."""
         for process in [*self.processes.values(), *self._spare]:
-            try:
-                pid, status = os.waitpid(process.process.pid, os.WNOHANG)
-            except ChildProcessError:
-                pid, status = process.process.pid, 0
-            if pid:
-                process.process.returncode = status
-                self._died(process, status, now)
+            if process.has_ended():
+                self._died(process, process.process.returncode, now)
         self._kill_orphans()
 
     def _kill_orphans(self) -> None:
@@ -222,7 +217,7 @@ class SlotPool:
     def _died(self, process: SlotProcess, status: int, now: float) -> None:
         if process in self._spare:
             self._spare.remove(process)
-            self._start_failed(process.last_error_line(), process.gave_up() == LIMITED, now)
+            self._start_failed(process.last_error_line(), process.end_reason() == LIMITED, now)
         elif self.processes.get(process.number) is process:
             while self._receive(process, now):
                 pass
@@ -241,20 +236,20 @@ class SlotPool:
         shutil.rmtree(process.scratch, ignore_errors=True)
 
     def _report_death(self, process: SlotProcess, status: int, now: float) -> None:
-        begun = process.started()
-        gave_up = process.gave_up()
-        if gave_up == LIMITED or not process.pid():
-            begun = self._start_failed(process.last_error_line(), gave_up == LIMITED, now) or begun
-        elif process.assigned and not begun and not process.killing:
+        started = process.started()
+        end_reason = process.end_reason()
+        if end_reason == LIMITED or not process.pid():
+            started = self._start_failed(process.last_error_line(), end_reason == LIMITED, now) or started
+        elif process.assigned and not started and not process.killing:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
-                begun = 1
+                started = 1
         executable = process.runs_executable()
-        wall_us = int((now - process.started_at) * 1e6) if begun else 0
-        payload = b"" if executable or not begun else process.output_payload()
+        wall_us = int((now - process.started_at) * 1e6) if started else 0
+        payload = b"" if executable or not started else process.output_payload()
         usage = (wall_us, 0, process.peak_bytes >> 10, payload)
-        failure = _give_up_failure(process) if gave_up else _death_failure(status, executable, process.stopped_since)
-        self.machine.slot_died(process.number, begun, failure, usage, now)
+        failure = _end_reason_failure(process) if end_reason else _death_failure(status, executable, process.stopped_since)
+        self.machine.slot_died(process.number, started, failure, usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
         """A slot did not start, or met a limit of the machine. Return how many of its attempts must fail for that.
@@ -283,8 +278,8 @@ class SlotPool:
     def _raise_slot_limit(self, now: float) -> None:
         """Allow more slots again, until there are as many as wanted."""
         attempts = self.machine.attempts
-        attempts.max_slots = min(attempts.wanted_slots, 2 * attempts.max_slots + 1)
-        self._raise_at = NEVER if attempts.max_slots == attempts.wanted_slots else now + RAISE_LIMIT_S
+        attempts.max_slots = min(attempts.usual_max_slots, 2 * attempts.max_slots + 1)
+        self._raise_at = NEVER if attempts.max_slots == attempts.usual_max_slots else now + RAISE_LIMIT_S
 
     # --- time ---------------------------------------------------------------------------------------------------------------------
 
@@ -292,10 +287,10 @@ class SlotPool:
         due = [timer for timer in self._timers if timer[0] <= now]
         if due:
             self._timers = [timer for timer in self._timers if timer[0] > now]
-            for _, slot, what in due:
+            for _, slot, kind in due:
                 process = self.processes.get(slot)
                 if process is not None:
-                    self._timer(process, what, now)
+                    self._timer(process, kind, now)
         if now >= self._raise_at:
             self._raise_slot_limit(now)
         if now >= self._next_sample:
@@ -303,14 +298,14 @@ class SlotPool:
         if now >= self._next_state_check:
             self._replace_stopped(now)
 
-    def _timer(self, process: SlotProcess, what: str, now: float) -> None:
-        if what == "recall":
+    def _timer(self, process: SlotProcess, kind: str, now: float) -> None:
+        if kind == "recall":
             self._finish_recall(process, now)
-        elif what.startswith("peek"):
-            query = int(what[5:])
+        elif kind.startswith("peek"):
+            query = int(kind[5:])
             if query in process.peeks:
                 self.answer_peek(query, True, process.peeks.pop(query), b"")
-        elif what == "kill %d" % (process.assigned[0][0] if process.assigned else 0):
+        elif kind == "kill %d" % (process.assigned[0][0] if process.assigned else 0):
             process.kill_all()
 
     def _finish_recall(self, process: SlotProcess, now: float) -> None:
@@ -391,28 +386,14 @@ class SlotPool:
         for process in waiting:
             if not process.assigned:
                 process.order(QUIT)
-        give_up_at = time.monotonic() + QUIT_TIMEOUT_S
+        deadline = time.monotonic() + QUIT_TIMEOUT_S
         pause_s = 0.001
-        while waiting and time.monotonic() < give_up_at:
-            waiting = [process for process in waiting if not _has_ended(process)]
+        while waiting and time.monotonic() < deadline:
+            waiting = [process for process in waiting if not process.has_ended()]
             time.sleep(pause_s if waiting else 0)
             pause_s = min(0.02, pause_s * 2)
         for process in waiting:
             process.kill_all()
-
-
-def _has_ended(process: SlotProcess) -> bool:
-    try:
-        pid, status = os.waitpid(process.process.pid, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    if pid:
-        process.process.returncode = status
-    return bool(pid)
-
-
-def _ignore(query: int, known: bool, offset: int, data: bytes) -> None:
-    """Called before the agent loop is connected."""
 
 
 def _memory_failure(used: int, limit: float, kept: int) -> Failure:
@@ -426,8 +407,8 @@ def _megabytes(size: float) -> str:
     return "%.0f MiB" % (size / (1 << 20))
 
 
-def _give_up_failure(process: SlotProcess) -> Failure:
-    if process.gave_up() == BROKEN:
+def _end_reason_failure(process: SlotProcess) -> Failure:
+    if process.end_reason() == BROKEN:
         return [
             "slot-lost",
             "worker",
@@ -443,11 +424,7 @@ def _death_failure(status: int, executable: bool, stopped_since: Any) -> Failure
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
             return ["slot-lost", "worker", "the process it ran in was killed (SIGKILL), perhaps for lack of memory"]
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = "signal %d" % number
-        return ["crash", "worker" if executable else "task", "it crashed the process it ran in (%s)" % name]
+        return ["crash", "worker" if executable else "task", "it crashed the process it ran in (%s)" % signal_name(number)]
     if executable:
         return ["slot-lost", "worker", "the process that watched it ended with status %d" % os.WEXITSTATUS(status)]
     return ["exit", "task", "it ended the process it ran in with exit status %d" % os.WEXITSTATUS(status)]

@@ -19,11 +19,10 @@ from ...portable.wire.frames import MAX_BODY
 from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
 from ..slots.output_upload import MARK
 from ..slots.shared_page import (
-    GAVE_UP,
+    END_REASON,
     INTENT,
     KILL,
     ORDER,
-    OUTBOX_LENGTH,
     PEEK,
     PEEKED,
     PID,
@@ -34,6 +33,7 @@ from ..slots.shared_page import (
     TASK,
     TERMINATE,
     TIME_IS_UP,
+    UNFLUSHED_BYTES,
     Report,
     SharedPage,
     memory_file,
@@ -46,7 +46,7 @@ BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
 JOIN_BYTES = 128 * 1024
-COMPLAINT_BYTES = 4000
+ERROR_TAIL_BYTES = 4000
 
 
 class SlotBroken(Exception):
@@ -129,7 +129,7 @@ class SlotProcess:
             os.mkdir(self.scratch, 0o700)
             ours.callback(os.rmdir, self.scratch)
             self.outputs = (_append_file("stdout", ours), _append_file("stderr", ours))
-            page = memory_file("cell")
+            page = memory_file("page")
             theirs.callback(os.close, page)
             self.page = SharedPage(page)
             ours.callback(self.page.close)
@@ -144,7 +144,7 @@ class SlotProcess:
 
     def _spawn(self, settings: Dict[str, Any], channel: int, page: int) -> subprocess.Popen[bytes]:
         slot_settings = {
-            "descriptors": {"channel": channel, "cell": page},
+            "descriptors": {"channel": channel, "page": page},
             "agent": os.getpid(),
             "worker": settings["worker"],
             "bundle": settings["bundle"],
@@ -266,21 +266,21 @@ class SlotProcess:
 
     def unflushed(self, now: float) -> List[Item]:
         """Results that the slot has not flushed yet; none if it is active while we read."""
-        words = self.page.words
-        before = (words[OUTBOX_LENGTH], words[STARTED])
+        words32 = self.page.words32
+        first_look = (words32[UNFLUSHED_BYTES], words32[STARTED])
         reports = self.page.unflushed_reports()
-        if before != (words[OUTBOX_LENGTH], words[STARTED]):
+        if first_look != (words32[UNFLUSHED_BYTES], words32[STARTED]):
             return []
         return self._sort(reports, now)[0]
 
     def begin_recall(self) -> None:
-        self.page.skip(int(self.page.words[STARTED]) + 1, self._sequence)
+        self.page.skip(int(self.page.words32[STARTED]) + 1, self._sequence)
 
     def finish_recall(self) -> int:
         """Number of attempts at the end that it will not start; -1: not known yet."""
-        words = self.page.words
-        started = words[STARTED]
-        if words[INTENT] != started:
+        words32 = self.page.words32
+        started = words32[STARTED]
+        if words32[INTENT] != started:
             return -1
         count = 0
         while self.assigned and self.assigned[-1][0] > started:
@@ -290,20 +290,20 @@ class SlotProcess:
 
     def started(self) -> int:
         """Number of assigned attempts that it has started."""
-        started = self.page.words[STARTED]
+        started = self.page.words32[STARTED]
         return sum(1 for sequence, _ in self.assigned if sequence <= started)
 
     def running(self) -> bool:
         """Whether the first assigned attempt has started."""
-        return bool(self.assigned) and self.assigned[0][0] <= self.page.words[STARTED]
+        return bool(self.assigned) and self.assigned[0][0] <= self.page.words32[STARTED]
 
     def pid(self) -> int:
         """The pid of the slot itself; 0 until it is up."""
-        return int(self.page.words[PID])
+        return int(self.page.words32[PID])
 
-    def gave_up(self) -> int:
+    def end_reason(self) -> int:
         """LIMITED, BROKEN, or 0 if it ended for another reason."""
-        return int(self.page.words[GAVE_UP])
+        return int(self.page.words32[END_REASON])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class SlotProcess:
         if self.runs_executable():
             self.order(TERMINATE)
         elif self.assigned and self.pid():
-            self.page.words[STOP_ATTEMPT] = self.assigned[0][0]
+            self.page.words32[STOP_ATTEMPT] = self.assigned[0][0]
             signal_all([self.pid()], TIME_IS_UP)
             signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
@@ -338,8 +338,8 @@ class SlotProcess:
 
     def last_error_line(self) -> str:
         """The last line of its standard error."""
-        first = max(0, os.fstat(self.outputs[1]).st_size - COMPLAINT_BYTES)
-        lines = os.pread(self.outputs[1], COMPLAINT_BYTES, first).decode("utf-8", "replace").strip().splitlines()
+        first = max(0, os.fstat(self.outputs[1]).st_size - ERROR_TAIL_BYTES)
+        lines = os.pread(self.outputs[1], ERROR_TAIL_BYTES, first).decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
@@ -358,6 +358,16 @@ class SlotProcess:
         (out, out_dropped), (error, error_dropped) = texts
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         return pack([json.dumps(meta).encode(), b"", out, error])
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; reaps it."""
+        try:
+            pid, status = os.waitpid(self.process.pid, os.WNOHANG)
+        except ChildProcessError:
+            pid, status = self.process.pid, 0
+        if pid:
+            self.process.returncode = status
+        return bool(pid)
 
     def is_open(self) -> bool:
         return self._open

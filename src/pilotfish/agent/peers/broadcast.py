@@ -102,7 +102,7 @@ class BroadcastState:
         self.answered = not wants_answer
         self.answer: Any = None
         self.duties: Dict[Part, RelayDuty] = {}
-        self.over = False
+        self.ended = False
         """Whether only its name is remembered."""
 
 
@@ -127,7 +127,7 @@ class Broadcast:
 
     # --- sending down the tree ------------------------------------------------------------------------------------------------------
 
-    def spread(self, payload: Any, seconds: float, wants_answer: bool, now: float) -> str:
+    def send_to_all(self, payload: Any, seconds: float, wants_answer: bool, now: float) -> str:
         state = BroadcastState("%016x" % self._random.getrandbits(64), self._me, wants_answer, payload)
         self._remember(state, seconds, now)
         self._take(state, (0, ()), seconds, None, now)
@@ -142,7 +142,7 @@ class Broadcast:
         state = self._known.get(name)
         new = BroadcastState(name, Contact.read(origin), wants_answer, payload) if state is None else state
         seconds = min(read_seconds(seconds), MAX_SECONDS)
-        taken = not new.over and (part in new.duties or len(new.duties) < MAX_DUTIES)
+        taken = not new.ended and (part in new.duties or len(new.duties) < MAX_DUTIES)
         self._kademlia.requests.answer(sender, number, [taken])
         if state is None:
             self._remember(new, seconds, now)
@@ -183,8 +183,8 @@ class Broadcast:
         """Delegate a part to a peer in it. If none is known although there may be some, because a bucket is full or known ones are gone,
         search once."""
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
-        spared = region.asked.union(duty.part[1], [self._me.node])
-        candidates = [contact for contact in [*contacts, *found] if contact.node not in spared and region.holds(contact.node)]
+        excluded = region.asked.union(duty.part[1], [self._me.node])
+        candidates = [contact for contact in [*contacts, *found] if contact.node not in excluded and region.holds(contact.node)]
         left = duty.deadline - now
         if candidates and left > 0:
             self._assign(state, duty, region, self._random.choice(candidates), now)
@@ -220,7 +220,7 @@ class Broadcast:
 
     def answer(self, name: str, answer: Any, now: float) -> None:
         state = self._known.get(name)
-        if state is None or state.answered or state.over:
+        if state is None or state.answered or state.ended:
             return
         state.answered, state.answer = True, answer
         for duty in list(state.duties.values()):
@@ -269,7 +269,7 @@ class Broadcast:
             if state is None:
                 continue
             if part == FORGET:
-                state.over, state.payload, state.answer, state.duties = True, None, None, {}
+                state.ended, state.payload, state.answer, state.duties = True, None, None, {}
             elif part in state.duties and state.duties[part].result is None:
                 self._check_duty(state, state.duties[part], now)
 

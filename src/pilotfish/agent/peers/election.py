@@ -27,7 +27,7 @@ from .broadcast import Broadcast
 from .contacts import MAX_NUMBER, NEVER, Contact, Effect, read_count, read_fields, read_number
 from .kademlia import Kademlia
 
-Claim = Tuple[int, Contact]
+MasterClaim = Tuple[int, Contact]
 
 
 class Election:
@@ -47,25 +47,25 @@ class Election:
         self._checking = False
 
     @property
-    def is_mine(self) -> bool:
+    def is_site_master(self) -> bool:
         return self.master is not None and self.master.node == self._me.node
 
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
-    def claimed(self, term: int, contact: Contact, now: float, directly: bool) -> None:
+    def consider_claim(self, term: int, contact: Contact, now: float, directly: bool) -> None:
         """Compare a claim with the believed one; ``directly``: it came from the claimant."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
             self._effects.append(("master", term, contact))
             self._master_alive(now)
-            if self.is_mine:
+            if self.is_site_master:
                 self._send_heartbeat(now)
         elif directly and (term, -contact.node) == ours:
             self._master_alive(now)
 
     def _master_alive(self, now: float) -> None:
-        if not self.is_mine:
+        if not self.is_site_master:
             self.deadline = now + self._tuning.silence_s + self._succession_delay()
 
     def _succession_delay(self) -> float:
@@ -77,11 +77,11 @@ class Election:
 
     def _send_heartbeat(self, now: float) -> None:
         self.deadline = now + self._tuning.heartbeat_s
-        self._broadcast.spread(["claim", self.term], self._tuning.heartbeat_s, False, now)
+        self._broadcast.send_to_all(["claim", self.term], self._tuning.heartbeat_s, False, now)
 
     def broadcast_sent(self, now: float) -> None:
         """We sent a broadcast, which counts as a heartbeat."""
-        if self.is_mine:
+        if self.is_site_master:
             self.deadline = now + self._tuning.heartbeat_s
 
     def broadcast_received(self, origin: Contact, now: float) -> None:
@@ -92,7 +92,7 @@ class Election:
     def turn(self, now: float) -> None:
         if now < self.deadline:
             return
-        if self.is_mine:
+        if self.is_site_master:
             self._send_heartbeat(now)
         else:
             self._suspect(now)
@@ -117,18 +117,18 @@ class Election:
                 if answer and answer[0] is True:
                     self._master_alive(now)
                 else:
-                    self._kademlia.look_up(0, lambda found, at: self._succeed(claim, found, at), now)
+                    self._kademlia.look_up(0, lambda found, at: self._inform_successor(claim, found, at), now)
 
         self._kademlia.requests.ask(self.master, "reign", [], then, now)
 
-    def _believes(self, claim: Claim) -> bool:
+    def _believes(self, claim: MasterClaim) -> bool:
         return self.master is not None and (claim[0], claim[1].node) == (self.term, self.master.node)
 
-    def _succeed(self, claim: Claim, found: List[Contact], now: float) -> None:
-        if not self._believes(claim) or self.is_mine:
+    def _inform_successor(self, claim: MasterClaim, found: List[Contact], now: float) -> None:
+        if not self._believes(claim) or self.is_site_master:
             return
         if not found or found[0].node > self._me.node:
-            self.claimed(self.term + 1, self._me, now, directly=True)
+            self.consider_claim(self.term + 1, self._me, now, directly=True)
             return
 
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
@@ -136,7 +136,7 @@ class Election:
                 return
             term, wire = read_fields(["answer", *answer], 2)
             if wire is not None:
-                self.claimed(read_count(term, MAX_NUMBER), Contact.read(wire), now, directly=False)
+                self.consider_claim(read_count(term, MAX_NUMBER), Contact.read(wire), now, directly=False)
 
         self._kademlia.requests.ask(found[0], "suspect", [claim[0], claim[1].wire], then, now)
 
@@ -144,10 +144,10 @@ class Election:
         number = read_number(message)
         _, term, wire = read_fields(message, 3)
         claim = (read_count(term, MAX_NUMBER), Contact.read(wire))
-        self.claimed(*claim, now, directly=False)  # a peer that joined after its death does not know the claim
+        self.consider_claim(*claim, now, directly=False)  # a peer that joined after its death does not know the claim
         self._kademlia.requests.answer(sender, number, [self.term, None if self.master is None else self.master.wire])
-        if self._believes(claim) and not self.is_mine:
+        if self._believes(claim) and not self.is_site_master:
             self._suspect(now)
 
     def on_master_query(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        self._kademlia.requests.answer(sender, read_number(message), [self.is_mine])
+        self._kademlia.requests.answer(sender, read_number(message), [self.is_site_master])

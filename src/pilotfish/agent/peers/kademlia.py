@@ -5,7 +5,7 @@ ago. Holders publish periodically; records that are not published again expire.
 
 A part of ``peer.py``, which lists the effects. Messages (the first argument of a question is its number; the answer is ["answer", number,
 …])
-    ["find", number, target, seek]   answer: [nearest contacts], [holders of target, if seek]
+    ["find", number, target, wants_holders]   answer: [nearest contacts], [holders of target, if wanted]
     ["keep", number, [[key, [[holder, seconds], …]], …]]   answer: how many of these keys are kept now
     ["inherit", [[key, [[holder, seconds], …]], …]]        the sender leaves and kept these; pass them on to the nearest nodes
     ["ping", number]                 answer: nothing
@@ -15,11 +15,12 @@ A part of ``peer.py``, which lists the effects. Messages (the first argument of 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .contacts import (
     BITS,
@@ -35,13 +36,146 @@ from .contacts import (
     read_number,
 )
 from .content_holders import MAX_ROWS, ContentHolders, read_rows, write_row
-from .node_lookup import NodeLookup
-from .peer_requests import PeerRequests
 from .routing_table import RoutingTable
 
 Found = Callable[[List[Contact], float], None]
-ENOUGH_HOLDERS = 8
+OnAnswer = Callable[[Optional[Sequence[Any]], float], None]
+MIN_HOLDERS = 8
 RETRIES_PER_REPUBLISH = 20
+MAX_ASKED_PER_K = 10
+"""Maximum peers asked in a lookup, as a multiple of k: beyond it, a peer is inventing nodes."""
+
+
+class PeerRequests:
+    """Questions without an answer: numbers and expires them. All have the same time-out, so they expire in the order asked.
+
+    ``then(answer, now)`` is called once for each question, with the fields of the answer, or with None (also after it raised
+    MalformedMessage because of the answer). ``on_silent(node, now)`` is called for a node that did not answer. Numbers begin after
+    ``first``, which differs between processes, so that no answer to an earlier process with the same id is taken.
+    """
+
+    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int, float], None]) -> None:
+        self._timeout_s = timeout_s
+        self._effects = effects
+        self._on_silent = on_silent
+        self._pending: OrderedDict[int, Tuple[float, int, OnAnswer]] = OrderedDict()
+        self._last = first
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def deadline(self) -> float:
+        for due, _, _ in self._pending.values():
+            return due
+        return NEVER
+
+    def ask(self, contact: Contact, kind: str, arguments: List[Any], then: OnAnswer, now: float) -> None:
+        self._last += 1
+        self._pending[self._last] = (now + self._timeout_s, contact.node, then)
+        self._effects.append(("send_to_peer", contact, [kind, self._last, *arguments]))
+
+    def answer(self, sender: Contact, question: int, arguments: List[Any]) -> None:
+        if question:
+            self._effects.append(("send_to_peer", sender, ["answer", question, *arguments]))
+
+    def on_answer(self, sender: Contact, message: Sequence[Any], now: float) -> None:
+        (question,) = read_fields(message, 1)
+        pending = self._pending.get(question) if type(question) is int else None
+        if pending is None or pending[1] != sender.node:
+            return  # too late
+        del self._pending[question]
+        try:
+            pending[2](message[2:], now)
+        except MalformedMessage:
+            pending[2](None, now)
+            raise
+
+    def unreachable(self, node: int, now: float) -> None:
+        for question in [question for question, (_, asked, _) in self._pending.items() if asked == node]:
+            self._expire(question, now)
+
+    def turn(self, now: float) -> None:
+        while self.deadline <= now:
+            self._expire(next(iter(self._pending)), now)
+
+    def _expire(self, question: int, now: float) -> None:
+        pending = self._pending.pop(question, None)
+        if pending is not None:
+            self._on_silent(pending[1], now)
+            pending[2](None, now)
+
+
+class NodeLookup:
+    """Asks the nearest known nodes for nearer ones until the k nearest that answer have all answered. This finds the true nearest if every
+    node knows all nodes of its non-full buckets and some live node of the full ones."""
+
+    def __init__(
+        self, target: int, k: int, wants_holders: bool, stop_after: Tuple[int, int], then: Callable[[NodeLookup, float], None]
+    ) -> None:
+        self.target = target
+        self.wants_holders = wants_holders
+        """Whether it asks for holders of a key. It ends when this many holders are known, or this many keepers of the key have answered, as
+        ``stop_after`` says (0, 0: it runs to the end)."""
+        self.then = then
+        self.holders: OrderedDict[int, Contact] = OrderedDict()
+        self.ended = False
+        self._k = k
+        self._stop_after = stop_after
+        self._ranked: List[Tuple[int, Contact]] = []
+        """Candidates by distance, without those that did not answer."""
+        self.known: Set[str] = set()
+        """Ids of all candidates ever offered, as text."""
+        self._asked: Set[int] = set()
+        self._answered: Set[int] = set()
+        self._keepers = 0
+        self._waiting = 0
+
+    def offer(self, contacts: Iterable[Contact], me: int) -> None:
+        for contact in contacts:
+            if contact.wire[0] not in self.known and contact.node != me:
+                self.known.add(contact.wire[0])
+                insort(self._ranked, (contact.node ^ self.target, contact))
+
+    def offer_holders(self, contacts: Sequence[Contact], me: int) -> None:
+        self._keepers += bool(contacts)
+        for contact in contacts:
+            if contact.node != me:
+                self.holders[contact.node] = contact
+
+    def next_to_ask(self, alpha: int) -> Optional[Contact]:
+        """The next node to ask, of the k nearest; None if enough questions are open. Sets ``ended`` when nothing is left to do."""
+        holders, keepers = self._stop_after
+        found_enough = holders and (len(self.holders) >= holders or self._keepers >= keepers)
+        if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:
+            self.ended = True
+            return None
+        missing = False
+        for _, contact in self._ranked[: self._k]:
+            if contact.node in self._answered:
+                continue
+            missing = True
+            if contact.node not in self._asked:
+                if self._waiting >= alpha:
+                    return None
+                self._asked.add(contact.node)
+                self._waiting += 1
+                return contact
+        self.ended = not missing
+        return None
+
+    def answered(self, contact: Contact) -> None:
+        self._waiting -= 1
+        self._answered.add(contact.node)
+
+    def failed(self, contact: Contact) -> None:
+        self._waiting -= 1
+        del self._ranked[bisect_left(self._ranked, (contact.node ^ self.target,))]
+
+    def found(self) -> List[Contact]:
+        """The k nearest that answered, nearest first."""
+        found = [contact for _, contact in self._ranked if contact.node in self._answered]
+        return found[: self._k]
 
 
 class Kademlia:
@@ -52,7 +186,7 @@ class Kademlia:
         self.tuning = tuning
         self.table = RoutingTable(me.node, tuning.k)
         self.content_holders = ContentHolders(tuning.max_keys, tuning.max_holders, tuning.expire_s)
-        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self._lost)
+        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self._forget_silent)
         self.published: Dict[int, float] = {}
         """key -> when to publish it again"""
         self._agenda: List[Tuple[float, int]] = []
@@ -78,7 +212,7 @@ class Kademlia:
         while self._agenda and self._agenda[0][0] <= now:
             at, key = heappop(self._agenda)
             if self.published.get(key) == at:
-                self._publish(key, self._no_report, now)
+                self._publish(key, lambda kept, at: None, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
 
@@ -111,7 +245,7 @@ class Kademlia:
     def _ignore(self, answer: Any, now: float) -> None:
         """Nothing to do: peers that answered were seen, others were dropped."""
 
-    def _lost(self, node: int, now: float) -> None:
+    def _forget_silent(self, node: int, now: float) -> None:
         self.table.forget(node)
 
     def unreachable(self, node: int, now: float) -> None:
@@ -140,17 +274,17 @@ class Kademlia:
 
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
-    def look_up(self, target: int, then: Found, now: float, more: Sequence[Contact] = (), count: int = 0) -> None:
+    def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
         """Call ``then`` with the ``count`` (or k) nodes nearest to ``target``, nearest first."""
         lookup = NodeLookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
-        lookup.offer(more, self.me.node)
+        lookup.offer(extra, self.me.node)
         self._begin(lookup, now)
 
-    def seek(self, key: int, then: Found, now: float, enough: int = ENOUGH_HOLDERS) -> None:
-        """Call ``then`` with other holders of the key: as soon as there are ``enough``, or when all nodes that should know some have
-        answered; with all that can be found if ``enough`` is 0."""
+    def find_holders(self, key: int, then: Found, now: float, min_holders: int = MIN_HOLDERS) -> None:
+        """Call ``then`` with other holders of the key: as soon as there are ``min_holders``, or when all nodes that should know some have
+        answered; with all that can be found if ``min_holders`` is 0."""
         lookup = NodeLookup(
-            key, self.tuning.k, True, (enough, self.tuning.replicas), lambda done, at: then(list(done.holders.values()), at)
+            key, self.tuning.k, True, (min_holders, self.tuning.replicas), lambda done, at: then(list(done.holders.values()), at)
         )
         lookup.offer_holders(self.content_holders.holders(key, now), self.me.node)
         self._begin(lookup, now)
@@ -171,13 +305,13 @@ class Kademlia:
         while contact is not None:
             self._ask(lookup, contact, now)
             contact = lookup.next_to_ask(self.tuning.alpha)
-        if lookup.over:
+        if lookup.ended:
             self._lookups -= 1
             lookup.then(lookup, now)
 
     def _ask(self, lookup: NodeLookup, contact: Contact, now: float) -> None:
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
-            if lookup.over:
+            if lookup.ended:
                 return
             if answer is None:
                 lookup.failed(contact)
@@ -198,10 +332,10 @@ class Kademlia:
 
     def on_find(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         number = read_number(message)
-        _, text, seek = read_fields(message, 3)
+        _, text, wants_holders = read_fields(message, 3)
         target = read_id(text)
         nodes = [contact.wire for contact in self.table.nearest(target, self.tuning.k, sender.node)]
-        holders = [contact.wire for contact in self.content_holders.holders(target, now)] if seek is True else []
+        holders = [contact.wire for contact in self.content_holders.holders(target, now)] if wants_holders is True else []
         self.requests.answer(sender, number, [nodes, holders])
 
     # --- contents -------------------------------------------------------------------------------------------------------------------
@@ -217,9 +351,6 @@ class Kademlia:
         for contact in self._keepers.pop(key, []):
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
 
-    def _no_report(self, kept: int, now: float) -> None:
-        pass
-
     def _publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
         self.published[key] = NEVER
         self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
@@ -228,7 +359,7 @@ class Kademlia:
         """Find more keepers than needed: one may fail, and a node a little farther away may know a nearer one."""
         self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
-    def published_at(self, key: int, kept: List[Contact], whole: bool, now: float) -> None:
+    def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
         """A publication ended. One that found no keeper or lost some is repeated soon."""
         if key not in self.published:
             self._keepers[key] = kept
@@ -236,7 +367,7 @@ class Kademlia:
             return
         self._keepers[key] = kept
         wait = self.tuning.republish_s * (0.75 + 0.25 * self._random.random())
-        at = now + (wait if whole else wait / RETRIES_PER_REPUBLISH)
+        at = now + (wait if complete else wait / RETRIES_PER_REPUBLISH)
         self.published[key] = at
         heappush(self._agenda, (at, key))
 
@@ -282,7 +413,7 @@ class Publication:
             self._waiting += 1
             if contact is kademlia.me:
                 kept = kademlia.content_holders.add(self._key, [(contact, kademlia.tuning.expire_s)], now)
-                self._settle(contact, kept)
+                self._record(contact, kept)
             else:
                 row = write_row(self._key, [(kademlia.me, kademlia.tuning.expire_s)])
                 kademlia.requests.ask(contact, "keep", [[row]], self._then(contact), now)
@@ -295,12 +426,12 @@ class Publication:
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
             if answer is not None and not answer:
                 raise MalformedMessage("an answer too short")
-            self._settle(contact, answer is not None and read_count(answer[0], 1) == 1)
+            self._record(contact, answer is not None and read_count(answer[0], 1) == 1)
             self.advance(now)
 
         return then
 
-    def _settle(self, contact: Contact, kept: bool) -> None:
+    def _record(self, contact: Contact, kept: bool) -> None:
         self._waiting -= 1
         if kept:
             self._kept.append(contact)

@@ -8,12 +8,12 @@ Inputs
     bootstrap(contacts, now)        some peers of the site; may be called again at any time
     received(sender, message, now)  one message of an authenticated peer; raises MalformedMessage: then disconnect
     unreachable(node, now)          a message to this peer, or its connection, is lost
-    find(key, now, enough)          -> query, answered with "holders" of this content (some may be gone). The answer comes when ``enough``
-                                    are known, or when the three nodes that should know them have answered. 0: search farther, for all
+    find(key, now, min_holders)     -> query, answered with "holders" of this content (some may have left): as soon as ``min_holders`` are
+                                    known, or when the three nodes that should know them have answered. 0: search farther, for all
                                     holders; use it if those found before were useless.
     nearest(target, now)            -> query, answered with "nodes": the k nodes nearest to an id
     publish(key, now)               -> query, answered with "stored": this node holds the content, until withdraw(key, now)
-    spread(payload, now, seconds, wants_answer)
+    send_to_all(payload, now, seconds, wants_answer)
                                     -> name: send a broadcast to all peers of the site, this one included; "gathered" follows within these
                                     seconds. ``wants_answer``: every host must answer
     answer(name, answer, now)       the answer of this host to a broadcast; None counts as one too
@@ -44,9 +44,9 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from .broadcast import Broadcast, BroadcastState, Combine
 from .contacts import NEVER, Contact, Effect, MalformedMessage, OverlayTuning
 from .election import Election
-from .kademlia import ENOUGH_HOLDERS, Kademlia
+from .kademlia import MIN_HOLDERS, Kademlia
 
-SHIPPED = OverlayTuning()
+DEFAULT_TUNING = OverlayTuning()
 Handler = Callable[[Contact, Sequence[Any], float], None]
 
 
@@ -64,10 +64,12 @@ def topic_of(payload: Any) -> Tuple[str, Any]:
 class Peer:
     """One peer; inputs and effects are listed in the module docstring."""
 
-    def __init__(self, me: Contact, random: Random, now: float, tuning: OverlayTuning = SHIPPED, combine: Combine = concatenate) -> None:
+    def __init__(
+        self, me: Contact, random: Random, now: float, tuning: OverlayTuning = DEFAULT_TUNING, combine: Combine = concatenate
+    ) -> None:
         self.me = me
         self.left = False
-        self._gone = False
+        self._final_effects_returned = False
         self._effects: List[Effect] = []
         self._queries = 0
         self.kademlia = Kademlia(me, tuning, random, self._effects, now)
@@ -101,8 +103,8 @@ class Peer:
             self.election.turn(now)
             self.broadcast.turn(now)
             self.kademlia.turn(now)
-        effects = [] if self._gone else self._effects[:]
-        self._gone = self.left
+        effects = [] if self._final_effects_returned else self._effects[:]
+        self._final_effects_returned = self.left
         self._effects.clear()
         return effects
 
@@ -137,9 +139,9 @@ class Peer:
 
     # --- contents -------------------------------------------------------------------------------------------------------------------
 
-    def find(self, key: int, now: float, enough: int = ENOUGH_HOLDERS) -> int:
+    def find(self, key: int, now: float, min_holders: int = MIN_HOLDERS) -> int:
         query = self._next_query()
-        self.kademlia.seek(key, lambda found, at: self._effects.append(("holders", query, found)), now, enough)
+        self.kademlia.find_holders(key, lambda found, at: self._effects.append(("holders", query, found)), now, min_holders)
         return query
 
     def nearest(self, target: int, now: float) -> int:
@@ -160,15 +162,15 @@ class Peer:
 
     # --- broadcasts and election ----------------------------------------------------------------------------------------------------
 
-    def spread(self, payload: Any, now: float, seconds: float = 20.0, wants_answer: bool = True) -> str:
+    def send_to_all(self, payload: Any, now: float, seconds: float = 20.0, wants_answer: bool = True) -> str:
         self.election.broadcast_sent(now)
-        return self.broadcast.spread(["host", payload], seconds, wants_answer, now)
+        return self.broadcast.send_to_all(["host", payload], seconds, wants_answer, now)
 
     def answer(self, name: str, answer: Any, now: float) -> None:
         self.broadcast.answer(name, answer, now)
 
     def appointed(self, term: int, contact: Contact, now: float) -> None:
-        self.election.claimed(term, contact, now, directly=False)
+        self.election.consider_claim(term, contact, now, directly=False)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
         """Deliver broadcasts of hosts to the host and claims to the election; ignore others."""
@@ -177,7 +179,7 @@ class Peer:
             self.election.broadcast_received(state.origin, now)
             self._effects.append(("deliver", state.name, state.origin, content, state.wants_answer))
         elif topic == "claim" and type(content) is int and state.origin.node != self.me.node:
-            self.election.claimed(content, state.origin, now, directly=True)
+            self.election.consider_claim(content, state.origin, now, directly=True)
 
     def _gathered(self, state: BroadcastState, count: int, result: Any) -> None:
         if topic_of(state.payload)[0] == "host":

@@ -62,13 +62,13 @@ class RoutingTable:
             del self.buckets[index]
             self._indices.remove(index)
 
-    def nearest(self, target: int, count: int, but: int = -1) -> List[Contact]:
-        """The contacts nearest to ``target``, nearest first, without ``but``. All contacts of one bucket are nearer than those of the next
-        in this walk, so only the buckets needed are read, and each is sorted by itself."""
+    def nearest(self, target: int, count: int, exclude: int = -1) -> List[Contact]:
+        """The contacts nearest to ``target``, nearest first, without ``exclude``. All contacts of one bucket are nearer than those of the
+        next in this walk, so only the buckets needed are read, and each is sorted by itself."""
         distance = self.node ^ target
         found: List[Contact] = []
         for index in self._by_distance(distance):
-            contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != but]
+            contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != exclude]
             contacts.sort(key=lambda contact: contact.node ^ target)
             found += contacts
             if len(found) >= count:

@@ -9,7 +9,7 @@ master when the site gets another site master.
 Pure, like ``peer.py``. Inputs
     site_master_changed(term, contact, now)   this peer (maybe ourselves) is the site master
     delegated(header, body, now)    the master delegates tasks: ["lend", specs, tasks] and the body of an Assign
-    dropped(items, back, now)       the master wants these attempts, [task, attempt] each, back, or (not ``back``) they are cancelled
+    dropped(items, wants_back, now) attempts, [task, attempt] each, that the master wants back, or (not ``wants_back``) that are cancelled
     delivered(name, payload, now)   a broadcast that wants an answer
     gathered(result, now)           the combined answer to our broadcast
     received(sender, message, now)  a message of one peer
@@ -19,7 +19,7 @@ Pure, like ``peer.py``. Inputs
     unreachable(node, now)
 
 Effects (tuples)
-    ("spread", payload, seconds)    broadcast to all peers, with answers
+    ("broadcast", payload, seconds) broadcast to all peers, with answers
     ("answer", name, answer)        answer a broadcast
     ("send_to_peer", contact, message)   send to one peer
     ("assign", contact, header, parts)   assign tasks to a peer (maybe ourselves): an Assign as the master would send it. The receiver calls
@@ -30,12 +30,13 @@ Effects (tuples)
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections import OrderedDict
+from itertools import chain
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...portable.expressions.evaluation import BadExpression, parse
 from ...portable.expressions.greedy_matching import greedy
 from .contacts import NEVER, Contact, Effect, MalformedMessage
-from .task_backlog import BacklogTask, TaskBacklog
 
 ROUND_S = 1.0
 """Minimum seconds between rounds."""
@@ -52,9 +53,111 @@ CLAIM_S = 1.0
 """Seconds that claims are collected before they are sent: nothing waits for them."""
 ACKNOWLEDGE_TIMEOUT_S = 5.0
 """Seconds until an unacknowledged task is assigned again, to any worker."""
+PREFERENCE_S = 600.0
+"""Seconds until a task no longer waits for the worker that prefers it."""
 _ROUNDING = 1e-6
 
 Amounts = Dict[str, float]
+TasksBySpec = Dict[int, "OrderedDict[int, BacklogTask]"]
+"""spec -> task number -> task"""
+
+
+class BacklogTask:
+    """A delegated task. ``row`` and ``payload`` as received; ``at``: when it was received."""
+
+    __slots__ = ("row", "payload", "contents", "at")
+
+    def __init__(self, row: List[Any], payload: bytes, at: float) -> None:
+        self.row = row
+        self.payload = payload
+        self.contents = [[content[0], content[1]] for content in row[6]]
+        self.at = at
+
+
+class TaskBacklog:
+    """Delegated tasks that no worker has yet, by spec. ``unannounced``: tasks that workers have not ranked yet; only others are assigned.
+
+    Some tasks are preferred by a worker, for example because it holds their inputs. Other workers take such tasks last. If one must, it
+    takes the latest: the worker that prefers it has probably just started something else, while the worker that prefers the oldest will
+    have free resources next.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: Dict[int, BacklogTask] = {}
+        self.unannounced: Dict[int, BacklogTask] = {}
+        self._plain: TasksBySpec = {}
+        self._preferred: TasksBySpec = {}
+        """Tasks that some worker ranks above others of their spec."""
+
+    @property
+    def specs(self) -> Dict[int, None]:
+        """Specs of announced tasks."""
+        return dict.fromkeys(chain(self._plain, self._preferred))
+
+    def announced(self, spec: int) -> Iterator[int]:
+        return chain(self._plain.get(spec, ()), self._preferred.get(spec, ()))
+
+    def put(self, entry: BacklogTask) -> None:
+        task = entry.row[0]
+        if task in self.tasks:
+            self.pop(task)  # an earlier attempt
+        self.tasks[task] = self.unannounced[task] = entry
+
+    def put_back(self, entry: BacklogTask) -> None:
+        """Put a task that was assigned but not acknowledged first in the queue, unless it was delegated anew meanwhile."""
+        task = entry.row[0]
+        if task not in self.tasks:
+            self.tasks[task] = entry
+            _add(self._plain, entry)
+            self._plain[entry.row[2]].move_to_end(task, last=False)
+
+    def pop(self, task: int) -> BacklogTask:
+        entry = self.tasks.pop(task)
+        self.unannounced.pop(task, None)
+        _remove(self._plain, entry)
+        _remove(self._preferred, entry)
+        return entry
+
+    def announce(self, limit: int) -> List[BacklogTask]:
+        """Take some unannounced tasks to announce them now."""
+        announcing = [self.unannounced.pop(task) for task in list(self.unannounced)[:limit]]
+        for entry in announcing:
+            if entry.row[0] not in self._preferred.get(entry.row[2], ()):
+                _add(self._plain, entry)
+        return announcing
+
+    def announce_all_again(self) -> None:
+        """Announce all tasks again, for a new worker."""
+        self.unannounced = dict(self.tasks)
+
+    def prefer(self, task: int) -> None:
+        entry = self.tasks[task]
+        if _remove(self._plain, entry):
+            _add(self._preferred, entry)
+
+    def next_task(self, spec: int, now: float) -> Optional[BacklogTask]:
+        """The next task of a spec, for a worker that prefers none."""
+        plain, preferred = self._plain.get(spec), self._preferred.get(spec)
+        if preferred:
+            oldest = next(iter(preferred.values()))
+            if oldest.at + PREFERENCE_S <= now:
+                return oldest
+        if plain:
+            return next(iter(plain.values()))
+        return next(reversed(preferred.values())) if preferred else None
+
+
+def _add(table: TasksBySpec, entry: BacklogTask) -> None:
+    table.setdefault(entry.row[2], OrderedDict())[entry.row[0]] = entry
+
+
+def _remove(table: TasksBySpec, entry: BacklogTask) -> bool:
+    tasks_of_spec = table.get(entry.row[2], OrderedDict())
+    if tasks_of_spec.pop(entry.row[0], None) is None:
+        return False
+    if not tasks_of_spec:
+        del table[entry.row[2]]
+    return True
 
 
 class SiteWorker:
@@ -122,13 +225,13 @@ class SiteMatching:
         self._workers_reported_at = -NEVER
         self._with_free: Dict[int, None] = {}
         """Workers with free resources, by node."""
-        self._needs_of: Dict[int, Amounts] = {}
+        self._needs_of_spec: Dict[int, Amounts] = {}
         """Needs of the specs of tasks that were assigned to this worker."""
         self._claims: Dict[str, List[List[int]]] = {}
         self._claims_at = NEVER
-        self._joined: Dict[str, None] = {}
-        self._gone: Dict[str, None] = {}
-        self._handlers: Dict[str, Callable[[Contact, Sequence[Any], float], None]] = {"room": self._on_free, "got": self._on_got}
+        self._joined_workers: Dict[str, None] = {}
+        self._left_workers: Dict[str, None] = {}
+        self._handlers: Dict[str, Callable[[Contact, Sequence[Any], float], None]] = {"room": self._on_free, "got": self._on_acknowledged}
 
     @property
     def is_site_master(self) -> bool:
@@ -195,7 +298,7 @@ class SiteMatching:
 
     def _introduce(self, term: int) -> None:
         """Report everything again: earlier messages may have been lost or rejected."""
-        self._joined, self._gone = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
+        self._joined_workers, self._left_workers = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
         self._send(["reigns", term])
         if self._claims:
             self._send_claims()
@@ -230,16 +333,16 @@ class SiteMatching:
             if not self.is_site_master:
                 self._send(["reigns", 0])  # or the same tasks would be delegated here again at once
 
-    def dropped(self, items: Sequence[Sequence[int]], back: bool, now: float) -> None:
-        """Forget these tasks. ``back``: return those that are still here."""
+    def dropped(self, items: Sequence[Sequence[int]], wants_back: bool, now: float) -> None:
+        """Forget these tasks. ``wants_back``: return those that are still here."""
         tasks = self.backlog.tasks
         found = [task for task, attempt in items if task in tasks and tasks[task].row[1] == attempt]
-        self._remove(found, back)
+        self._remove(found, wants_back)
 
-    def _remove(self, tasks: Sequence[int], back: bool) -> None:
-        gone = [self.backlog.pop(task).row[:2] for task in tasks]
-        if gone and back:
-            self._send(["returned", gone])
+    def _remove(self, tasks: Sequence[int], wants_back: bool) -> None:
+        removed = [self.backlog.pop(task).row[:2] for task in tasks]
+        if removed and wants_back:
+            self._send(["returned", removed])
 
     def _begin_round(self, now: float) -> None:
         """Announce new tasks to all workers and collect their ranks and free resources."""
@@ -249,23 +352,23 @@ class SiteMatching:
         self._round_open = True
         self._last_round = now
         tasks = [[entry.row[0], entry.row[2], entry.contents] for entry in new]
-        self.effects.append(("spread", ["tasks", [described, tasks, self.linked]], ANSWER_S))
+        self.effects.append(("broadcast", ["tasks", [described, tasks, self.linked]], ANSWER_S))
 
     def gathered(self, result: Any, now: float) -> None:
         self._round_open = False
         if not self.is_site_master:
             return
         answered: Dict[int, None] = {}
-        newcomers = False
+        has_new_workers = False
         for row in result if isinstance(result, list) else []:
             try:
                 contact, worker, base_ranks, ranks = Contact.read(row[0]), str(row[1]), row[4], row[5]
                 site_worker = self.site_workers.get(contact.node)
                 if site_worker is None:
                     site_worker = self.site_workers[contact.node] = SiteWorker(contact, worker)
-                    self._joined[worker] = None
-                    self._gone.pop(worker, None)
-                    newcomers = True
+                    self._joined_workers[worker] = None
+                    self._left_workers.pop(worker, None)
+                    has_new_workers = True
                 site_worker.base_ranks.update((int(spec), float(base)) for spec, base in base_ranks)
                 self._update_ranks(site_worker, ranks)
                 self._update_free(site_worker, row[2], int(row[3]))
@@ -273,7 +376,7 @@ class SiteMatching:
                 answered[contact.node] = None
             except (MalformedMessage, LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 continue  # of another version, or faulty: it gets no tasks
-        if newcomers:
+        if has_new_workers:
             self.backlog.announce_all_again()
         for node in [node for node in self.site_workers if node not in answered]:
             self.site_workers[node].missed += 1
@@ -281,13 +384,13 @@ class SiteMatching:
                 self.unreachable(node, now)
         for site_worker in list(self.site_workers.values()):
             self._requeue_lost(site_worker, now - ACKNOWLEDGE_TIMEOUT_S)
-        if self._joined or self._gone or now >= self._workers_reported_at + IDLE_ROUND_S / 2:
+        if self._joined_workers or self._left_workers or now >= self._workers_reported_at + IDLE_ROUND_S / 2:
             self._workers_reported_at = now
             self._report_workers()
-        needy = all(self._specs[spec][0][3] for spec in self.backlog.specs)
-        self._match([self.site_workers[node] for node in (self._with_free if needy else self.site_workers)], now)
-        liked = {spec for site_worker in self.site_workers.values() for spec in site_worker.base_ranks}
-        self._remove([task for spec in self.backlog.specs if spec not in liked for task in self.backlog.announced(spec)], True)
+        all_have_needs = all(self._specs[spec][0][3] for spec in self.backlog.specs)
+        self._match([self.site_workers[node] for node in (self._with_free if all_have_needs else self.site_workers)], now)
+        runnable = {spec for site_worker in self.site_workers.values() for spec in site_worker.base_ranks}
+        self._remove([task for spec in self.backlog.specs if spec not in runnable for task in self.backlog.announced(spec)], True)
 
     def _update_ranks(self, site_worker: SiteWorker, ranks: Sequence[Sequence[Any]]) -> None:
         for task, rank in ranks:
@@ -309,15 +412,15 @@ class SiteMatching:
 
     def _report_workers(self) -> None:
         if self.linked:
-            self._send(["vouch", list(self._joined), list(self._gone), self.term])
-            self._joined, self._gone = {}, {}
+            self._send(["vouch", list(self._joined_workers), list(self._left_workers), self.term])
+            self._joined_workers, self._left_workers = {}, {}
 
     def unreachable(self, node: int, now: float) -> None:
         site_worker = self.site_workers.pop(node, None) if node != self.me.node else None
         if site_worker is not None:
             self._with_free.pop(node, None)
-            self._gone[site_worker.worker] = None
-            self._joined.pop(site_worker.worker, None)
+            self._left_workers[site_worker.worker] = None
+            self._joined_workers.pop(site_worker.worker, None)
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
@@ -329,7 +432,7 @@ class SiteMatching:
         if lost:
             site_worker.specs.clear()  # the spec sent with the task may be lost, too
 
-    def _on_got(self, sender: Contact, message: Sequence[Any], now: float) -> None:
+    def _on_acknowledged(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         site_worker = self.site_workers.get(sender.node)
         if site_worker is None:
             return
@@ -432,8 +535,8 @@ class SiteMatching:
                     not requirement or parse(requirement).holds(self.properties)
                 ):
                     expression = parse(rank) if rank else None
-                    plain = expression.rank({**self.properties, "held": 0, "wanted": 0}) if expression is not None else 0.0
-                    specs[number] = (plain, expression)
+                    base_rank = expression.rank({**self.properties, "held": 0, "wanted": 0}) if expression is not None else 0.0
+                    specs[number] = (base_rank, expression)
             for task, number, contents in payload[1]:
                 if number in specs and contents:
                     value = self._rank(specs[number][1], contents)
@@ -441,7 +544,8 @@ class SiteMatching:
                         ranks.append([task, value])
         except (LookupError, TypeError, ValueError, AttributeError, BadExpression):
             specs, ranks = {}, []
-        row = [self.me.wire, self.worker, self.free, self.assigned_count, [[number, plain] for number, (plain, _) in specs.items()], ranks]
+        base_ranks = [[number, base_rank] for number, (base_rank, _) in specs.items()]
+        row = [self.me.wire, self.worker, self.free, self.assigned_count, base_ranks, ranks]
         self.effects.append(("answer", name, [row]))
 
     def _can_run(self, needs: Mapping[str, float], tags: Mapping[str, str], left_s: float) -> bool:
@@ -457,17 +561,17 @@ class SiteMatching:
 
     def assignment_received(self, sender: Contact, header: Sequence[Any], now: float) -> None:
         """Reserve the resources at once, even if the agent machine does not know the tasks yet."""
-        self._needs_of.update((spec[0], dict(spec[3])) for spec in header[1])
+        self._needs_of_spec.update((spec[0], dict(spec[3])) for spec in header[1])
         rows = header[2]
         self.assigned_count += len(rows)
         for row in rows:
-            for name, amount in self._needs_of.get(row[2], {}).items():
+            for name, amount in self._needs_of_spec.get(row[2], {}).items():
                 self.free[name] = self.free.get(name, 0.0) - amount
-        got = ["got", self.assigned_count, [list(row[:2]) for row in rows]]
+        acknowledgement = ["got", self.assigned_count, [list(row[:2]) for row in rows]]
         if sender.node == self.me.node:
-            self._on_got(sender, got, now)
+            self._on_acknowledged(sender, acknowledgement, now)
         else:
-            self.effects.append(("send_to_peer", sender, got))
+            self.effects.append(("send_to_peer", sender, acknowledgement))
 
     def free_changed(self, free: Amounts, now: float) -> None:
         self.free = dict(free)

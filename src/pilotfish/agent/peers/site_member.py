@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Dict, List, Sequence
 
 from .contacts import Contact, Effect, OverlayTuning
-from .peer import SHIPPED, Peer
+from .peer import DEFAULT_TUNING, Peer
 from .site_matching import SiteMatching
 
 MATCHING_MESSAGES = ("room", "got")
@@ -23,15 +23,11 @@ MATCHING_MESSAGES = ("room", "got")
 class SiteMember:
     """One agent in the overlay of its site."""
 
-    def __init__(self, peer: Peer, matching: SiteMatching) -> None:
-        self.peer = peer
+    def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
+        self.peer = Peer(matching.me, Random(seed), now, tuning)
         self.matching = matching
         self._rounds: Dict[str, None] = {}
         self._assigned: List[Effect] = []
-
-    @classmethod
-    def new(cls, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = SHIPPED) -> SiteMember:
-        return cls(Peer(matching.me, Random(seed), now, tuning), matching)
 
     @property
     def deadline(self) -> float:
@@ -70,8 +66,8 @@ class SiteMember:
 
     def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
-        if kind == "spread":
-            self._rounds[self.peer.spread(effect[1], now, effect[2])] = None
+        if kind == "broadcast":
+            self._rounds[self.peer.send_to_all(effect[1], now, effect[2])] = None
         elif kind == "answer":
             self.peer.answer(effect[1], effect[2], now)
         elif kind == "send_to_peer":

@@ -13,12 +13,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from ...portable.failures import Failure, is_limit
 from ...portable.payload_format import PayloadFormatError, unpack
-from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all
+from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all, signal_name
 from ...portable.transfer.cache_directory import content_path
 from ...portable.wire.frames import MAX_BODY
 from .output_capture import OUTPUT_CAP, HeadAndTail
-from .sandbox import Sandbox, write_all
-from .sandbox_names import SandboxError, missing_output
+from .sandbox import Sandbox, SandboxError, missing_output, write_all
 from .shared_page import memory_file, move_high
 from .slot_channel import ReportWriter
 
@@ -26,7 +25,7 @@ MAX_OUTPUT_CAP = 32 * 1024 * 1024
 MAX_INLINE_FILES_BYTES = MAX_BODY - 2 * MAX_OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
-OTHER_DIRECTORIES = (
+DIRECTORY_FIX = (
     "run it in a fresh one with --sandbox (sandbox=True in Python) and bring its files with --input (inputs=[...]), "
     "or run it in one that the nodes share (cwd=...)"
 )
@@ -68,20 +67,20 @@ class ChildWaiter:
     """Waits for a child through a descriptor: a pidfd, or a pipe written on SIGCHLD where the kernel is older than 5.3."""
 
     def __init__(self) -> None:
-        self._open: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
-        if self._open is not None:
+        self._open_pidfd: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
+        if self._open_pidfd is not None:
             try:
-                os.close(self._open(os.getpid()))
+                os.close(self._open_pidfd(os.getpid()))
                 return
             except OSError:
-                self._open = None
+                self._open_pidfd = None
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
 
     def watch(self, pid: int) -> int:
-        if self._open is not None:
-            return self._open(pid)
+        if self._open_pidfd is not None:
+            return self._open_pidfd(pid)
         # Only while waiting: calls in this process may use signals in their own way.
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
@@ -89,7 +88,7 @@ class ChildWaiter:
         return self._read_end
 
     def done(self, descriptor: int) -> None:
-        if self._open is not None:
+        if self._open_pidfd is not None:
             os.close(descriptor)
         else:
             signal.set_wakeup_fd(-1)
@@ -97,7 +96,7 @@ class ChildWaiter:
             self.drain()
 
     def drain(self) -> None:
-        if self._open is None:
+        if self._open_pidfd is None:
             try:
                 os.read(self._read_end, 4096)
             except BlockingIOError:
@@ -122,10 +121,10 @@ class ExecutableRunner:
     """Runs executables, one at a time. ``control`` is called when the agent sends an order meanwhile."""
 
     def __init__(
-        self, channel: int, control: Callable[[bool], None], outbox: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
+        self, channel: int, control: Callable[[bool], None], reports: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
     ) -> None:
         self._control = control
-        self._outbox = outbox
+        self._reports = reports
         self._channel = channel
         self._directories = directories
         self._sandboxes = directories.sandboxes
@@ -167,14 +166,14 @@ class ExecutableRunner:
 
     def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
         shared = unpack(spec.code) if spec.code else []
-        wanted = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
+        inputs = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
         inline = [*shared, *parts[2:]]
-        named = sum(1 for entry in wanted if len(entry) == 2 and entry[1] != "directory")
+        named = sum(1 for entry in inputs if len(entry) == 2 and entry[1] != "directory")
         if named != len(inline):
             raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
         sandbox = Sandbox(os.path.join(self._sandboxes, label))
         try:
-            self._add_inputs(sandbox, wanted, inline)
+            self._add_inputs(sandbox, inputs, inline)
         except BaseException:
             sandbox.remove()
             raise
@@ -191,9 +190,9 @@ class ExecutableRunner:
             elif len(entry) > 2 and not entry[2]:
                 raise SandboxError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
             elif len(entry) > 2:
-                sandbox.place(entry[0], entry[1], content_path(self._directories.cache, entry[2]))
+                sandbox.add_cached_file(entry[0], entry[1], content_path(self._directories.cache, entry[2]))
             else:
-                sandbox.put(entry[0], entry[1], inline.pop())
+                sandbox.write_file(entry[0], entry[1], inline.pop())
 
     def _run(
         self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
@@ -219,15 +218,15 @@ class ExecutableRunner:
             return self._spawn_failure(argv[0], error), self._payload({}, ()), 0, 0
         status, usage = self._wait(pid)
         cpu_us = int(self._clock.lap_s() * 1e6)
-        failure, facts = _exit_failure(status)
+        failure, summary = _exit_failure(status)
         files: List[bytes] = []
-        wanted = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
-        if any(wanted) and failure is None:
+        patterns = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
+        if any(patterns) and failure is None:
             try:
-                facts["files"], files = self._collect(sandbox, *wanted)
+                summary["files"], files = self._collect(sandbox, *patterns)
             except SandboxError as error:
                 failure = error.failure
-        return failure, self._payload(facts, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
+        return failure, self._payload(summary, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
 
     def _enter(self, directory: str) -> None:
         try:
@@ -239,18 +238,18 @@ class ExecutableRunner:
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
-    def _collect(self, sandbox: Optional[Sandbox], wanted: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
+    def _collect(self, sandbox: Optional[Sandbox], outputs: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
         """Collect output files for the result or the outbox. A file that is an output and also kept is sent to the master as a content,
         however small, so that other tasks can get it. Without a sandbox the outputs stay in place; those named without a pattern must
         exist."""
         if sandbox is not None:
             separate = sandbox.names(kept) if kept else {}
-            files, contents = sandbox.collect(wanted, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
+            files, contents = sandbox.collect(outputs, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
             for entry in files:
                 separate.pop(entry[0], None)
             stays, _ = sandbox.collect([glob.escape(name) for name in separate], 0, self._directories.outbox) if separate else ([], [])
             return [*files, *([*entry, True] for entry in stays)], contents
-        for name in (*wanted, *kept):
+        for name in (*outputs, *kept):
             if not any(sign in name for sign in "*?[") and not os.path.exists(name):
                 raise missing_output(name)
         return [], []
@@ -296,17 +295,17 @@ class ExecutableRunner:
     def _wait(self, pid: int) -> Tuple[int, Any]:
         """Read its output until it ends; then kill its descendants, and read the rest."""
         self._control(False)
-        ends = self._waiter.watch(pid)
-        self._poll.register(ends, select.POLLIN)
+        exit_descriptor = self._waiter.watch(pid)
+        self._poll.register(exit_descriptor, select.POLLIN)
         status, usage = 0, None
         try:
             while usage is None:
-                ready = self._poll.poll(FLUSH_MS if self._outbox.filled else REAP_MS)
+                ready = self._poll.poll(FLUSH_MS if self._reports.filled else REAP_MS)
                 if not ready:
-                    self._outbox.flush()
+                    self._reports.flush()
                     reap_children([pid])
                 for descriptor, _ in ready:
-                    if descriptor == ends:
+                    if descriptor == exit_descriptor:
                         self._waiter.drain()
                         found, status, found_usage = os.wait4(pid, os.WNOHANG)
                         usage = found_usage if found else None
@@ -315,8 +314,8 @@ class ExecutableRunner:
                     else:
                         self._read(descriptor)
         finally:
-            self._poll.unregister(ends)
-            self._waiter.done(ends)
+            self._poll.unregister(exit_descriptor)
+            self._waiter.done(exit_descriptor)
         if has_children():
             kill_descendants()
         for read_end, _ in self._pipes:
@@ -340,13 +339,14 @@ class ExecutableRunner:
     def peek(self, stream: int, offset: int, limit: int = 1 << 20) -> Tuple[int, bytes]:
         return self._outputs[0 if stream == 1 else 1].since(offset, limit)
 
-    def _payload(self, facts: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
+    def _payload(self, fields: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
+        """The parts of the result: a summary with these fields, the output, the files."""
         (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
-        if facts == SUCCESS and not (out_dropped or error_dropped):
+        if fields == SUCCESS and not (out_dropped or error_dropped):
             return [SUCCESS_TEXT, out, error, *files]
-        summary: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in facts.get("files", ())) else {}
+        summary: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in fields.get("files", ())) else {}
         summary.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
-        summary.update(facts)
+        summary.update(fields)
         return [json.dumps(summary).encode(), out, error, *files]
 
 
@@ -367,7 +367,7 @@ def _directory_failure(requested: str, error: OSError) -> Failure:
         what = "there is no directory %r on node %s" % (requested, node)
     else:
         what = "the directory %r cannot be entered on node %s (%s)" % (requested, node, error.strerror)
-    return ["no-directory", "site", what + ": " + OTHER_DIRECTORIES]
+    return ["no-directory", "site", what + ": " + DIRECTORY_FIX]
 
 
 def _own_peak_kib(reported_kib: int) -> int:
@@ -381,12 +381,8 @@ def _own_peak_kib(reported_kib: int) -> int:
 def _exit_failure(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = "signal %d" % number
         if number == signal.SIGKILL:
             return ["killed", "worker", "it was killed (SIGKILL) by another process, perhaps for lack of memory"], {"signal": number}
-        return ["signal", "task", "it was ended by %s" % name], {"signal": number}
+        return ["signal", "task", "it was ended by %s" % signal_name(number)], {"signal": number}
     code = os.WEXITSTATUS(status)
     return (["exit", "task", "it ended with exit status %d" % code] if code else None), {"exit": code}

@@ -70,8 +70,8 @@ class StreamCapture:
     Duplicates of the descriptors are kept out of the way, for user code that closes or replaces 1 and 2.
     """
 
-    def __init__(self, spare_out: int, spare_error: int) -> None:
-        self._spares = {1: spare_out, 2: spare_error}
+    def __init__(self, out_duplicate: int, error_duplicate: int) -> None:
+        self._duplicates = {1: out_duplicate, 2: error_duplicate}
         self._streams: Tuple[Any, Any] = (sys.stdout, sys.stderr)
 
     def collect(self) -> Tuple[bytes, bytes, int, int]:
@@ -95,16 +95,16 @@ class StreamCapture:
     def _take(self, stream: int, size: int) -> Tuple[bytes, int]:
         if not size:
             return b"", 0
-        taken = read_head_and_tail(self._spares[stream], size, OUTPUT_CAP)
-        ftruncate(self._spares[stream], 0)
+        taken = read_head_and_tail(self._duplicates[stream], size, OUTPUT_CAP)
+        ftruncate(self._duplicates[stream], 0)
         lseek(stream, 0, 0)
         return taken
 
     def _restore(self) -> None:
         """Open the streams again after user code closed one or its descriptor."""
-        for stream, spare in self._spares.items():
-            dup2(spare, stream)
-            ftruncate(spare, 0)
+        for stream, duplicate in self._duplicates.items():
+            dup2(duplicate, stream)
+            ftruncate(duplicate, 0)
         sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]

@@ -11,7 +11,7 @@ import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
 from ...portable.payload_format import pack, unpack
-from .sandbox_names import SandboxError, name_parts
+from .sandbox import SandboxError, name_parts
 
 MARK = b'{"stow"'
 """Prefix of a report that lists such files."""

@@ -1,5 +1,5 @@
-"""Makes and removes the private directory of an attempt. Names come from outside: no path may lead out of it, whatever the task does
-meanwhile.
+"""Makes the private directory of an attempt, collects its output files and removes it. Names come from outside: no path may lead out of
+the directory, whatever the task does meanwhile.
 
 Every component is opened by itself, relative to its parent and without following links, so that replacing a directory with a link between
 two steps gains nothing.
@@ -7,20 +7,35 @@ two steps gains nothing.
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import os
+import stat
 from contextlib import contextmanager
-from typing import Any, Container, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ...portable.failures import is_limit
+from ...portable.failures import describe_limit, is_limit
 from ...portable.transfer.file_copy import clone, copy
-from .output_files import DIRECTORY, collect_outputs, outputs_in
-from .sandbox_names import SandboxError, check_target, disk_error, name_parts
 
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_DEPTH = 64
+MAX_INLINE_BYTES = 64 * 1024
+MAX_INLINE_TOTAL_BYTES = 1024 * 1024
 LINK_BYTES = 64 * 1024 * 1024
 """Minimum size of an input that is linked rather than copied."""
 MAX_LEVELS = 50
 """Deeper directories are removed in several passes: each level takes a descriptor."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAGIC = frozenset("*?[")
+_KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+
+
+class SandboxError(Exception):
+    """A failure of the attempt: cause, blame and message."""
+
+    def __init__(self, cause: str, blame: str, message: str) -> None:
+        super().__init__(message)
+        self.failure = [cause, blame, message]
 
 
 class Sandbox:
@@ -35,7 +50,7 @@ class Sandbox:
                 raise
             raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
-    def put(self, name: str, mode: int, content: Any) -> None:
+    def write_file(self, name: str, mode: int, content: Any) -> None:
         """Write a file with these bytes."""
         with self._entry(name) as (directory, last):
             file = os.open(last, _NEW, 0o600, dir_fd=directory)
@@ -45,7 +60,7 @@ class Sandbox:
             finally:
                 os.close(file)
 
-    def place(self, name: str, mode: int, content: str) -> None:
+    def add_cached_file(self, name: str, mode: int, content: str) -> None:
         """Add a file from the cache, which must not be changed: a copy, or a read-only link if it is large."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -56,12 +71,12 @@ class Sandbox:
             raise SandboxError("missing-input", "worker", message) from None
         try:
             with self._entry(name) as (directory, last):
-                self._fill(directory, last, mode & 0o777, source, content)
+                self._write_cached(directory, last, mode & 0o777, source, content)
         finally:
             os.close(source)
 
     @staticmethod
-    def _fill(directory: int, last: str, mode: int, source: int, content: str) -> None:
+    def _write_cached(directory: int, last: str, mode: int, source: int, content: str) -> None:
         size = os.fstat(source).st_size
         file = os.open(last, _NEW, 0o600, dir_fd=directory)
         try:
@@ -77,7 +92,7 @@ class Sandbox:
     def make_directory(self, name: str, mode: int) -> None:
         """Make a directory, which may exist. We can always write to it."""
         with self._entry(name) as (directory, last):
-            below = _enter(directory, last, 0o700)
+            below = _open_directory(directory, last, 0o700)
             try:
                 os.fchmod(below, mode & 0o777 | 0o700)
             finally:
@@ -97,7 +112,7 @@ class Sandbox:
         try:
             directory = os.open(self.path, DIRECTORY)
             for part in parts[:-1]:
-                below = _enter(directory, part, 0o755)
+                below = _open_directory(directory, part, 0o755)
                 os.close(directory)
                 directory = below
             yield directory, parts[-1]
@@ -112,12 +127,34 @@ class Sandbox:
     def collect(
         self, patterns: Sequence[str], max_bytes: int, outbox: str = "", separate: Container[str] = ()
     ) -> Tuple[List[List[Any]], List[bytes]]:
-        """[name, mode] and content of the regular files that the patterns match; a name without a pattern must exist.
+        """Collect the regular files that the patterns match; a name without a pattern must exist.
 
-        If there is an outbox, files that are not small, or whose names are in ``separate``, are moved to it: [name, mode, size, path],
-        without content.
+        Return [name, mode] and the content of files that are read, [name, mode, size, path] of files moved to the outbox. Without an outbox
+        all are read, and too much is a failure. With one, only small files are read that are not in ``separate``, and none if ``max_bytes``
+        is 0.
         """
-        return collect_outputs(self.path, patterns, max_bytes, outbox, separate)
+        entries: List[List[Any]] = []
+        contents: List[bytes] = []
+        left = min(max_bytes, MAX_INLINE_TOTAL_BYTES) if outbox else max_bytes
+        try:
+            for output in outputs_in(self.path, patterns):
+                readable = not outbox or (max_bytes > 0 and output.name not in separate)
+                content = _read(output, min(MAX_INLINE_BYTES, left) if outbox else left) if readable else None
+                if content is not None:
+                    left -= len(content)
+                    entries.append([output.name, output.mode])
+                    contents.append(content)
+                elif outbox:
+                    entries.append(_move_out(output, outbox))
+                else:
+                    message = "the output files are too large to be sent: %r has %d bytes, %d more fit"
+                    raise SandboxError("result", "task", message % (output.name, output.status().st_size, left))
+        except BaseException:
+            for entry in entries:
+                if len(entry) > 2:
+                    os.unlink(entry[3])
+            raise
+        return entries, contents
 
     def names(self, patterns: Sequence[str]) -> Dict[str, None]:
         """Names of the regular files that the patterns match; a name without a pattern must exist."""
@@ -139,7 +176,7 @@ def write_all(descriptor: int, content: Any) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _enter(directory: int, name: str, mode: int) -> int:
+def _open_directory(directory: int, name: str, mode: int) -> int:
     try:
         os.mkdir(name, mode, dir_fd=directory)
     except FileExistsError:
@@ -151,12 +188,12 @@ def _replace_by_link(directory: int, name: str, content: str) -> bool:
     """Replace the file by a link; False if that fails, or if a task could change the target: for root, nothing is read-only."""
     if os.access(content, os.W_OK):
         return False
-    beside = ".link-" + os.urandom(8).hex()
+    temporary = ".link-" + os.urandom(8).hex()
     try:
-        os.link(content, beside, dst_dir_fd=directory, follow_symlinks=False)
+        os.link(content, temporary, dst_dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     return True
 
 
@@ -210,3 +247,225 @@ def _open_unreadable(name: str, above: Optional[int] = None) -> int:
         return os.open(".", DIRECTORY, dir_fd=handle)
     finally:
         os.close(handle)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------------------------
+
+
+def name_parts(name: Any) -> List[str]:
+    """The components of a relative name that stays below."""
+    parts = name.split("/") if isinstance(name, str) and _is_valid(name, 4095) else [""]
+    if any(part in ("", ".", "..") or not _is_valid(part, 255) for part in parts):
+        raise SandboxError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))
+    return parts
+
+
+def check_target(depth: int, target: Any) -> None:
+    """Check the target of a link at this depth. Going up is allowed at the beginning only: behind a name, which may be another link, its
+    end would be unknown."""
+    good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
+    named = False
+    for part in target.split("/") if good else ():
+        if part == "..":
+            depth -= 1
+            good = good and depth >= 0 and not named
+        named = named or part not in ("", ".", "..")
+    if not good:
+        message = "%r is no target of a link below the task's directory: it must be relative and lead to nothing outside of it"
+        raise SandboxError("missing-input", "user", message % (target,))
+
+
+def _is_valid(text: str, max_bytes: int) -> bool:
+    try:
+        return "\0" not in text and len(os.fsencode(text)) <= max_bytes
+    except UnicodeEncodeError:
+        return False
+
+
+def disk_error(what: str, error: OSError) -> SandboxError:
+    """Full and broken disks are the worker's fault; other errors about names are the user's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        return SandboxError("disk", "worker", "%s: %s" % (what, error.strerror))
+    return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
+
+
+def missing_output(name: str, instead: str = "") -> SandboxError:
+    """``instead``: a description of what is there in place of the file."""
+    message = instead or "the task did not leave the file %r, which was declared as its output" % name
+    return SandboxError("missing-output", "task", message)
+
+
+# --- output files ---------------------------------------------------------------------------------------------------------------------
+
+
+class OutputFile(NamedTuple):
+    """An open regular file; ``directory`` is the descriptor of the directory that contains it."""
+
+    name: str
+    mode: int
+    descriptor: int
+    directory: int
+
+    def status(self) -> os.stat_result:
+        return os.fstat(self.descriptor)
+
+
+def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
+    """The files that the patterns match, each once, open until the next is requested. A name without a pattern must exist."""
+    seen = set()
+    for pattern in patterns:
+        found = False
+        for output in _matches(path, name_parts(pattern)):
+            try:
+                found = True
+                if output.name not in seen:
+                    seen.add(output.name)
+                    yield output
+            finally:
+                os.close(output.descriptor)
+        if not found and not _MAGIC.intersection(pattern):
+            raise missing_output(pattern, _describe_entry(path, name_parts(pattern)))
+
+
+def _matches(path: str, parts: List[str]) -> Iterator[OutputFile]:
+    try:
+        root = os.open(path, DIRECTORY)
+    except OSError as error:
+        # Unless a limit was met, the task removed its own directory or replaced it.
+        _check_absent(error, path)
+        return
+    try:
+        yield from _walk(root, "", parts)
+    finally:
+        os.close(root)
+
+
+def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:
+    """The regular files below this directory that match, and all files in directories that match."""
+    part, rest = parts[0], parts[1:]
+    if part == "**" and rest:
+        yield from _walk(directory, prefix, rest)
+        for name in sorted(os.listdir(directory)):
+            if rest[1:] or not fnmatch.fnmatchcase(name, rest[0]):  # otherwise all its files were yielded already
+                yield from _walk_below(directory, prefix, name, parts)
+        return
+    plain = not _MAGIC.intersection(part)
+    for name in [part] if plain else [name for name in sorted(os.listdir(directory)) if fnmatch.fnmatchcase(name, part)]:
+        if rest:
+            yield from _walk_below(directory, prefix, name, rest)
+            continue
+        output = _open_regular(directory, prefix, name)
+        if output is not None:
+            yield output
+        else:
+            yield from _walk_below(directory, prefix, name, ["**"])
+
+
+def _walk_below(directory: int, prefix: str, name: str, parts: List[str]) -> Iterator[OutputFile]:
+    if prefix.count("/") >= MAX_DEPTH:
+        message = "there may be output files below %r, more than %d directories deep: that is too deep"
+        raise SandboxError("result", "task", message % (prefix.rstrip("/"), MAX_DEPTH))
+    try:
+        below = os.open(name, DIRECTORY, dir_fd=directory)
+    except OSError as error:
+        _check_absent(error, prefix + name)
+        return
+    try:
+        yield from _walk(below, prefix + name + "/", parts)
+    finally:
+        os.close(below)
+
+
+def _open_regular(directory: int, prefix: str, name: str) -> Optional[OutputFile]:
+    """Open a regular file; None if it does not exist or is something else."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        _check_absent(error, prefix + name)
+        return None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return OutputFile(prefix + name, mode & 0o777, descriptor, directory)
+    os.close(descriptor)
+    return None
+
+
+def _describe_entry(path: str, parts: List[str]) -> str:
+    """Describe what is there instead of a regular file; empty if nothing is."""
+    name = ""
+    mode = 0
+    for part in parts:
+        name += "/" + part if name else part
+        try:
+            mode = os.lstat(os.path.join(path, name)).st_mode
+        except OSError:
+            return ""
+        if stat.S_ISLNK(mode):
+            return "%r is a link: only regular files and directories come back" % name
+    if stat.S_ISREG(mode):
+        return "%r may not be read" % name
+    if stat.S_ISDIR(mode):
+        return "%r is a directory with no file in it that could come back" % name
+    return "%r is a %s: only regular files and directories come back" % (name, _KINDS.get(stat.S_IFMT(mode), "device"))
+
+
+def _check_absent(error: OSError, name: str) -> None:
+    """Raise if a file could not be opened although it may exist."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise SandboxError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
+    if error.errno in (errno.EACCES, errno.EPERM):
+        raise SandboxError("result", "task", "the output file %r may not be read" % name)
+    if error.errno in (errno.EIO, errno.ESTALE):
+        raise SandboxError("result", "worker", "the output file %r cannot be read: %s" % (name, error.strerror))
+
+
+def _read(output: OutputFile, max_bytes: int) -> Optional[bytes]:
+    """Read a file; None if it is larger than ``max_bytes``."""
+    if output.status().st_size > max_bytes:
+        return None
+    with open(output.descriptor, "rb", closefd=False) as file:
+        content = file.read(max_bytes + 1)
+    return content if len(content) <= max_bytes else None
+
+
+def _move_out(output: OutputFile, outbox: str) -> List[Any]:
+    target_path = os.path.join(outbox, os.urandom(16).hex())
+    try:
+        if output.status().st_nlink != 1 or not _rename(output, target_path):
+            _copy_out(output, target_path)
+    except OSError as error:
+        if is_limit(error):
+            raise
+        raise SandboxError("disk", "worker", "cannot take the output file %r out: %s" % (output.name, error.strerror)) from None
+    return [output.name, output.mode, os.lstat(target_path).st_size, target_path]
+
+
+def _rename(output: OutputFile, target_path: str) -> bool:
+    """Rename the file; False if that fails, or if the task replaced it meanwhile."""
+    try:
+        os.rename(output.name.rpartition("/")[2], target_path, src_dir_fd=output.directory)
+    except OSError:
+        return False
+    status = os.lstat(target_path)
+    if os.path.samestat(status, output.status()):
+        os.fchmod(output.descriptor, 0o600)
+        return True
+    if stat.S_ISDIR(status.st_mode):
+        import shutil
+
+        shutil.rmtree(target_path, ignore_errors=True)
+    else:
+        os.unlink(target_path)
+    return False
+
+
+def _copy_out(output: OutputFile, target_path: str) -> None:
+    target = os.open(target_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not clone(output.descriptor, target):
+            copy(output.descriptor, target, output.status().st_size)
+    except BaseException:
+        os.unlink(target_path)
+        raise
+    finally:
+        os.close(target)

@@ -2,8 +2,8 @@
 
 The slot writes down what it starts before it starts it, so that after its death the attempt to blame is known exactly, without a message
 per attempt. The agent may recall what the slot has not started: it writes the numbers to skip, waits a moment, then reads what was started
-(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the outbox, where the agent
-finds them even when user code keeps the slot busy or has killed it.
+(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the report buffer, where the
+agent finds them even when user code keeps the slot busy or has killed it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import struct
 from typing import Any, List, Tuple
 
 # Indices of the 32-bit words.
-INTENT, STARTED, STOP_ATTEMPT, PID, OUTBOX_LENGTH, GAVE_UP = 0, 1, 2, 3, 4, 5
-# Why a slot gave up: it met a limit of the machine, or user code broke it.
+INTENT, STARTED, STOP_ATTEMPT, PID, UNFLUSHED_BYTES, END_REASON = 0, 1, 2, 3, 4, 5
+# END_REASON: the slot met a limit of the machine, or user code broke it.
 LIMITED, BROKEN = 1, 2
 # Index of the 64-bit word: first << 32 | last of the sequence numbers to skip.
 SKIP = 4
@@ -28,9 +28,9 @@ HIGH_DESCRIPTOR = 200
 TIME_IS_UP = signal.SIGRTMIN + 10
 """Signal from agent to slot: stop the attempt whose number is in STOP_ATTEMPT."""
 
-OUTBOX_AT = 4096
-OUTBOX_BYTES = 64 * 1024
-PAGE_BYTES = OUTBOX_AT + OUTBOX_BYTES
+REPORT_BUFFER_AT = 4096
+REPORT_BUFFER_BYTES = 64 * 1024
+PAGE_BYTES = REPORT_BUFFER_AT + REPORT_BUFFER_BYTES
 
 # Agent to slot: kind, sequence, spec, attempt, task, cores, length of what follows.
 ORDER = struct.Struct("<BIQIQfQ")
@@ -91,14 +91,14 @@ class SharedPage:
             _keep_size(descriptor)
         self.memory = mmap.mmap(descriptor, PAGE_BYTES)
         view = memoryview(self.memory)
-        self.words = view[:OUTBOX_AT].cast("I")
-        self.long_words = view[:OUTBOX_AT].cast("Q")
-        self.outbox = view[OUTBOX_AT:]
+        self.words32 = view[:REPORT_BUFFER_AT].cast("I")
+        self.words64 = view[:REPORT_BUFFER_AT].cast("Q")
+        self.report_buffer = view[REPORT_BUFFER_AT:]
 
     def close(self) -> None:
-        self.words.release()
-        self.long_words.release()
-        self.outbox.release()
+        self.words32.release()
+        self.words64.release()
+        self.report_buffer.release()
         try:
             self.memory.close()
         except BufferError:
@@ -106,12 +106,12 @@ class SharedPage:
             pass
 
     def skip(self, first: int, last: int) -> None:
-        self.long_words[SKIP] = first << 32 | last
+        self.words64[SKIP] = first << 32 | last
 
     def unflushed_reports(self) -> List[Report]:
-        """Complete reports in the outbox. Call this only for a slot that is dead or was idle for a while."""
-        length = min(int(self.words[OUTBOX_LENGTH]), OUTBOX_BYTES)
-        return list(parse_reports(bytes(self.outbox[:length]))[0])
+        """Complete reports in the buffer. Call this only for a slot that is dead or was idle for a while."""
+        length = min(int(self.words32[UNFLUSHED_BYTES]), REPORT_BUFFER_BYTES)
+        return list(parse_reports(bytes(self.report_buffer[:length]))[0])
 
 
 def parse_reports(data: bytes) -> Tuple[List[Report], int]:

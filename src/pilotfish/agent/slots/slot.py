@@ -21,6 +21,7 @@ from time import perf_counter, process_time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
 from ...portable.failures import describe_limit, is_limit
+from ...portable.payload_format import split_files
 from ...portable.payload_reference import read_payload
 from ...portable.processes import ChildCpuClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
 from .call_runner import CallRunner, CallSpec, Terminated
@@ -28,7 +29,7 @@ from .executable_runner import ExecutableRunner, ExecutableSpec, TaskDirectories
 from .output_capture import StreamCapture
 from .shared_page import (
     BROKEN,
-    GAVE_UP,
+    END_REASON,
     INTENT,
     KILL,
     LIMITED,
@@ -49,7 +50,6 @@ from .shared_page import (
 )
 from .slot_channel import OrderReader, ReportWriter
 from .task_environment import TaskEnvironment
-from .task_files import unwrap
 
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 # No child can be forked, run and waited for in less time.
@@ -68,7 +68,7 @@ def main(settings_text: str) -> NoReturn:
     """Run the slot, in the process that the agent started."""
     settings = json.loads(settings_text)
     descriptors = settings["descriptors"]
-    page = SharedPage(descriptors["cell"])
+    page = SharedPage(descriptors["page"])
     become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Waited for, not handled: a Python handler can miss a signal that comes just before a blocking call.
@@ -78,7 +78,7 @@ def main(settings_text: str) -> NoReturn:
     try:
         child = os.fork()
     except OSError as error:
-        _give_up(page, error)
+        _report_end(page, error)
         _exit(1)
     if child:
         _monitor(child, max(descriptors.values()))
@@ -91,16 +91,16 @@ def main(settings_text: str) -> NoReturn:
     try:
         code = SlotLoop(settings, page).run()
     except Exception as error:  # noqa: BLE001  user code may have broken any module
-        _give_up(page, error)
+        _report_end(page, error)
     finally:
         _exit(code)
 
 
-def _give_up(page: SharedPage, error: Exception) -> None:
+def _report_end(page: SharedPage, error: Exception) -> None:
     """Report why the slot ends, with as little code as possible: user code may have broken any module."""
-    page.words[GAVE_UP] = BROKEN
+    page.words32[END_REASON] = BROKEN
     if isinstance(error, OSError) and is_limit(error):
-        page.words[GAVE_UP] = LIMITED
+        page.words32[END_REASON] = LIMITED
         text = describe_limit(error)
     else:
         text = "%s: %s" % (type(error).__name__, error)
@@ -142,22 +142,22 @@ class SlotLoop:
     def __init__(self, settings: Dict[str, Any], page: SharedPage) -> None:
         descriptors = settings["descriptors"]
         self.page = page
-        os.close(descriptors["cell"])
-        page.words[PID] = getpid()
+        os.close(descriptors["page"])
+        page.words32[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
         self.share: str = settings.get("share", "")
         """The directory of shared payloads; empty where there is none."""
-        self.outbox = ReportWriter(channel, page, self.share)
-        self.inbox = OrderReader(channel, self.outbox)
+        self.reports = ReportWriter(channel, page, self.share)
+        self.orders = OrderReader(channel, self.reports)
         self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
         self.executables: Optional[ExecutableRunner] = None
         self.environment_setup = TaskEnvironment(settings["worker"], settings["scratch"])
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
-        self._has_run = True
+        self._user_code_ran = True
         """Whether any code of the current attempt has run: then it must not run again."""
-        self._called = False
+        self._has_earlier_call = False
         self._directories = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
         self._channel = channel
         self._pid = getpid()
@@ -176,7 +176,7 @@ class SlotLoop:
         gc.freeze()
         try:
             while True:
-                order = self.inbox.next()
+                order = self.orders.next()
                 if order is None or order[0][0] == QUIT:
                     self.calls.finalize()
                     return 0
@@ -196,7 +196,7 @@ class SlotLoop:
 
     def _on_time_up(self, number: int, frame: Any) -> None:
         """Raise Terminated in the attempt that the agent wants to stop; another one may be running by now."""
-        if self.calls.in_user_code and self.page.words[STOP_ATTEMPT] == self.current and getpid() == self._pid:
+        if self.calls.in_user_code and self.page.words32[STOP_ATTEMPT] == self.current and getpid() == self._pid:
             raise Terminated
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
@@ -216,41 +216,41 @@ class SlotLoop:
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
         sequence = order[1]
         page = self.page
-        words = page.words
-        before = words[STARTED]
-        words[INTENT] = sequence
-        skip = page.long_words[SKIP]
+        words32 = page.words32
+        last_started = words32[STARTED]
+        words32[INTENT] = sequence
+        skip = page.words64[SKIP]
         if skip >> 32 <= sequence <= skip & 0xFFFFFFFF:
-            words[INTENT] = before
+            words32[INTENT] = last_started
             return
-        self._has_run = False
+        self._user_code_ran = False
         try:
             self._run_started(order, body)
         except BaseException:
-            if not self._has_run:
-                words[STARTED] = words[INTENT] = before
+            if not self._user_code_ran:
+                words32[STARTED] = words32[INTENT] = last_started
             raise
 
     def _run_started(self, order: Tuple[Any, ...], body: memoryview) -> None:
         _, sequence, number, attempt, task, cores, _ = order
         spec = self.specs[number]
         started_at = perf_counter()
-        outbox = self.outbox
-        if outbox.filled and started_at - outbox.flushed_at > spec.flush_after_s():
-            outbox.flush()
-            outbox.flushed_at = started_at
-        self.page.words[STARTED] = sequence
+        reports = self.reports
+        if reports.filled and started_at - reports.flushed_at > spec.flush_after_s():
+            reports.flush()
+            reports.flushed_at = started_at
+        self.page.words32[STARTED] = sequence
         self.current = sequence
         input_files: List[Any] = []
         if spec.kind == "exec":
-            input_files, body = unwrap(body)
+            input_files, body = split_files(body)
         try:
             body = read_payload(self.share, body)
         except OSError as error:
             if is_limit(error):
                 raise
-            failure = ["missing-input", "task", "its input is missing: %s" % error.strerror]
-            outbox.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
+            failure = ["missing-input", "task", "its input does not exist any more: %s" % error.strerror]
+            reports.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
         if spec.kind == "exec":
             self._run_executable(started_at, order, body, input_files)
@@ -261,18 +261,18 @@ class SlotLoop:
         wall_s = perf_counter() - started_at
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         cpu_us = self._cpu_used(wall_s)
-        outbox.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
+        reports.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
 
     def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
         started_at = perf_counter()
-        self._has_run = True
+        self._user_code_ran = True
         failure, parts = self.calls.run(spec, body)
         if getpid() != self._pid:
             # User code forked, and its child came back here: it must not act as the slot.
             _exit(0)
-        if failure is not None and self._called:
+        if failure is not None and self._has_earlier_call:
             _check_built_ins()
-        self._called = True
+        self._has_earlier_call = True
         if perf_counter() - started_at > SHORTEST_CHILD_S and has_children():
             kill_descendants(self.calls.keep_children)
             _forget_resource_tracker()
@@ -291,20 +291,22 @@ class SlotLoop:
     def _run_executable(self, started_at: float, order: Tuple[Any, ...], body: memoryview, input_files: List[Any]) -> None:
         _, sequence, number, attempt, task, cores, _ = order
         if self.executables is None:
-            self.executables = ExecutableRunner(self._channel.fileno(), self._control, self.outbox, self._directories, self._children_clock)
+            self.executables = ExecutableRunner(
+                self._channel.fileno(), self._control, self.reports, self._directories, self._children_clock
+            )
         spec = self.specs[number]
         assert isinstance(spec, ExecutableSpec)
         environment = self.environment_setup.environment(number, task, attempt, cores)
         failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), input_files)
         wall_s = perf_counter() - started_at
-        self.outbox.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
+        self.reports.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
     def _control(self, readable: bool) -> None:
         """Read orders while an executable runs. ``readable``: new bytes arrived; otherwise parse orders that arrived before it started."""
-        self._has_run = True
-        if not (self.inbox.receive() if readable else self.inbox.sort_orders()):
+        self._user_code_ran = True
+        if not (self.orders.receive() if readable else self.orders.sort_orders()):
             _exit(0)
-        for order, body in self.inbox.take_urgent():
+        for order, body in self.orders.take_urgent():
             if order[0] == PEEK:
                 self._peek(order[1], body)
             elif order[1] == self.current and self.executables is not None and order[0] in (TERMINATE, KILL):
@@ -316,15 +318,15 @@ class SlotLoop:
         data = b""
         if self.executables is not None and known:
             offset, data = self.executables.peek(stream, offset)
-        self.outbox.report((PEEKED, query, offset, int(known)), None, [data], raw=True)
-        self.outbox.flush()
+        self.reports.report((PEEKED, query, offset, int(known)), None, [data], raw=True)
+        self.reports.flush()
 
 
 def _check_built_ins() -> None:
     """Blame the slot, not a call, if a built-in such as ``len`` is no function any more."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
-            raise SlotUnusable("the built-in %s is gone" % name)
+            raise SlotUnusable("the built-in %s is missing" % name)
 
 
 def _forget_resource_tracker() -> None:

@@ -12,7 +12,7 @@ from ...portable.payload_format import pack_head
 from ...portable.payload_reference import SHARE_BYTES, write_payload
 from ...portable.wire.frames import join_small
 from .output_upload import MARK
-from .shared_page import ORDER, OUTBOX_BYTES, OUTBOX_LENGTH, REPORT, SPEC, TASK, SharedPage
+from .shared_page import ORDER, REPORT, REPORT_BUFFER_BYTES, SPEC, TASK, UNFLUSHED_BYTES, SharedPage
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -29,8 +29,8 @@ class ReportWriter:
         self.filled = 0
         self.flushed_at = 0.0
         self._channel = channel
-        self._memory = page.outbox
-        self._words = page.words
+        self._memory = page.report_buffer
+        self._words32 = page.words32
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
         """Report one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload packs the parts, or with ``raw`` joins them."""
@@ -49,16 +49,16 @@ class ReportWriter:
             self.flush()
             self._send_parts([record, text, head, *parts])
             return
-        if self.filled + size > OUTBOX_BYTES:
+        if self.filled + size > REPORT_BUFFER_BYTES:
             self.flush()
         end = self.filled + size
         self._memory[self.filled : end] = b"".join((record, text, head, *parts))
-        self._words[OUTBOX_LENGTH] = self.filled = end
+        self._words32[UNFLUSHED_BYTES] = self.filled = end
 
     def flush(self) -> None:
         if self.filled:
             self._channel.sendall(self._memory[: self.filled])
-            self._words[OUTBOX_LENGTH] = self.filled = 0
+            self._words32[UNFLUSHED_BYTES] = self.filled = 0
 
     def _send_parts(self, parts: List[Any]) -> None:
         """Send without joining: only the kernel copies a large result."""
@@ -69,9 +69,9 @@ class ReportWriter:
 class OrderReader:
     """Reads orders one by one. A body is valid until the next order is requested; large bodies get their own buffer."""
 
-    def __init__(self, channel: socket.socket, outbox: ReportWriter) -> None:
+    def __init__(self, channel: socket.socket, reports: ReportWriter) -> None:
         self._channel = channel
-        self._outbox = outbox
+        self._reports = reports
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -94,7 +94,7 @@ class OrderReader:
                     return fields, self._view[body:end]
                 if fields[6] > LARGE_BYTES:
                     return self._receive_large(fields, body)
-            self._outbox.flush()
+            self._reports.flush()
             if not self._fill():
                 return None
 

@@ -47,28 +47,28 @@ class TaskEnvironment:
         self._hosts: Dict[int, List[str]] = {}
         self._paths: Dict[int, List[str]] = {}
         self._added_paths: List[str] = []
-        self._entered = -1
+        self._entered_spec = -1
         self._cores = -1.0
         # The table behind os.environ: one comparison finds every change that a call made.
         self._table: Any = getattr(os.environ, "_data", None)
-        self._expected: Any = None
+        self._expected_table: Any = None
         self._directory = ""
         self._task = EnvironmentVariable(b"PILOTFISH_TASK")
         self._attempt = EnvironmentVariable(b"PILOTFISH_ATTEMPT")
         self._deadline = EnvironmentVariable(b"PILOTFISH_DEADLINE")
 
     def add_spec(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
-        given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
-        self._environments[number] = {**self._original, **given}
+        own_variables = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
+        self._environments[number] = {**self._original, **own_variables}
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
         # A task that asked for nodes and got no list has one: this.
         own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
-        self._entered = -1
+        self._entered_spec = -1
 
-    def _steady(self, number: int, cores: float) -> Dict[str, str]:
+    def _fixed_variables(self, number: int, cores: float) -> Dict[str, str]:
         """The part that does not change between tasks of a spec."""
         environment = dict(self._environments[number])
         environment["PILOTFISH_CORES"] = "%g" % cores
@@ -88,18 +88,24 @@ class TaskEnvironment:
 
     def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
         """The environment of an executable."""
-        environment = self._steady(number, cores)
+        environment = self._fixed_variables(number, cores)
         environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
         environment["PILOTFISH_ATTEMPT"] = str(attempt)
         if self._time_limits[number] > 0:
             environment["PILOTFISH_DEADLINE"] = "%.3f" % (time.time() + self._time_limits[number])
-        self._entered = -1
+        self._entered_spec = -1
         return environment
 
     def enter(self, number: int, task: int, attempt: int, cores: float) -> str:
         """Prepare this process for a call. Return "", or why it cannot be done."""
         table = self._table
-        if number != self._entered or cores != self._cores or table is None or table != self._expected or not self._still_there():
+        if (
+            number != self._entered_spec
+            or cores != self._cores
+            or table is None
+            or table != self._expected_table
+            or not self._is_in_directory()
+        ):
             problem = self._enter(number, cores)
             if problem:
                 return problem
@@ -112,15 +118,15 @@ class TaskEnvironment:
     def _set(self, variable: EnvironmentVariable, value: bytes) -> None:
         variable.set(value)
         if self._table is not None:
-            self._table[variable.name] = self._expected[variable.name] = value
+            self._table[variable.name] = self._expected_table[variable.name] = value
 
-    def _still_there(self) -> bool:
+    def _is_in_directory(self) -> bool:
         try:
             return os.getcwd() == self._directory
         except OSError:
             return False
 
-    def _go_to(self, directory: str) -> None:
+    def _change_directory(self, directory: str) -> None:
         """Enter the directory of the caller, or our scratch directory if this node lacks it or denies access: most calls do not care."""
         try:
             if directory != self._scratch:
@@ -134,15 +140,15 @@ class TaskEnvironment:
         os.chdir(self._scratch)
 
     def _enter(self, number: int, cores: float) -> str:
-        wanted = self._steady(number, cores)
-        for name in [name for name in os.environ if name not in wanted]:
+        variables = self._fixed_variables(number, cores)
+        for name in [name for name in os.environ if name not in variables]:
             del os.environ[name]
         directory = self._directories[number]
         try:
-            for name, value in wanted.items():
+            for name, value in variables.items():
                 if os.environ.get(name) != value:
                     os.environ[name] = value
-            self._go_to(directory)
+            self._change_directory(directory)
             self._directory = os.getcwd()
         except OSError as error:
             return "cannot enter the directory %r: %s" % (error.filename or directory, error.strerror)
@@ -158,6 +164,6 @@ class TaskEnvironment:
         self._attempt.attach()
         if self._time_limits[number] > 0:
             self._deadline.attach()
-        self._entered, self._cores = number, cores
-        self._expected = dict(self._table) if self._table is not None else None
+        self._entered_spec, self._cores = number, cores
+        self._expected_table = dict(self._table) if self._table is not None else None
         return ""

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 
 from pilotfish.applications.dagman.dag_text import DagLine, closing_of, read_inline, read_lines, read_number, take_two, words_of
 from pilotfish.applications.dagman.rescue_file import LATEST, RescueFile, done_nodes, number_of
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.errors import BadInput
 
 ALL_NODES = "ALL_NODES"
-MOST_NODES = 1_000_000
-MOST_FILES = 10_000
-MOST_DEPTH = 100
+MAX_NODES = 1_000_000
+MAX_FILES = 10_000
+MAX_DEPTH = 100
 SHOWN = 8
-MOST_EDGES = 5_000_000
+MAX_EDGES = 5_000_000
 KEYS = re.compile(r'\s*([^\s="\']+)\s*=\s*("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s"\']+)(?=\s|$)', re.DOTALL)
 
-PASSED_OVER = {
+IGNORED_KEYWORDS = {
     "CONFIG": "it is for DAGMan itself",
     "DOT": "no picture is drawn; see: pilotfish tasks",
     "NODE_STATUS_FILE": "see: pilotfish tasks --json",
@@ -36,7 +36,7 @@ PASSED_OVER = {
     "CATEGORY": "no limit is kept for it",
 }
 """Ignored keywords, with a note for the user."""
-REFUSED = {
+UNSUPPORTED_KEYWORDS = {
     "SUBDAG": "Use SPLICE, or run that DAG by a command of its own.",
     "FINAL": "Leave it out, and run it afterwards: pilotfish run FILE; ./final",
     "SERVICE": "Leave it out, and start it beside the run.",
@@ -116,11 +116,11 @@ class _Scope:
     prefix: str
     directory: str
     notices: list[str]
-    inside: tuple[str, ...] = ()
+    open_files: tuple[str, ...] = ()
     nodes: dict[str, DagNode] = field(default_factory=dict)
     splices: dict[str, _Scope] = field(default_factory=dict)
     descriptions: dict[str, tuple[DagLine, ...]] = field(default_factory=dict)
-    later: list[tuple[Callable[[_Scope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
+    second_pass: list[tuple[Callable[[_Scope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
 
     def find(self, name: str, line: DagLine) -> list[DagNode]:
         """Returns the node of this name, or all nodes for ALL_NODES."""
@@ -153,35 +153,35 @@ class _Reader:
         """First pass: reads nodes, splices and descriptions; keeps other lines until all nodes are known."""
         self._reads += 1
         full = os.path.join(scope.directory, path)
-        if os.path.abspath(full) in scope.inside:
-            raise BadInput(f"{where}: {full} contains itself", "Break the circle.")
-        if self._reads > MOST_FILES or len(scope.inside) > MOST_DEPTH:
+        if os.path.abspath(full) in scope.open_files:
+            raise BadInput(f"{where}: {full} contains itself", "Break the cycle.")
+        if self._reads > MAX_FILES or len(scope.open_files) > MAX_DEPTH:
             raise BadInput(f"{where}: too many files are included", "See whether they include each other.")
-        outer, scope.inside = scope.inside, (*scope.inside, os.path.abspath(full))
+        outer, scope.open_files = scope.open_files, (*scope.open_files, os.path.abspath(full))
         lines = read_lines(full, where)
         self.files[full] = ()
         for line in lines:
             words = words_of(line)
             keyword = words[0].upper().replace("-", "_")
-            if keyword in REFUSED:
-                raise BadInput(f"{line.where}: {words[0]} is not supported", REFUSED[keyword])
-            if keyword in PASSED_OVER:
-                self.notices.append(f"{line.where}: {words[0]} has no effect: {PASSED_OVER[keyword]}")
-            elif keyword in _AT_ONCE:
-                _AT_ONCE[keyword](self, scope, line, words[1:], lines)
-            elif keyword in _LATER:
-                scope.later.append((_LATER[keyword], line, words[1:]))
+            if keyword in UNSUPPORTED_KEYWORDS:
+                raise BadInput(f"{line.where}: {words[0]} is not supported", UNSUPPORTED_KEYWORDS[keyword])
+            if keyword in IGNORED_KEYWORDS:
+                self.notices.append(f"{line.where}: {words[0]} has no effect: {IGNORED_KEYWORDS[keyword]}")
+            elif keyword in _FIRST_PASS:
+                _FIRST_PASS[keyword](self, scope, line, words[1:], lines)
+            elif keyword in _SECOND_PASS:
+                scope.second_pass.append((_SECOND_PASS[keyword], line, words[1:]))
             else:
                 raise BadInput(
                     f"{line.where}: unknown keyword {words[0][:40]!r}", "Check its spelling; keywords are JOB, PARENT, RETRY, ..."
                 )
-        scope.inside = outer
+        scope.open_files = outer
 
     def finish(self, scope: _Scope) -> None:
         """Second pass: applies the other lines, innermost splices first."""
         for splice in scope.splices.values():
             self.finish(splice)
-        for action, line, words in scope.later:
+        for action, line, words in scope.second_pass:
             action(scope, line, words)
         for node in scope.nodes.values():
             if isinstance(node.description, str):
@@ -196,8 +196,8 @@ class _Reader:
         if name in scope.nodes or name in scope.splices:
             earlier = scope.nodes[name].where if name in scope.nodes else "a splice"
             raise BadInput(f"{line.where}: there is already a node {name!r} ({earlier})", "Give each node a name of its own.")
-        if len(self.nodes) >= MOST_NODES:
-            raise BadInput(f"{line.where}: more than {MOST_NODES:,} nodes", "Cut the DAG into several.")
+        if len(self.nodes) >= MAX_NODES:
+            raise BadInput(f"{line.where}: more than {MAX_NODES:,} nodes", "Cut the DAG into several.")
         inline: tuple[DagLine, ...] | None = None
         if closing_of(description):
             inline, rest = read_inline(line, description, lines)
@@ -229,7 +229,7 @@ class _Reader:
             if rest[0].upper() != "DIR" or len(rest) != 2:
                 raise BadInput(f"{line.where}: {rest[0]!r} is unexpected", "Write: SPLICE NAME FILE.dag [DIR directory]")
             directory = os.path.join(directory, rest[1])
-        inner = scope.splices[name] = _Scope(f"{scope.prefix}{name}+", directory, scope.notices, scope.inside)
+        inner = scope.splices[name] = _Scope(f"{scope.prefix}{name}+", directory, scope.notices, scope.open_files)
         self.read(file, inner, line.where)
 
     def include(self, scope: _Scope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
@@ -248,7 +248,7 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
     middle = upper.index("CHILD")
     parents = {node.name: None for word in words[:middle] for node in _ends_of(scope, word, line, last=True)}
     children = [node for word in words[middle + 1 :] for node in _ends_of(scope, word, line, last=False)]
-    if len(parents) * len(children) > MOST_EDGES:
+    if len(parents) * len(children) > MAX_EDGES:
         raise BadInput(
             f"{line.where}: {len(parents):,} parents of {len(children):,} children are too many", "Put a NOOP node between them."
         )
@@ -260,7 +260,7 @@ def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNod
     """Returns a node; for a splice, its nodes without children (``last``) or without parents in it."""
     splice = scope.splices.get(name)
     if splice is None:
-        return scope.find(name, line) if name.upper() != ALL_NODES else _nobody(line, name)
+        return scope.find(name, line) if name.upper() != ALL_NODES else _refuse_all_nodes(line, name)
     nodes = splice.all_nodes()
     names = {node.name for node in nodes}
     if last:
@@ -269,7 +269,7 @@ def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNod
     return [node for node in nodes if not any(parent in names for parent in node.parents)]
 
 
-def _nobody(line: DagLine, name: str) -> list[DagNode]:
+def _refuse_all_nodes(line: DagLine, name: str) -> list[DagNode]:
     raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
 
 
@@ -338,14 +338,14 @@ def _vars(scope: _Scope, line: DagLine, words: list[str]) -> None:
         (node.after if first == "APPEND" else node.before).update(found)
 
 
-_AT_ONCE: dict[str, Callable[[_Reader, _Scope, DagLine, list[str], Iterator[DagLine]], None]] = {
+_FIRST_PASS: dict[str, Callable[[_Reader, _Scope, DagLine, list[str], Iterator[DagLine]], None]] = {
     "JOB": _Reader.job,
     "NODE": _Reader.job,
     "SUBMIT_DESCRIPTION": _Reader.description,
     "SPLICE": _Reader.splice,
     "INCLUDE": _Reader.include,
 }
-_LATER: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
+_SECOND_PASS: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
     "PARENT": _parent,
     "RETRY": _retry,
     "SCRIPT": _script,
@@ -374,9 +374,9 @@ def _in_order(nodes: dict[str, DagNode]) -> list[DagNode]:
     listed = list(nodes.values())
     places = {node.name: place for place, node in enumerate(listed)}
     try:
-        return [listed[place] for place in in_order([[places[parent] for parent in node.parents] for node in listed])]
-    except DependencyCycle as circle:
-        names = [listed[place].name for place in circle.places]
+        return [listed[place] for place in topological_order([[places[parent] for parent in node.parents] for node in listed])]
+    except DependencyCycle as cycle:
+        names = [listed[place].name for place in cycle.places]
         shown = " -> ".join([*names[:SHOWN], "..." if len(names) > SHOWN else names[0]])
-        where = listed[circle.places[0]].where
-        raise BadInput(f"{where}: these nodes wait for each other: {shown}", "Break the circle: see their PARENT lines.") from None
+        where = listed[cycle.places[0]].where
+        raise BadInput(f"{where}: these nodes wait for each other: {shown}", "Break the cycle: see their PARENT lines.") from None

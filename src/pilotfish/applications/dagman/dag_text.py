@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pilotfish.errors import BadInput
 
-MOST_BYTES = 256 << 20
-MOST_NUMBER = 1_000_000
+MAX_BYTES = 256 << 20
+MAX_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")
-        if os.path.getsize(path) > MOST_BYTES:
+        if os.path.getsize(path) > MAX_BYTES:
             raise OSError(27, "file too large")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -90,8 +90,8 @@ def take_two(line: DagLine, words: list[str], form: str) -> tuple[str, str, list
     return words[0], words[1], words[2:]
 
 
-def read_number(text: str, line: DagLine, what: str, least: int = -MOST_NUMBER) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or not least <= int(text) <= MOST_NUMBER:
+def read_number(text: str, line: DagLine, what: str, least: int = -MAX_NUMBER) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or not least <= int(text) <= MAX_NUMBER:
         raise BadInput(
             f"{line.where}: {what}: {text[:40]!r} is not a whole number" + (f" from {least} on" if least >= 0 else ""), "Write a number."
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pilotfish.applications.dagman.dag_text import read_lines
 from pilotfish.errors import BadInput
 
-MOST_RESCUES = 999
+MAX_RESCUES = 999
 OLD = ".old"
 
 
@@ -61,7 +61,7 @@ def write_rescue(path: str, done: Iterable[str]) -> Path | None:
     """Writes a new rescue file with these nodes; returns None if that fails."""
     found = _rescues(path)
     number = number_of(found[-1].name) + 1 if found else 1
-    rescue = Path(f"{path}.rescue{min(number, MOST_RESCUES):03}")
+    rescue = Path(f"{path}.rescue{min(number, MAX_RESCUES):03}")
     text = "".join(
         ["# Written by pilotfish: these nodes are done. Delete it to run all nodes again.\n", *(f"DONE {name}\n" for name in done)]
     )

@@ -17,8 +17,8 @@ from pilotfish.model.environment import without_secrets
 
 RETRY = "\ue000"
 """Placeholder for the attempt number, which is known only when the node runs."""
-MOST_TEXT = 1 << 20
-MOST_DEPTH, MOST_STEPS = 64, 10_000
+MAX_TEXT = 1 << 20
+MAX_DEPTH, MAX_STEPS = 64, 10_000
 MACRO = re.compile(r"\$\(([^():$]*)(?::([^()$]*))?\)|\$ENV\(([^():]*)(?::([^()]*))?\)|\$(\$?[A-Za-z]*)\(")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 KIBIBYTES = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
@@ -65,7 +65,7 @@ def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping
         queued = _read_line(line, macros, notices)
     for name, value in after.items():
         macros.set(name, value, where)
-    return _Reading(macros, where or "the submit description").job(directory, tuple(notices))
+    return _DescriptionReader(macros, where or "the submit description").job(directory, tuple(notices))
 
 
 def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
@@ -131,8 +131,8 @@ class SubmitMacros:
         if "$" not in text:
             return text
         self._steps += 1
-        if depth > MOST_DEPTH or self._steps > MOST_STEPS:
-            raise BadInput(f"{where}: a macro uses itself in {text[:60]!r}", "Break the circle.")
+        if depth > MAX_DEPTH or self._steps > MAX_STEPS:
+            raise BadInput(f"{where}: a macro uses itself in {text[:60]!r}", "Break the cycle.")
 
         def replace(found: re.Match[str]) -> str:
             name, default, variable, otherwise, function = found.groups()
@@ -152,17 +152,17 @@ class SubmitMacros:
             pieces += [text[position : found.start()], replace(found)]
             position = found.end()
             length += len(pieces[-1]) + len(pieces[-2])
-            if length > MOST_TEXT:
+            if length > MAX_TEXT:
                 self._check_length(" " * length, where)
         return "".join([*pieces, text[position:]])
 
     @staticmethod
     def _check_length(text: str, where: str) -> None:
-        if len(text) > MOST_TEXT:
-            raise BadInput(f"{where}: macros make a text of more than {MOST_TEXT:,} characters", "See whether one uses itself twice.")
+        if len(text) > MAX_TEXT:
+            raise BadInput(f"{where}: macros make a text of more than {MAX_TEXT:,} characters", "See whether one uses itself twice.")
 
 
-class _Reading:
+class _DescriptionReader:
     """Makes a SubmitDescription from macros."""
 
     def __init__(self, macros: SubmitMacros, where: str) -> None:
@@ -189,8 +189,8 @@ class _Reading:
             raise BadInput(
                 f"{self._place('transfer_output_remaps')}: transfer_output_remaps is not supported", "Rename the file in a POST script."
             )
-        moving = self._text("should_transfer_files").lower()
-        asked = "transfer_input_files" in self._macros or "transfer_output_files" in self._macros or moving == "yes"
+        transfer = self._text("should_transfer_files").lower()
+        transfers_files = "transfer_input_files" in self._macros or "transfer_output_files" in self._macros or transfer == "yes"
         return SubmitDescription(
             program=program,
             arguments=self._arguments(),
@@ -203,7 +203,7 @@ class _Reading:
             memory_bytes=self._memory(),
             gpus=self._number("request_gpus", 0),
             retries=self._number("max_retries", 0),
-            scratch=asked and moving != "no",
+            scratch=transfers_files and transfer != "no",
             inputs=inputs,
             outputs=outputs if "transfer_output_files" in self._macros else None,
             notices=notices,
@@ -253,14 +253,14 @@ class _Reading:
         return found
 
     def _inherited(self) -> dict[str, str]:
-        wanted = self._text("getenv")
-        if not wanted or wanted.lower() in ("false", "no", "f", "0"):
+        inherited = self._text("getenv")
+        if not inherited or inherited.lower() in ("false", "no", "f", "0"):
             return {}
-        ours = {name: value for name, value in without_secrets(os.environ).items() if not name.startswith("PILOTFISH_")}
-        if wanted.lower() in YES:
-            return ours
-        names = [word for word in re.split(r"[,\s]+", wanted) if word]
-        return {name: value for name, value in ours.items() if name in names}
+        environment = {name: value for name, value in without_secrets(os.environ).items() if not name.startswith("PILOTFISH_")}
+        if inherited.lower() in YES:
+            return environment
+        names = [word for word in re.split(r"[,\s]+", inherited) if word]
+        return {name: value for name, value in environment.items() if name in names}
 
     def _words(self, text: str, name: str) -> list[str]:
         """Splits the quoted form: double quotes around everything, blanks between words, single quotes around blanks.

@@ -63,8 +63,8 @@ def _resolve(name: str, names: Sequence[str], where: str) -> str:
                 f"{where} has {{}}, but nothing to put there",
                 "Add --each-line FILE or --param name=values, or write {{}} to mean the braces.",
             )
-        told = ", ".join(f"{{{known}}}" for known in names)
-        raise BadInput(f"{where} has {{}}, but there are several parameters", f"Name the one you mean: {told}")
+        shown = ", ".join(f"{{{known}}}" for known in names)
+        raise BadInput(f"{where} has {{}}, but there are several parameters", f"Name the one you mean: {shown}")
     message = f"{where} has {{{name}}}, but there is no parameter {name!r}"
     suggestion = did_you_mean(name, [known for known in names if known])
     raise BadInput(message, suggestion or f"Add --param {name}=values, or write {{{{{name}}}}} to mean the braces.")
@@ -93,8 +93,8 @@ def check_all_used(templates: Sequence[Template], groups: Sequence[Row], where: 
         if used.isdisjoint(names):
             if names == (LINE,):
                 raise BadInput(f"--each-line is given, but {where} does not use the lines", "Write {} where the line should go.")
-            told = " or ".join(f"{{{name}}}" for name in names)
+            shown = " or ".join(f"{{{name}}}" for name in names)
             raise BadInput(
-                f"the parameter {'/'.join(names)} is not used: {where} has no {told}",
-                f"Write {told} where its value should go, or leave it out.",
+                f"the parameter {'/'.join(names)} is not used: {where} has no {shown}",
+                f"Write {shown} where its value should go, or leave it out.",
             )

@@ -93,9 +93,9 @@ def _check_zip(axes: list[Axis]) -> None:
         raise BadInput("--zip has nothing to put side by side", "Add two or more --param, or leave --zip out.")
     lengths = {"/".join(axis.names) or "--each-line": len(axis) for axis in axes}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise BadInput(
-            f"--zip needs as many values of each: {told}", "Make them the same length, or leave --zip out to get all combinations."
+            f"--zip needs as many values of each: {shown}", "Make them the same length, or leave --zip out to get all combinations."
         )
 
 

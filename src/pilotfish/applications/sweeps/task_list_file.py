@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotfish.applications.dependency_order import DependencyCycle, in_order
+from pilotfish.applications.dependency_order import DependencyCycle, topological_order
 from pilotfish.applications.sweeps.sweep import check_count
 from pilotfish.applications.sweeps.tables import existing_file, text_of
 from pilotfish.errors import BadInput, did_you_mean
@@ -58,13 +58,13 @@ class TaskFile:
         return self.count
 
     @property
-    def made(self) -> frozenset[str]:
+    def intermediate_files(self) -> frozenset[str]:
         """Intermediate files: one task produces them, another needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
-    def awaited(self, place: int) -> tuple[ExpectedFile, ...]:
+    def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
         """Returns the intermediate files that a task needs."""
-        return self.flow.awaited[place] if self.flow is not None else ()
+        return self.flow.future_files[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
         tasks = (task for _, task in _tasks_of(self.path))
@@ -180,7 +180,7 @@ class TaskFlow:
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
     """Intermediate files: one task produces them, another needs them."""
-    awaited: tuple[tuple[ExpectedFile, ...], ...]
+    future_files: tuple[tuple[ExpectedFile, ...], ...]
     """Files of other tasks that each task in that order needs."""
 
 
@@ -236,21 +236,21 @@ class DependencyBuilder:
 
     def _ordered(self, parents: list[dict[int, None]], files: dict[tuple[int, str], int]) -> TaskFlow:
         try:
-            order = in_order(parents)
-        except DependencyCycle as circle:
-            lines = [self._lines[place] for place in circle.places]
+            order = topological_order(parents)
+        except DependencyCycle as cycle:
+            lines = [self._lines[place] for place in cycle.places]
             shown = ", ".join(map(str, lines[:SHOWN])) + (", ..." if len(lines) > SHOWN else "")
             what = f"the tasks of lines {shown} wait for each other" if len(lines) > 1 else f"the task of line {shown} waits for itself"
-            raise BadInput(f"{self.path}: {what}", "Break the circle: see their after=, in= and out=.") from None
+            raise BadInput(f"{self.path}: {what}", "Break the cycle: see their after=, in= and out=.") from None
         places = {index: place for place, index in enumerate(order)}
-        awaited: list[list[ExpectedFile]] = [[] for _ in order]
+        future_files: list[list[ExpectedFile]] = [[] for _ in order]
         for (index, name), maker in files.items():
-            awaited[places[index]].append(ExpectedFile(places[maker], name, name))
+            future_files[places[index]].append(ExpectedFile(places[maker], name, name))
         return TaskFlow(
             tuple(order),
             tuple(tuple(sorted(places[parent] for parent in parents[index])) for index in order),
             frozenset(name for _, name in files),
-            tuple(map(tuple, awaited)),
+            tuple(map(tuple, future_files)),
         )
 
     def _named(self, label: str, index: int) -> int:

@@ -17,9 +17,9 @@ from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, plural
 from pilotfish.client.run_handle import state_of_run, why_manager_failed
-from pilotfish.client.session import PoolSession, RunNews, connect, find_run
+from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run
 from pilotfish.client.task_descriptions import describe
-from pilotfish.client.task_output import failure_note, failure_told, fetch_output, last_line
+from pilotfish.client.task_output import failure_note, failure_with_output, fetch_output, last_line
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 from pilotfish.model.task import MISSING_INPUT, NO_DIRECTORY
@@ -143,7 +143,7 @@ class RunFollower:
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
 
-    def apply(self, update: RunNews) -> None:
+    def apply(self, update: RunUpdate) -> None:
         now = time.monotonic()
         self._running.update(update.began)
         for item in update.ended:
@@ -180,7 +180,7 @@ class RunFollower:
     def _failure(self, row: dict[str, Any], command: str) -> dict[str, str]:
         wrote = ""
         with suppress(PilotfishError):
-            wrote = fetch_output(self._master, row).last_words()
+            wrote = fetch_output(self._master, row).last_error_line()
         failure = row.get("failure") or {}
         about = {"task": row["id"], "command": command, "cause": failure.get("cause", ""), "blame": failure.get("blame", "")}
         return {**about, "message": failure_note(failure), "wrote": wrote}
@@ -295,7 +295,9 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.line(f"All output:    pilotfish logs {run}")
     if outcome.failures:
         columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("FAILURE", elastic=True))
-        cells = [[failure["task"], failure["command"], failure_told(failure["message"], failure["wrote"])] for failure in outcome.failures]
+        cells = [
+            [failure["task"], failure["command"], failure_with_output(failure["message"], failure["wrote"])] for failure in outcome.failures
+        ]
         screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
         screen.line(f"All failures:  pilotfish tasks {run} --state failed")
         if all(failure.get("cause") == NO_DIRECTORY for failure in outcome.failures):

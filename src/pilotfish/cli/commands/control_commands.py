@@ -15,8 +15,8 @@ from pilotfish.cli.commands.status_commands import shown_command
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.terminal.screen import Screen, plural
 from pilotfish.client.run_handle import forget_run, state_of_run
-from pilotfish.client.session import connect, find_run, look, task_name
-from pilotfish.client.task_descriptions import keep_rerun, named_task
+from pilotfish.client.session import connect, connect_read_only, find_run, task_name
+from pilotfish.client.task_descriptions import named_task, write_rerun_register
 from pilotfish.errors import BadInput
 
 TASK = re.compile(r"[0-9]*[.][0-9]*")
@@ -33,7 +33,7 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
     A task is RUN.INDEX, such as 3.17. Running tasks are stopped with all their processes.
     """
     screen = Screen.of()
-    master = look(pool)
+    master = connect_read_only(pool)
     found = {subject: named_task(master, subject) for subject in subjects if "." in subject}
     named = [found.get(subject) or task_name(subject) for subject in subjects if found.get(subject) or TASK.fullmatch(subject)]
     rows = [find_run(master, subject) for subject in subjects if not (found.get(subject) or TASK.fullmatch(subject))]
@@ -59,7 +59,7 @@ def forget(subjects: tuple[str, ...], pool: str) -> None:
     Files in run-N/, files saved with results --save and files that other runs need are kept.
     """
     screen = Screen.of()
-    master = look(pool)
+    master = connect_read_only(pool)
     for row in [find_run(master, subject) for subject in subjects]:
         forget_run(master, row["run"])
         screen.line(f"Run {row['run']} was deleted.")
@@ -74,7 +74,7 @@ def _has_ended(row: dict[str, Any]) -> str:
 @pool_option
 def pause(run: str | None, pool: str) -> None:
     """Start no more tasks of a run; running tasks continue."""
-    master = look(pool)
+    master = connect_read_only(pool)
     row = find_run(master, run)
     if row["state"] == "done":
         Screen.of().line(_has_ended(row))
@@ -116,7 +116,7 @@ def set_options(run: str | None, priority: int | None, share: tuple[str, float] 
         given["deadline"] = deadline
     if not given:
         raise BadInput("nothing was given to change", f"pilotfish set {run or 'RUN'} --priority 5, --share NAME:2 or --deadline 18:00")
-    master = look(options["pool"])
+    master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if row["state"] == "done":
         raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it again with other options: pilotfish run")
@@ -152,7 +152,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
         raise _nothing_failed(row)
     # The uid makes the request idempotent: if the master dies and is asked again, it does not create a second run.
     answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
-    keep_rerun(master, row, answer["run"], answer["tasks"])
+    write_rerun_register(master, row, answer["run"], answer["tasks"])
     screen = Screen.of()
     if not as_json:
         screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} again.")

@@ -9,7 +9,7 @@ import click
 
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, plural, size
-from pilotfish.client.session import PoolSession, find_run, look
+from pilotfish.client.session import PoolSession, connect_read_only, find_run
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import PilotfishError
 
@@ -52,7 +52,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     come first, then files that most tasks need.
     """
     screen = Screen.of()
-    master = look(pool)
+    master = connect_read_only(pool)
     chosen = {} if run is None else {"run": find_run(master, run)["run"]}
     limits = {"limit": limit or SHOWN} if limit or not as_json else {}
     answer = master.ask("data", offset=offset, **chosen, **limits)

@@ -17,7 +17,7 @@ from pilotfish.cli.shared_options import pool_option
 from pilotfish.cli.terminal.error_messages import SOME_FAILED
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import manager_log
-from pilotfish.client.session import PoolSession, all_tasks, find_run, look, task_name
+from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run, task_name
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import TaskOutput, failure_note, fetch_output
 from pilotfish.model.task import MISSING_INPUT
@@ -57,7 +57,7 @@ def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str)
     A task is RUN.INDEX, such as 3.17, or RUN.ID with its name in a task list or DAG. For a run, the outputs of all its tasks are printed,
     each below its task; the output of an application manager comes first.
     """
-    master = look(pool)
+    master = connect_read_only(pool)
     if name is not None and "." in name:
         row = master.ask("task", task=named_task(master, name) or task_name(name))
         if not _print_log(master, row, only, raw):
@@ -128,7 +128,7 @@ def show_single(master: PoolSession, task: str) -> int:
 @pool_option
 def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, pool: str) -> None:
     """Print the last lines of a task's output, also while it runs."""
-    master = look(pool)
+    master = connect_read_only(pool)
     name, stream = named_task(master, task) or task_name(task), stream or "stdout"
     offset = _tail_once(master, name, stream, lines, raw)
     _show_missing_input(master, name)

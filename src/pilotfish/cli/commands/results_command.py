@@ -15,7 +15,7 @@ from pilotfish.cli.commands.attach_command import RunOutcome
 from pilotfish.cli.commands.status_commands import with_parameters
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
-from pilotfish.client.session import PoolSession, all_tasks, find_run, look
+from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run
 from pilotfish.client.task_descriptions import DescribedTask, DescribedTasks, describe
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError
@@ -85,7 +85,7 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
     if len(forms) > 1:
         raise BadInput(f"{' and '.join(forms)} do not go together", "Give one of them, and the other in a second command.")
     screen = Screen.of()
-    master = look(pool)
+    master = connect_read_only(pool)
     row = find_run(master, run)
     if directory is not None:
         saved = save_results(master, row["run"], directory, streams=True)

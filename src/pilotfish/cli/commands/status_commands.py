@@ -14,12 +14,12 @@ from pilotfish.cli.site_commands.site_requests import add_pilots
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, fits, plural, rate, size
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import state_of_run
-from pilotfish.client.session import NoPool, all_tasks, connect, find_run, look
+from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run
 from pilotfish.client.task_descriptions import described_rows, with_commands
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
-from pilotfish.store.pool_directory import StopMark, pool_home, read_stop
+from pilotfish.store.pool_directory import StopMark, pool_home, read_stop_mark
 
 RUN_COLUMNS = (
     Column("RUN", right=True),
@@ -75,7 +75,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
     screen = Screen.of()
     stop = last_stop(pool)
     try:
-        answer = status_at_stop(pool, stop) or look(pool).ask("status")
+        answer = status_at_stop(pool, stop) or connect_read_only(pool).ask("status")
     except NoPool:
         if as_json:
             screen.json({"pool": pool, "pid": None, "workers": {}, "runs": [], "warnings": []})
@@ -207,7 +207,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
     RUN is its number or name; by default the last run.
     """
     screen = Screen.of()
-    master = look(options["pool"])
+    master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
         screen.json_list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit)))
@@ -273,7 +273,7 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
         return
     stop = last_stop(pool)
     stopped = status_at_stop(pool, stop) is not None and not everything
-    found = [] if stopped else look(pool).ask("workers", all=everything)
+    found = [] if stopped else connect_read_only(pool).ask("workers", all=everything)
     if as_json:
         screen.json(found)
     elif found:
@@ -324,7 +324,7 @@ NAMED_RUNS = 3
 
 def last_stop(pool: str) -> StopMark | None:
     """Return when the pool was stopped; None if it was not, or was used again since."""
-    return read_stop(pool_home(pool).directory)
+    return read_stop_mark(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:

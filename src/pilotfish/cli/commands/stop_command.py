@@ -10,7 +10,7 @@ from pilotfish.cli.terminal.screen import Screen, clean, cut, plural
 from pilotfish.client.pools import PoolHandle, is_served
 from pilotfish.client.session import connect_to_stop
 from pilotfish.master.sites.submitted_batches import BatchRegistry
-from pilotfish.store.pool_directory import pool_home, stop_marker
+from pilotfish.store.pool_directory import pool_home, stop_mark_path
 
 RELEASE_TIMEOUT_S = 75.0
 """Seconds until stop gives up; longer than a master waits for a site that does not answer."""
@@ -29,12 +29,12 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     # A dead master may have left pilots at sites, and only a master can cancel them.
     was_running = is_served(found.directory) or any((found.directory / "orders").glob("*.json"))
     if was_running:
-        stop_marker(found.directory).touch()
+        stop_mark_path(found.directory).touch()
         found.start()
         master = connect_to_stop(found)
         answer = master.ask("stop", now=now)
         master.close()
-    left = found.wait_until_gone(RELEASE_TIMEOUT_S) if was_running else found.leftovers()
+    left = found.wait_until_stopped(RELEASE_TIMEOUT_S) if was_running else found.leftovers()
     batches = BatchRegistry(found.directory / "orders").all() if (found.directory / "orders").is_dir() else []
     if as_json:
         screen.json({"pool": pool, "was_running": was_running, "left": left, "orders": [batch.tag for batch in batches], **answer})

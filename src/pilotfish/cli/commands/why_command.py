@@ -10,7 +10,7 @@ from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import why_manager_failed
-from pilotfish.client.session import PoolSession, look
+from pilotfish.client.session import PoolSession, connect_read_only
 from pilotfish.client.task_descriptions import command_of, named_task
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput
@@ -26,7 +26,7 @@ def why(name: str | None, pool: str, as_json: bool) -> None:
     A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with its name in a task list or DAG. By default, the last run is explained.
     """
     screen = Screen.of()
-    master = look(pool)
+    master = connect_read_only(pool)
     answer = _with_output(master, _ask(master, name))
     if as_json:
         screen.json(answer)
@@ -54,10 +54,10 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
         row = master.ask("task", task=name)
         command = command_of(master, master.ask("run", run=row["run"]), row)
         more = {"command": command, "sentence": str(answer["sentence"]).replace(f"task {name} ", f"task {name} ({command}) ", 1)}
-        output = fetch_output(master, row).last_words() if row["state"] == "failed" else ""
+        output = fetch_output(master, row).last_error_line() if row["state"] == "failed" else ""
     elif kind == "run" and answer["state"] == "failed":
         example = next((reason["data"]["task"] for reason in answer["reasons"] if reason.get("data")), None)
-        output = fetch_output(master, master.ask("task", task=example)).last_words() if example else ""
+        output = fetch_output(master, master.ask("task", task=example)).last_error_line() if example else ""
     elif kind == "run" and answer["state"] == "cancelled":
         output = last_line(why_manager_failed(master, {"run": int(name)}))
     return {**answer, **more, **({"wrote": output} if output else {})}

@@ -8,7 +8,7 @@ import click
 
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, size
-from pilotfish.client.session import look
+from pilotfish.client.session import connect_read_only
 
 COLUMNS = (
     Column("ITEM", elastic=True),
@@ -29,7 +29,7 @@ def forecasts(pool: str, as_json: bool) -> None:
     MEDIAN ERROR is the median error of recent forecasts, PREDICTOR the method that was best recently.
     """
     screen = Screen.of()
-    answer = look(pool).ask("forecasts")
+    answer = connect_read_only(pool).ask("forecasts")
     if as_json:
         screen.json(answer)
         return

@@ -55,12 +55,12 @@ def predict(run: str | None, accuracy: bool, samples: int | None, pool: str, as_
         calibration.save()
         _show_record(screen, calibration, as_json)
         return
-    from pilotfish.sim.projections.finish_estimate import foresee
+    from pilotfish.sim.projections.finish_estimate import estimate_finish
 
     found = find_unfinished(offline.state, run)
-    estimate = foresee(snapshot, found.id, replicas=samples or 0, told=progress_of(screen, as_json))[0]
+    estimate = estimate_finish(snapshot, found.id, samples=samples or 0, on_progress=progress_of(screen, as_json))[0]
     factor = calibration.factor()
-    low, high = estimate.band(factor)
+    low, high = estimate.interval(factor)
     if not estimate.stuck:
         prediction = Prediction(snapshot.now, found.uid, found.id, found.unfinished, estimate.median_s, low, high, factor)
         calibration.predictions.append(prediction)

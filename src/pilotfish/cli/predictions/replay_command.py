@@ -18,7 +18,7 @@ from pilotfish.model.states import DONE
 if TYPE_CHECKING:
     from pilotfish.core.state import Run, State
     from pilotfish.sim.projections.run_replay import RunHistory
-    from pilotfish.store.state_recovery import Heard
+    from pilotfish.store.state_recovery import OnFact
 
 
 class ReplayRow(NamedTuple):
@@ -53,7 +53,7 @@ def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: b
     Tasks arrive when they did and take as long as they did; workers join and leave as they did. Only the assignment of tasks is
     decided again.
     """
-    from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, alike, most_cores, stays
+    from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, max_cores, similar_stays, worker_stays
     from pilotfish.sim.scenarios.scenario_file import read_policies
 
     screen = Screen.of()
@@ -64,22 +64,24 @@ def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: b
         raise BadInput(f"run {found.id} is unfinished", f"Estimate when it finishes: pilotfish predict {found.id}")
     histories: list[RunHistory] = []
 
-    def listener() -> Heard:
+    def listener() -> OnFact:
         histories.append(RunHistory(found.id))
-        return histories[-1].hear
+        return histories[-1].observe
 
     offline = OfflinePool.read(pool, listener)
     found = offline.state.runs[found.id]
-    present = stays(offline.state, found)
+    present = worker_stays(offline.state, found)
     if not present:
         raise BadInput(f"the workers of run {found.id} are no longer known", "The journal keeps the last thousand workers that left")
     own = offline.settings.policy
-    rows = [ReplayRow("measured", most_cores(present), found.ended_at - found.opened_at)]
+    rows = [ReplayRow("measured", max_cores(present), found.ended_at - found.opened_at)]
     for name in dict.fromkeys([own, *policies]):
-        for workers_present in [present, alike(present, total_cores)] if total_cores is not None else [present]:
+        for workers_present in [present, similar_stays(present, total_cores)] if total_cores is not None else [present]:
             title = f"replayed, {name}" + (" (policy of the pool)" if name == own and workers_present is present else "")
             rows.append(
-                ReplayRow(title, most_cores(workers_present), RunReplay(offline.state, found, histories[-1], name, workers_present).play())
+                ReplayRow(
+                    title, max_cores(workers_present), RunReplay(offline.state, found, histories[-1], name, workers_present).makespan_s()
+                )
             )
     _show(screen, rows, found, _remarks(found, histories[-1], beside(offline.state, found)), as_json)
 

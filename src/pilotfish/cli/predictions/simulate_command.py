@@ -94,15 +94,14 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
     pilotfish simulate --work apst:a --policy workqueue,xsufferage,auto --gantt chart.svg
     pilotfish simulate grid.toml --policy all --plot bars.svg
     """
-    from pilotfish.sim.scenarios.gantt_chart import draw_gantt
-    from pilotfish.sim.scenarios.policy_comparison import play_all, tell
-    from pilotfish.sim.scenarios.svg_charts import draw_bars
+    from pilotfish.sim.scenarios.policy_comparison import record_trace, simulate_all
+    from pilotfish.sim.scenarios.svg_charts import draw_bars, draw_gantt
 
     scenario = read(file, options)
     for path in (plot, gantt):
         check_picture(path)
     outcomes = sorted(
-        watch(play_all(scenario, processes or 0), scenario), key=lambda result: (scenario.policies.index(result.policy), result.seed)
+        watch(simulate_all(scenario, processes or 0), scenario), key=lambda result: (scenario.policies.index(result.policy), result.seed)
     )
     by_policy = {policy: [result for result in outcomes if result.policy == policy] for policy in scenario.policies}
     screen = Screen.of()
@@ -124,7 +123,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
     if gantt:
         for policy in scenario.policies:
             path = gantt if len(scenario.policies) == 1 else f"{gantt.removesuffix('.svg')}-{policy}.svg"
-            Path(path).write_text(draw_gantt(f"{policy}: {describe(scenario)}", scenario.places, tell(scenario, policy)))
+            Path(path).write_text(draw_gantt(f"{policy}: {describe(scenario)}", scenario.sites, record_trace(scenario, policy)))
             if not as_json:
                 screen.line(f"output: {path}")
 
@@ -212,13 +211,13 @@ def watch(outcomes: Iterator[SimulationResult], scenario: Scenario) -> Iterator[
 
 def describe(scenario: Scenario) -> str:
     work = scenario.work
-    cores = sum(place.hosts * place.cores for place in scenario.places)
-    return f"{plural(work.tasks, 'task')} on {plural(cores, 'core')} at {plural(len(scenario.places), 'site')}"
+    cores = sum(place.hosts * place.cores for place in scenario.sites)
+    return f"{plural(work.tasks, 'task')} on {plural(cores, 'core')} at {plural(len(scenario.sites), 'site')}"
 
 
 def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> None:
-    per_site = len(scenario.places) <= MAX_SITE_COLUMNS
-    sites = [place.name for place in scenario.places]
+    per_site = len(scenario.sites) <= MAX_SITE_COLUMNS
+    sites = [place.name for place in scenario.sites]
     columns = [
         Column("POLICY"),
         Column("MAKESPAN", right=True),
@@ -255,7 +254,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    from pilotfish.sim.scenarios.mean_and_deviation import MeanAndDeviation
+    from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
     spread = MeanAndDeviation.of(values)
     return spread.mean, spread.deviation
@@ -274,7 +273,7 @@ def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) ->
                 "spread_s": spread_s,
                 "speedup": first_s / makespan_s,
                 "cores_busy": mean([result.used for result in outcomes]),
-                "sent_bytes": {place.name: mean([result.sent[place.name] for result in outcomes]) for place in scenario.places},
+                "sent_bytes": {place.name: mean([result.sent[place.name] for result in outcomes]) for place in scenario.sites},
                 "makespans_s": [result.makespan_s for result in outcomes],
             }
         )

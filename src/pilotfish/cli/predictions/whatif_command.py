@@ -54,7 +54,7 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
       "speed SITE=2"     workers at SITE are twice as fast
     Commas combine changes: "+site X, policy=xsufferage".
     """
-    from pilotfish.sim.projections.finish_estimate import foresee
+    from pilotfish.sim.projections.finish_estimate import estimate_finish
     from pilotfish.sim.projections.pool_snapshot import AS_IT_IS
     from pilotfish.sim.projections.prediction_record import PredictionRecord
 
@@ -64,7 +64,7 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
     sites = [*state.sites, *(worker.site for worker in state.workers.values() if worker.site)]
     variations = [AS_IT_IS, *(read_variation(text.lstrip(MARK), sites) for text in options)]
     found = find_unfinished(state, run, "Simulate it again: pilotfish replay {} --policy NAMES --total-cores N")
-    base, *others = foresee(snapshot, found.id, variations, samples or 0, progress_of(screen, as_json))
+    base, *others = estimate_finish(snapshot, found.id, variations, samples or 0, progress_of(screen, as_json))
     calibration = PredictionRecord(offline.directory / RECORD)
     calibration.settle(offline.state, offline.ended)
     factor = calibration.factor()
@@ -92,7 +92,7 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
 
 
 def _row(estimate: FinishEstimate, base: FinishEstimate, factor: float) -> dict[str, Any]:
-    low, high = estimate.band(factor)
+    low, high = estimate.interval(factor)
     return {
         "median_s": number(estimate.median_s),
         "low_s": number(low),
@@ -109,7 +109,7 @@ def _cells(estimate: FinishEstimate, base: FinishEstimate, now: float, factor: f
         return (estimate.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
     speed_up = f"{base.median_s / estimate.median_s:.2f}x" if estimate.median_s and isfinite(base.median_s) else "-"
     sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
-    low, high = estimate.band(factor)
+    low, high = estimate.interval(factor)
     return (
         estimate.variation.text,
         clock(now + estimate.median_s, now),

@@ -314,7 +314,7 @@ def log_(name: str, lines: int, pool: str) -> None:
     from pilotfish.store.pool_directory import pool_home
 
     find_site(name)
-    path = pool_home(pool).diary(name)
+    path = pool_home(pool).site_log(name)
     if not path.exists():
         Screen.of().line(f"No command has been run for {name} yet. Try: pilotfish site test {name}")
         return

@@ -120,7 +120,7 @@ def _data(command: Command) -> dict[str, Any]:
 
 def execute(name: str, site: Site, argv: Sequence[str], pool: str) -> int:
     """Run a command at the site, print its output and return its exit status."""
-    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(argv), patience_s=TIMEOUT_S)))
+    answer = asyncio.run(_execute(runner_of(name, site, pool), Command(tuple(argv), timeout_s=TIMEOUT_S)))
     sys.stdout.write(answer.stdout)
     sys.stderr.write(answer.stderr if answer.stderr.endswith("\n") or not answer.stderr else answer.stderr + "\n")
     if answer.status is None:
@@ -168,7 +168,7 @@ def log_in(screen: Screen, name: str, site: Site, pool: str) -> None:
 
 def _log_in(name: str, ssh: SshCommand) -> None:
     try:
-        status = subprocess.run(ssh.log_in(), check=False).returncode
+        status = subprocess.run(ssh.open(login=True), check=False).returncode
     except FileNotFoundError:
         raise SiteUnreachable("there is no ssh on this machine", "Install OpenSSH's client, such as: apt install openssh-client") from None
     if status != 0:

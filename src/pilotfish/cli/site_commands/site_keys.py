@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pilotfish.config import HIDDEN, KIND_OF, QUANTITIES, SITE_KEYS, SIZES, read_quantity
+from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
@@ -41,7 +41,7 @@ def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
         if key not in SITE_KEYS:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)
-        if part and KIND_OF[key] is not dict:
+        if part and VALUE_TYPES[key] is not dict:
             raise BadInput(f"site {name}: {key} has no parts; {key}.{part} cannot be set", f"pilotfish site set {name} {key}=VALUE")
         value = _with_part(after.get(key, {}), part, text) if part else read_value(name, key, text)
         if value in ("", None, {}, []):
@@ -58,7 +58,7 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 def read_value(name: str, key: str, text: str) -> Any:
     """Read a value of the key's type. Sizes and durations stay as they were typed."""
-    kind, field = KIND_OF[key], f"site {name}: {key}"
+    kind, field = VALUE_TYPES[key], f"site {name}: {key}"
     if not text:
         return None
     if key in QUANTITIES or key in SIZES:

@@ -214,7 +214,7 @@ async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
-        command = replace(exchange.command, patience_s=QUERY_TIMEOUT_S)
+        command = replace(exchange.command, timeout_s=QUERY_TIMEOUT_S)
         with suppress(UnclearAnswer, CommandRefused):
             statuses = exchange.read(await runner.run(command))
             if job in statuses:

@@ -36,7 +36,7 @@ def show_plan(screen: Screen, source: TaskSource, options: TaskOptions, request:
     where = "each in a private directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
     screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
     for argv, label in first:
-        screen.line("  " + clean(TaskDescription(shlex.join(argv), label=label).told()))
+        screen.line("  " + clean(TaskDescription(shlex.join(argv), label=label).text()))
     if source.count > len(first):
         screen.line(f"  ... and {source.count - len(first):,} more")
     for option, names in files.items():

@@ -11,15 +11,15 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from pilotfish.backends.interface import CommandOutput
 from pilotfish.model.environment import without_secrets
 
 READ_BYTES = 64 * 1024
 MAX_STDOUT_BYTES = 16 * 1024 * 1024
 MAX_STDERR_BYTES = 1024 * 1024
-FLOODED = "it wrote more than anybody could read, and was stopped"
+FLOODED = "it wrote more than 16 MiB and was killed"
 PIPES_S = 0.5
 """Seconds to read on after the end, if background processes hold the pipes open."""
 KILL_S = 2.0
@@ -40,15 +40,13 @@ OnData = Callable[[bytes], None]
 class ChildProcess:
     """A running command. ``ended``: its exit status, as a shell would give it; ``pipes_closed``: stdout and stderr are closed."""
 
-    def __init__(
-        self, words: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         stdout, child_stdout = os.pipe()
         stderr, child_stderr = os.pipe()
         try:
             process = subprocess.Popen(
-                words,
+                argv,
                 stdin=stdin,
                 stdout=child_stdout,
                 stderr=child_stderr,
@@ -129,18 +127,8 @@ class _Output:
         return b"".join(self._pieces).decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class ProcessResult:
-    """How a command ended. ``status`` is None if it did not end in time. ``flooded``: it was killed because it wrote too much."""
-
-    status: int | None
-    stdout: str
-    stderr: str
-    flooded: bool = False
-
-
-async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Run a command to its end, or until the timeout. ``env``: its whole environment."""
+async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandOutput:
+    """Run a command to its end, or until the timeout. ``env``: its whole environment. The status is None if it was killed."""
     # A file in memory needs no writer, as a pipe would.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
     flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -150,13 +138,13 @@ async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: 
             with os.fdopen(os.dup(source), "wb") as file:
                 file.write(stdin)
             os.lseek(source, 0, os.SEEK_SET)
-        child = ChildProcess(words, source, stdout.add, stderr.add, env)
+        child = ChildProcess(argv, source, stdout.add, stderr.add, env)
     finally:
         if stdin:
             os.close(source)
     try:
-        over: list[asyncio.Future[Any]] = [child.ended, flood]
-        await asyncio.wait(over, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [child.ended, flood]
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         status = child.ended.result() if child.ended.done() else None
         if status is None:
             child.kill()
@@ -165,7 +153,7 @@ async def run_child(words: Sequence[str], stdin: bytes, patience_s: float, env: 
             await asyncio.wait([child.pipes_closed], timeout=PIPES_S)
     finally:
         child.abandon()
-    return ProcessResult(status, stdout.decode(), stderr.decode(), flood.done())
+    return CommandOutput(None, "", FLOODED) if flood.done() else CommandOutput(status, stdout.decode(), stderr.decode())
 
 
 def _home() -> str:

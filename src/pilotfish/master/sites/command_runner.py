@@ -1,7 +1,4 @@
-"""Runs commands of a site here or over ssh, limited in rate.
-
-Recent commands are kept in memory and in a log file, as a user would type them.
-"""
+"""Runs commands of a site here or over ssh, limited in rate. A log file has the recent ones, as a user would type them."""
 
 from __future__ import annotations
 
@@ -9,20 +6,17 @@ import asyncio
 import os
 import shlex
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish import plugins
 from pilotfish.backends.interface import Command, CommandOutput
 from pilotfish.config import HIDDEN
-from pilotfish.master.sites.child_process import FLOODED, environment, run_child
+from pilotfish.master.sites.child_process import environment, run_child
 from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnection
 from pilotfish.model.site import Site
 
-RECENT_COMMANDS = 200
 MAX_SESSIONS = 8
 """Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
 MAX_LOG_BYTES = 1 << 20
@@ -34,30 +28,19 @@ _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
 that line. The script is one line, because csh as a login shell accepts no more."""
 
 
-@dataclass(frozen=True)
-class CommandRecord:
-    """A command that was run. ``typed``: what a user would type for it; ``at``: wall-clock time of its start."""
-
-    typed: str
-    at: float
-    took_s: float
-    status: int | None
-    complaint: str
-
-
 class RateLimit:
     """A token bucket, stored as the time at which the next token is due."""
 
     def __init__(self, per_minute: float) -> None:
-        self._each_s = 60.0 / per_minute if per_minute > 0 else 0.0
-        self._spare_s = max(0.0, BURST_S - self._each_s)
-        self._due = 0.0
+        self._interval_s = 60.0 / per_minute if per_minute > 0 else 0.0
+        self._burst_s = max(0.0, BURST_S - self._interval_s)
+        self._next_at = 0.0
 
     def take(self, now: float) -> float:
         """Take a token. Returns the seconds to wait for it."""
-        self._due = max(self._due, now - self._spare_s)
-        wait_s = max(0.0, self._due - now)
-        self._due += self._each_s
+        self._next_at = max(self._next_at, now - self._burst_s)
+        wait_s = max(0.0, self._next_at - now)
+        self._next_at += self._interval_s
         return wait_s
 
 
@@ -69,8 +52,6 @@ class CommandRunner:
         self.name = name
         self._log = log
         self.site = site
-        self.recent: deque[CommandRecord] = deque(maxlen=RECENT_COMMANDS)
-        self.running = 0
         self._sockets = sockets
         self._slots = asyncio.Semaphore(max(1, min(site.commands_at_once, MAX_SESSIONS) if site.via else site.commands_at_once))
         self._rate = RateLimit(site.submissions_per_minute)
@@ -79,7 +60,7 @@ class CommandRunner:
     @property
     def login_needed(self) -> str:
         """Message of ssh if a user must log in (``pilotfish site login``); otherwise empty."""
-        return next((one.login_needed for one in self._connections.values() if one.login_needed), "")
+        return next((connection.login_needed for connection in self._connections.values() if connection.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:
         """The ssh command for a host of this site; without a name, for its login node."""
@@ -91,21 +72,14 @@ class CommandRunner:
         if submission:
             await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
         async with self._slots:
-            began, clock = time.time(), time.monotonic()
-            self.running += 1
-            try:
-                answer = await self._run(command)
-            finally:
-                self.running -= 1
-            complaint = answer.complaint() if answer.status != 0 else ""
-            self._record(CommandRecord(self._typed(command), began, time.monotonic() - clock, answer.status, complaint))
+            began, clock = time.localtime(), time.monotonic()
+            answer = await self._run(command)
+            if self._log is not None:
+                ending = "no answer" if answer.status is None else f"exit {answer.status}"
+                line = f"{time.strftime('%Y-%m-%d %H:%M:%S', began)}  {time.monotonic() - clock:6.2f} s  {ending:9}  {self._typed(command)}"
+                with suppress(OSError):
+                    _append_to_log(self._log, [line, f"{'':21}{answer.complaint()}"] if answer.status != 0 else [line])
             return answer
-
-    def _record(self, record: CommandRecord) -> None:
-        self.recent.append(record)
-        if self._log is not None:
-            with suppress(OSError):
-                _append_to_log(self._log, record)
 
     async def _run(self, command: Command) -> CommandOutput:
         stdin = command.stdin.encode("utf-8", "surrogateescape")
@@ -114,17 +88,19 @@ class CommandRunner:
         if destination.startswith("-") or not argv:
             return CommandOutput(NOT_PERMITTED, stderr=f"not a command for a machine: {destination} {shlex.join(argv)}")
         if not destination:
-            return await _run_here(argv, stdin, command.patience_s, environment(plugins.traits(self.site.backend).hands_on, variables))
+            public = plugins.traits(self.site.backend).passes_environment
+            return await _run_here(argv, stdin, command.timeout_s, environment(public, variables))
         if variables:
             argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
         if destination not in self._connections:
             self._connections[destination] = SshConnection(self.ssh(command.at))
         try:
-            return await self._connections[destination].run(argv, stdin, command.patience_s)
+            return await self._connections[destination].run(argv, stdin, command.timeout_s)
         except OSError as problem:
             return CommandOutput(None, stderr=f"ssh could not be started: {problem}")
 
     def _typed(self, command: Command) -> str:
+        """What a user would type for a command."""
         destination = command.at or self.site.via
         argv = command.argv
         if self.site.environment and not command.bare:
@@ -142,16 +118,12 @@ class CommandRunner:
 
 def _exports(variables: dict[str, str]) -> bytes:
     """An export statement of a shell, in one line."""
-    words = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"export {' '.join(words)}\n".encode("utf-8", "surrogateescape")
+    assignments = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {' '.join(assignments)}\n".encode("utf-8", "surrogateescape")
 
 
-def _append_to_log(path: Path, record: CommandRecord) -> None:
-    """Append one line for a command and one for its error message. Drop the older half of a long file."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
-    ending = "no answer" if record.status is None else f"exit {record.status}"
-    lines = [f"{when}  {record.took_s:6.2f} s  {ending:9}  {record.typed}"]
-    lines += [f"{'':21}{record.complaint}"] if record.complaint else []
+def _append_to_log(path: Path, lines: list[str]) -> None:
+    """Append lines. Drop the older half of a long file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in lines))
@@ -162,15 +134,12 @@ def _append_to_log(path: Path, record: CommandRecord) -> None:
             file.writelines(kept[len(kept) // 2 :])
 
 
-async def _run_here(argv: tuple[str, ...], stdin: bytes, patience_s: float, env: Mapping[str, str]) -> CommandOutput:
+async def _run_here(argv: tuple[str, ...], stdin: bytes, timeout_s: float, env: Mapping[str, str]) -> CommandOutput:
     try:
-        result = await run_child(argv, stdin, patience_s, env)
+        return await run_child(argv, stdin, timeout_s, env)
     except FileNotFoundError:
         return CommandOutput(MISSING, stderr=f"{argv[0]}: there is no such command on this machine")
     except (PermissionError, ValueError) as problem:
         return CommandOutput(NOT_PERMITTED, stderr=f"{argv[0]}: {problem}")
     except OSError as problem:
         return CommandOutput(None, stderr=f"{argv[0]} could not be started: {problem}")
-    if result.flooded:
-        return CommandOutput(None, "", FLOODED)
-    return CommandOutput(result.status, result.stdout, result.stderr)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotfish.backends.credential_commands import Credential, Lifetime, credential
-from pilotfish.backends.interface import CommandExchange, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
 from pilotfish.core.pilots.credential_status import describe
 from pilotfish.master.sites.child_process import run_child
 from pilotfish.master.sites.site_access import SiteAccess
@@ -26,7 +26,7 @@ MIN_INTERVAL_S = 15.0
 WARN_S = 3600.0
 """Maximum seconds before the end of a credential at which the user is warned."""
 WARN_SHARE = 0.25
-"""Maximum share of a credential's lifetime that is left at the warning: tickets for ten minutes would warn from their first moment."""
+"""Maximum share of a credential's lifetime that is left at the warning: a ticket for ten minutes would warn at once."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class CredentialWatch:
         """Ask for all credentials. Whether all are valid."""
         site = self._site()
         required = {text: credential(text, site) for text in site.credentials}
-        await asyncio.gather(*(self._ask(text, one) for text, one in required.items()))
+        await asyncio.gather(*(self._ask(text, needed) for text, needed in required.items()))
         self._states = {text: self._states[text] for text in required if text in self._states}
         if required:
             self._tell(i.CredentialsSeen(self.name, tuple(_seen(state) for state in self._states.values())))
@@ -99,24 +99,24 @@ class CredentialWatch:
             self._wake.set()
         return not self.trouble()
 
-    async def _ask(self, text: str, one: Credential) -> None:
+    async def _ask(self, text: str, needed: Credential) -> None:
         try:
-            lifetime: Lifetime = await (_ask_here(one.exchange) if one.here else self._access.ask(one.exchange))
+            lifetime: Lifetime = await (_ask_here(needed.exchange) if needed.here else self._access.ask(needed.exchange))
         except CommandRefused as absence:
-            self._states[text] = CredentialState(one, -math.inf, problem=str(absence))
+            self._states[text] = CredentialState(needed, -math.inf, problem=str(absence))
         except UnclearAnswer as problem:
             # What was known before stays true.
-            self._states.setdefault(text, CredentialState(one, math.inf)).problem = str(problem)
+            self._states.setdefault(text, CredentialState(needed, math.inf)).problem = str(problem)
         else:
             warn_s = min(WARN_S, lifetime.whole_s * WARN_SHARE) if lifetime.whole_s > 0 else WARN_S
-            self._states[text] = CredentialState(one, time.time() + lifetime.left_s, warn_s)
+            self._states[text] = CredentialState(needed, time.time() + lifetime.left_s, warn_s)
 
     async def _watch(self) -> None:
         while True:
             try:
                 await self.check()
             except Exception:  # a tool with unexpected output must not keep pilots waiting forever
-                log.exception("site %s: its credentials could not be looked at", self.name)
+                log.exception("site %s: its credentials could not be checked", self.name)
             self._checked.set()
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -134,5 +134,4 @@ def _seen(state: CredentialState) -> i.CredentialSeen:
 
 async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:
     command = exchange.command
-    result = await run_child(command.argv, command.stdin.encode(), command.patience_s)
-    return exchange.read(CommandOutput(result.status, result.stdout, result.stderr))
+    return exchange.read(await run_child(command.argv, command.stdin.encode(), command.timeout_s))

@@ -1,4 +1,7 @@
-"""Starts, watches and ends pilots on this machine. A restarted master takes over the processes that its predecessor started."""
+"""Starts, watches and ends pilots on this machine: the site ``local``.
+
+There is no queue to poll: a pilot is a process that is waited for. A restarted master takes over the processes of its predecessor.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.backends.local import LocalBackend, describe_exit, job_id, read_job
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
@@ -43,8 +45,8 @@ class LocalController:
         self._pool = pool
         self._keyring = keyring
         self._tell = tell
-        share = str(shared_directory(pool.payloads))
-        self._backend = LocalBackend(sys.executable, share, str(pool.cache), str(pool.contents), poll_s, cache_size)
+        self._poll_s = poll_s
+        self._cache_size = cache_size
         self._processes: dict[str, LocalProcess] = {}
         self.endpoints: list[dict[str, Any]] = []
 
@@ -53,8 +55,8 @@ class LocalController:
         try:
             pid = self._start(pilot, size)
         except OSError as problem:
-            gone = not self._pool.directory.is_dir()
-            reason = f"the pool's directory {self._pool.directory} is gone" if gone else str(problem)
+            exists = self._pool.directory.is_dir()
+            reason = str(problem) if exists else f"the pool's directory {self._pool.directory} does not exist"
             self._tell(i.PilotEndReported(pilot, False, f"could not be started: {reason}"))
             return
         self._watch(pilot, pid, child=True)
@@ -67,7 +69,7 @@ class LocalController:
         for folder in (workdir.parent, workdir):
             folder.mkdir(mode=0o700, exist_ok=True)
         bundle = build_bundle(self._pool.directory)
-        command = self._backend.command(pilot, size, str(bundle), str(directory / "credentials.json"), str(workdir))
+        command = agent_command(self._pool, pilot, size, bundle, self._poll_s, self._cache_size)
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
         process.returncode = 0  # the controller waits for it, through its pidfd; Popen must not
@@ -83,7 +85,7 @@ class LocalController:
         self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report it if it is gone.
+        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report its end if it has ended.
 
         A pilot that was started just before a crash is found by its credentials file among the arguments of all processes.
         """
@@ -93,7 +95,7 @@ class LocalController:
                 self.submit(pilot, size)
                 return
             job = job_id(found[0], started_at(found[0]))
-        pid, started = read_job(job)
+        pid, started = read_job_id(job)
         if not started or started_at(pid) != started:
             self._tell(i.PilotEndReported(pilot, False, "ended while no master watched", witnessed=False))
             shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
@@ -115,7 +117,7 @@ class LocalController:
             process.kill_timer = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
 
     async def end(self) -> None:
-        """Cancel all pilots and wait until they are gone."""
+        """Cancel all pilots and wait until they have ended."""
         for pilot in list(self._processes):
             self.cancel(pilot)
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
@@ -155,6 +157,34 @@ class LocalController:
         if status is None:
             return "ended"
         return describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
+
+
+def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:
+    """Command line of an agent. The key is in the credentials file, never in the arguments."""
+    credentials, share = pool.pilot(pilot) / "credentials.json", shared_directory(pool.payloads)
+    argv = [sys.executable, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
+    argv += ["--workdir", pool.work / pilot, "--share", share, "--cache", pool.cache, "--home", pool.contents]
+    argv += ["--cache-bytes", cache_size] if cache_size else []
+    argv += ["--poll", f"{poll_s:g}"] if poll_s else []
+    return list(map(str, argv))
+
+
+def job_id(pid: int, started: str) -> str:
+    """Process id and start time, because another process may get the same id later."""
+    return f"{pid}:{started}"
+
+
+def read_job_id(job: str) -> tuple[int, str]:
+    pid, _, started = job.partition(":")
+    return int(pid) if started else 0, started
+
+
+def describe_exit(code: int, last_line: str) -> str:
+    """How a process ended. ``code``: its exit status, or the number of the signal that killed it, negated."""
+    if code == 0:
+        return "ended"
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    return f"{how}: {last_line}" if last_line else how
 
 
 def _signal(process: LocalProcess, number: int) -> None:

@@ -11,14 +11,12 @@ from contextlib import suppress
 from functools import partial
 
 from pilotfish.backends.interface import ENDED, RUNNING, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.master.sites.site_pilots import MAX_BACKOFF, POLLING, RETRY_S, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import COLLECT_S, MAX_BACKOFF, POLLING, RETRY_S, BackgroundTasks, PilotRecord, SitePilots
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
-GATHER_S = 0.05
-"""Seconds during which cancellations are collected into one command."""
 MAX_MISSES = 3
-"""Clear answers in a row without a pilot before it counts as gone."""
+"""Clear answers in a row without a pilot before it counts as ended."""
 CANCEL_AGAIN = 5
 """Polls that may list a cancelled pilot before it is cancelled again."""
 EARLY_POLL_S = 1.0
@@ -166,13 +164,13 @@ class PilotMonitor:
         self._to_cancel[pilot.job] = pilot.host
 
     async def _cancel_all(self) -> None:
-        await asyncio.sleep(GATHER_S)
+        await asyncio.sleep(COLLECT_S)
         jobs, self._to_cancel = self._to_cancel, {}
         hosts = dict.fromkeys(jobs.values())
         await asyncio.gather(*(self._cancel_at_host([job for job, at in jobs.items() if at == host]) for host in hosts))
 
     async def _cancel_at_host(self, jobs: list[str]) -> None:
-        """Repeat the cancellation until the site has received it or the jobs are gone."""
+        """Repeat the cancellation until the site has received it or the jobs have ended."""
         while jobs:
             _, clear = await self._pilots.ask_all(partial(self._pilots.backend.cancel, self._pilots.site, jobs), POLLING)
             left = [pilot for pilot in self._pilots.records.values() if pilot.job in jobs]

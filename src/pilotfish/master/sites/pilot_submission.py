@@ -14,24 +14,31 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pilotfish.backends.interface import PATIENCE_S, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import COMMAND_TIMEOUT_S, CommandRefused, UnclearAnswer
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
-from pilotfish.master.sites.site_pilots import MAX_BACKOFF, RETRY_S, STAGING, SUBMITTING, BackgroundTasks, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import (
+    COLLECT_S,
+    MAX_BACKOFF,
+    RETRY_S,
+    STAGING,
+    SUBMITTING,
+    BackgroundTasks,
+    PilotRecord,
+    SitePilots,
+)
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.model import inputs as i
 from pilotfish.model.site import BATCH_LIMIT, CANCELLED, REFUSED, VANISHED, PilotSize
 
 Result = TypeVar("Result")
 
-GATHER_S = 0.05
-"""Seconds during which new pilots are collected into one batch."""
-LOOKUPS = 2
-"""Clear answers "unknown" that are needed before a batch is submitted again."""
-ARRIVAL_S = PATIENCE_S + 10.0
+MIN_LOOKUPS = 2
+"""Minimum clear answers "unknown" before a batch is submitted again."""
+ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
 """Seconds during which a submission without an answer may still arrive. Until then it is looked up and not repeated."""
 AVOID_S = 60.0
 """Seconds during which a host that failed gets no pilots, if there are others."""
-CHECK_S = 1.0
+PAUSE_STEP_S = 1.0
 
 
 class PilotSubmission:
@@ -93,12 +100,12 @@ class PilotSubmission:
     # --- new batches ----------------------------------------------------------------------------------------------------------------
 
     async def _make_batches(self) -> None:
-        await asyncio.sleep(GATHER_S)
+        await asyncio.sleep(COLLECT_S)
         new, self._new = self._new, {}
-        most = self._pilots.backend.arrays
+        max_count = self._pilots.backend.arrays
         for size, pilots in new.items():
-            for first in range(0, len(pilots), most):
-                self.tasks.start(self._start_batch(pilots[first : first + most], size))
+            for first in range(0, len(pilots), max_count):
+                self.tasks.start(self._start_batch(pilots[first : first + max_count], size))
 
     async def _start_batch(self, names: list[str], size: PilotSize) -> None:
         pilots = [self._pilots.records[name] for name in names if name in self._pilots.records]
@@ -145,7 +152,7 @@ class PilotSubmission:
 
     async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
         """Repeat an action until its answer is clear; None if all pilots were cancelled meanwhile."""
-        while self._pilots.any_wanted(pilots):
+        while self._pilots.any_uncancelled(pilots):
             try:
                 return await self._pilots.guard(action)
             except UnclearAnswer as problem:
@@ -158,10 +165,10 @@ class PilotSubmission:
         return None
 
     async def _pause(self, seconds: float, pilots: list[PilotRecord]) -> None:
-        """Sleep, but only while one of the pilots is wanted."""
+        """Sleep, but only while one of the pilots is not cancelled."""
         until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0 and self._pilots.any_wanted(pilots):
-            await asyncio.sleep(min(left_s, CHECK_S))
+        while (left_s := until - time.monotonic()) > 0 and self._pilots.any_uncancelled(pilots):
+            await asyncio.sleep(min(left_s, PAUSE_STEP_S))
 
     async def _stage(self, batch: SubmittedBatch) -> bool:
         await self._pilots.credentials.require_valid()
@@ -264,7 +271,7 @@ class PilotSubmission:
             clear_answers += clear
             self._accepted(batch, jobs, 0.0)
             missing = [pilot for pilot in self._pilots.of_batch(batch) if not pilot.job]
-            if missing and clear_answers >= LOOKUPS and time.monotonic() >= arrives_until:
+            if missing and clear_answers >= MIN_LOOKUPS and time.monotonic() >= arrives_until:
                 self._not_found(batch, missing)
                 break
             if missing:
@@ -277,7 +284,7 @@ class PilotSubmission:
             for pilot in missing:
                 reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
                 self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
-        elif self._pilots.any_wanted(missing):
+        elif self._pilots.any_uncancelled(missing):
             self.tasks.start(self._submit(batch))
         else:
             self._not_submitted(missing)

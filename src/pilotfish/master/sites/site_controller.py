@@ -93,7 +93,7 @@ class SiteController:
         while not clear:
             jobs, clear = await self._submission.find_jobs(batch)
             for number, job in jobs.items():
-                log.warning("site %s: job %s is of a pilot that nobody knows, and is cancelled", self.name, job)
+                log.warning("site %s: job %s belongs to an unknown pilot and is cancelled", self.name, job)
                 self._monitor.cancel(PilotRecord(batch.pilots[number - 1], batch, number, job, batch.host))
             if not clear:
                 await asyncio.sleep(RETRY_S * MAX_BACKOFF)

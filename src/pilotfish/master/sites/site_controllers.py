@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pilotfish import plugins
 from pilotfish.errors import BadInput, PilotfishError
@@ -14,7 +14,7 @@ from pilotfish.master.sites.local_controller import LocalController
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.site import LOCAL, REFUSED, PilotSize, Site
+from pilotfish.model.site import LOCAL, REFUSED, Site
 from pilotfish.store.keyring import Keyring, pool_digest
 from pilotfish.store.pool_directory import PoolDirectory
 
@@ -27,22 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PilotController(Protocol):
-    """Controls the pilots of one site. It reports PilotEndReported once for every pilot that it was given."""
-
-    def submit(self, pilot: str, size: PilotSize) -> None: ...
-
-    def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master."""
-
-    def cancel(self, pilot: str) -> None: ...
-
-    async def end(self) -> None:
-        """Cancel all pilots and wait until they are gone."""
-
-
 class SiteControllers:
-    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them."""
+    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them.
+
+    Each controller reports PilotEndReported once for every pilot that it was given.
+    """
 
     def __init__(self, pool: PoolDirectory, keyring: Keyring, settings: PoolSettings, tell: Callable[[i.Input], None]) -> None:
         self._pool = pool
@@ -53,7 +42,7 @@ class SiteControllers:
         """The machine's record of a pilot."""
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
-        self._of_pilot: dict[str, PilotController] = {}
+        self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
         """A pilot keeps the controller that submitted it, even if its site has another one since."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
@@ -75,20 +64,20 @@ class SiteControllers:
             self._start(effect)
 
     def _start(self, effect: e.SubmitPilot | e.AdoptPilot) -> None:
-        controller: PilotController | None = self.local if effect.site == LOCAL else self._sites.get(effect.site)
+        controller = self.local if effect.site == LOCAL else self._sites.get(effect.site)
         if controller is None:
             if isinstance(effect, e.SubmitPilot) or effect.site not in self._unusable:
                 reason = self._unusable.get(effect.site, f"there is no site {effect.site}")
                 self._tell(i.PilotEndReported(effect.pilot, False, reason, witnessed=False, cause=REFUSED))
             return
-        self._of_pilot[effect.pilot] = controller
+        self._controller_of_pilot[effect.pilot] = controller
         if isinstance(effect, e.SubmitPilot):
             controller.submit(effect.pilot, effect.size)
         else:
             controller.adopt(effect.pilot, effect.size, effect.job)
 
     def _cancel(self, pilot: str) -> None:
-        controller = self._of_pilot.get(pilot)
+        controller = self._controller_of_pilot.get(pilot)
         if controller is not None:
             controller.cancel(pilot)
         else:
@@ -97,7 +86,7 @@ class SiteControllers:
     def _report(self, item: i.Input) -> None:
         """Pass on a report of a controller."""
         if isinstance(item, i.PilotEndReported):
-            self._of_pilot.pop(item.pilot, None)
+            self._controller_of_pilot.pop(item.pilot, None)
             self._end_replaced()
         self._tell(item)
 
@@ -117,7 +106,7 @@ class SiteControllers:
                 self._sites[name] = self._create(name, site)
             except (OSError, PilotfishError) as problem:
                 # One site that cannot be used must not end the master.
-                self._unusable[name] = f"it cannot be spoken to: {problem}"
+                self._unusable[name] = f"it cannot be used: {problem}"
                 log.error("site %s: %s", name, self._unusable[name])
                 self._tell(i.SiteReachability(name, self._unusable[name]))
 
@@ -136,7 +125,7 @@ class SiteControllers:
             )
             # Runs after all known pilots were adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
-        runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.diary(name))
+        runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
         access = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
         access.master_address = self._address
         controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
@@ -149,15 +138,15 @@ class SiteControllers:
         return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
     def _remove_abandoned(self) -> None:
-        """Remove batches of a master that died whose pilots are all gone."""
+        """Remove batches of a master that died whose pilots have all ended."""
         for batch in self._batches().all():
-            if batch.site in self._sites and not any(pilot in self._of_pilot for pilot in batch.pilots):
+            if batch.site in self._sites and not any(pilot in self._controller_of_pilot for pilot in batch.pilots):
                 self._sites[batch.site].remove_batch(batch)
 
     def _end_replaced(self) -> None:
         """End replaced controllers that have no pilots left: they hold connections."""
-        busy = list(self._of_pilot.values())
-        for controller in [one for one in self._replaced if one not in busy]:
+        busy = list(self._controller_of_pilot.values())
+        for controller in [replaced for replaced in self._replaced if replaced not in busy]:
             self._replaced.remove(controller)
             task = asyncio.get_running_loop().create_task(controller.end())
             self._ending.add(task)
@@ -177,13 +166,13 @@ class SiteControllers:
         self._tell(i.SitesRead(dict(found), tuple(found.bad)))
 
     async def end(self) -> None:
-        controllers: list[PilotController] = [self.local, *self._sites.values(), *self._replaced]
-        await asyncio.gather(*self._ending, *(controller.end() for controller in controllers))
+        controllers = [*self._sites.values(), *self._replaced]
+        await asyncio.gather(*self._ending, self.local.end(), *(controller.end() for controller in controllers))
         self._forget_unknown_sites()
         if self._master is not None:
-            from pilotfish.master.sites.ssh_connection import leave_directory
+            from pilotfish.master.sites.ssh_connection import remove_control_directory
 
-            leave_directory(self._pool.directory)
+            remove_control_directory(self._pool.directory)
 
     def _forget_unknown_sites(self) -> None:
         """Forget batches of sites that are no longer described: nothing can reach them."""

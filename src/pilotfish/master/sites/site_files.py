@@ -15,11 +15,11 @@ import tarfile
 import time
 from collections.abc import Mapping
 
-from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import Command, CommandOutput, UnclearAnswer
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner
 
-PATIENCE_S = 120.0
+TRANSFER_TIMEOUT_S = 120.0
 """Seconds until a transfer without an answer is killed."""
 _LATER = re.compile(
     r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
@@ -31,14 +31,14 @@ _UNPACK = (
     'umask 077; mkdir -p "$1" && chmod 700 "$1" && cd "$1" && mkdir "$2" || exit 1; '
     'if tar -xpof - -C "$2" && mv -f "$2"/* .; then rm -rf "$2"; else s=$?; rm -rf "$2"; exit $s; fi'
 )
-_HAS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
+_FILE_EXISTS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
 
 
 async def absolute_folder(runner: CommandRunner, folder: str, at: str = "") -> str:
     """The absolute path of a folder, which is created if needed. The site expands ``~``, ``~name`` and variables."""
     word = _shell_word(folder)
     # Not the physical path: an automounter's paths may not exist on the nodes.
-    answer = _good(await _run(runner, at, "sh", "-c", f'umask 077; f={word}; mkdir -p "$f" && cd "$f" && pwd'), folder)
+    answer = _require_success(await _run(runner, at, "sh", "-c", f'umask 077; f={word}; mkdir -p "$f" && cd "$f" && pwd'), folder)
     path = answer.stdout.strip()
     if not path.startswith("/"):
         raise UnclearAnswer(f"{folder} could not be found: {path}")
@@ -72,7 +72,7 @@ async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[by
             entry.size, entry.mode, entry.mtime = len(content), mode, int(time.time())
             tar.addfile(entry, io.BytesIO(content))
     scratch = f".{secrets.token_hex(8)}"
-    _good(await _run(runner, at, "sh", "-c", _UNPACK, "sh", _checked(folder), scratch, stdin=archive.getvalue()), folder)
+    _require_success(await _run(runner, at, "sh", "-c", _UNPACK, "sh", _checked(folder), scratch, stdin=archive.getvalue()), folder)
 
 
 async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
@@ -81,28 +81,28 @@ async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
     name = f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
     folder = f"{_checked(folder)}/agents"
     path = f"{folder}/{name}"
-    answer = await _run(runner, at, "sh", "-c", _HAS, "sh", path, str(len(content)))
+    answer = await _run(runner, at, "sh", "-c", _FILE_EXISTS, "sh", path, str(len(content)))
     if answer.status is None:
-        raise _unclear(answer)
+        raise answer.unclear()
     if answer.status != 0:
         await stage(runner, folder, {name: (content, 0o600)}, at)
     return path
 
 
-async def read_tail(runner: CommandRunner, path: str, most_bytes: int = 2000, at: str = "") -> str:
+async def read_tail(runner: CommandRunner, path: str, max_bytes: int = 2000, at: str = "") -> str:
     """The end of a file, such as the log of a pilot; empty if it does not exist."""
-    answer = await _run(runner, at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(most_bytes))
-    return _good(answer, path).stdout
+    answer = await _run(runner, at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(max_bytes))
+    return _require_success(answer, path).stdout
 
 
 async def remove(runner: CommandRunner, folder: str, at: str = "") -> None:
     """Remove a folder and its files. A missing folder is no error."""
-    _good(await _run(runner, at, "rm", "-rf", "--", _checked(folder)), folder)
+    _require_success(await _run(runner, at, "rm", "-rf", "--", _checked(folder)), folder)
 
 
 async def _run(runner: CommandRunner, at: str, *argv: str, stdin: bytes = b"") -> CommandOutput:
     # surrogateescape carries any bytes through a string; the runner decodes them the same way.
-    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, PATIENCE_S, bare=True))
+    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True))
 
 
 def _checked(folder: str) -> str:
@@ -113,15 +113,9 @@ def _checked(folder: str) -> str:
     return folder.rstrip("/")
 
 
-def _unclear(answer: CommandOutput) -> UnclearAnswer:
-    problem = UnclearAnswer(answer.complaint())
-    problem.code = answer.code
-    return problem
-
-
-def _good(answer: CommandOutput, what: str) -> CommandOutput:
+def _require_success(answer: CommandOutput, what: str) -> CommandOutput:
     if answer.status is None:
-        raise _unclear(answer)
+        raise answer.unclear()
     if answer.status != 0:
-        raise CommandRefused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
+        raise answer.refused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
     return answer

@@ -1,4 +1,4 @@
-"""Keeps the pilots of one site and what is in the way of reaching it. Submission and monitor of the site share it."""
+"""Keeps the pilots of one site and the problems of reaching it. Submission and monitor of the site share it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ RETRY_S = 5.0
 """Seconds until an action that had no clear answer is tried again."""
 MAX_BACKOFF = 10
 """Maximum factor by which intervals grow while a site does not answer or refuses pilots."""
+COLLECT_S = 0.05
+"""Seconds during which new pilots, or cancellations, are collected into one command."""
 SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
 """Activities that can be in trouble. The trouble of the first one is reported."""
 
@@ -93,7 +95,7 @@ class SitePilots:
         self.credentials = CredentialWatch(name, lambda: self.site, access, master.tell)
         self.records: dict[str, PilotRecord] = {}
         self.changed = asyncio.Event()
-        """Set when a pilot is gone or got a job."""
+        """Set when a pilot ended or got a job."""
         self.removals = BackgroundTasks()
         """Removals of files at the site."""
         self._troubles: dict[str, tuple[str, str]] = {}
@@ -107,15 +109,15 @@ class SitePilots:
     def of_batch(self, batch: SubmittedBatch) -> list[PilotRecord]:
         return [pilot for pilot in self.records.values() if pilot.batch is not None and pilot.batch.tag == batch.tag]
 
-    def any_wanted(self, pilots: Iterable[PilotRecord]) -> bool:
+    def any_uncancelled(self, pilots: Iterable[PilotRecord]) -> bool:
         return any(not pilot.cancelled and pilot.id in self.records for pilot in pilots)
 
-    def remove(self, pilot: PilotRecord, news: i.PilotEndReported) -> None:
-        """Report to the machine that a pilot is gone. The files of a batch are removed with its last pilot."""
+    def remove(self, pilot: PilotRecord, end: i.PilotEndReported) -> None:
+        """Report the end of a pilot to the machine. The files of a batch are removed with its last pilot."""
         if self.records.pop(pilot.id, None) is None:
             return
         self.changed.set()
-        self.master.tell(news)
+        self.master.tell(end)
         if pilot.batch is not None and not self.of_batch(pilot.batch):
             self.removals.start(self.remove_batch(pilot.batch))
         if not self.records:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.backends.interface import CommandOutput
-from pilotfish.master.sites.child_process import FLOODED, ProcessResult, run_child
+from pilotfish.master.sites.child_process import run_child
 from pilotfish.model.site import LOGIN_NEEDED
 from pilotfish.store.pool_directory import make_private_directory
 
@@ -40,7 +40,7 @@ MISSING = 127
 """Exit status of a shell for a command that does not exist."""
 UNUSED_S = 3600.0
 """Seconds until an empty socket directory of another pool is removed."""
-MAX_TOP = 32
+MAX_TEMPORARY_PATH = 32
 """Maximum length of the temporary directory's path: the kernel allows 107 bytes for a socket, and ssh appends some."""
 RETRY_S = (2.0, 60.0)
 RETRY_LOGIN_S = (60.0, 900.0)
@@ -71,36 +71,36 @@ _WRAP = (
 
 def control_directory(pool: Path) -> Path:
     """Directory of a pool's control sockets, with a short path. Command line and master share it."""
-    place = _control_place(pool)
-    make_private_directory(place.parent)
-    for other in place.parent.glob("ssh-*"):
+    directory = _control_path(pool)
+    make_private_directory(directory.parent)
+    for other in directory.parent.glob("ssh-*"):
         # Left by masters that were killed; a master that still needs its directory creates it again.
         with suppress(OSError):
             if time.time() - other.stat().st_mtime > UNUSED_S:
                 other.rmdir()
-    return make_private_directory(place)
+    return make_private_directory(directory)
 
 
-def leave_directory(pool: Path) -> None:
+def remove_control_directory(pool: Path) -> None:
     """Remove the directory, unless a user's login is still open in it."""
     with suppress(OSError):
-        _control_place(pool).rmdir()
+        _control_path(pool).rmdir()
 
 
-def _control_place(pool: Path) -> Path:
+def _control_path(pool: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(pool)).hexdigest()[:16]
-    top = tempfile.gettempdir()
-    return Path(top if len(top) <= MAX_TOP else "/tmp") / f"pilotfish-{os.geteuid()}" / f"ssh-{digest}"
+    temporary = tempfile.gettempdir()
+    return Path(temporary if len(temporary) <= MAX_TEMPORARY_PATH else "/tmp") / f"pilotfish-{os.geteuid()}" / f"ssh-{digest}"
 
 
-def needs_person(words: str) -> bool:
+def needs_login(message: str) -> bool:
     """Whether a message of ssh means that a user must log in."""
-    return _NEEDS_LOGIN.search(words) is not None
+    return _NEEDS_LOGIN.search(message) is not None
 
 
-def remote_line(words: Sequence[str]) -> str:
-    """Quote words for any remote login shell, also for csh, which expands ``!`` in quoted words."""
-    return shlex.join(words).replace("!", "'\\!'") if "!" in "".join(words) else shlex.join(words)
+def remote_command(argv: Sequence[str]) -> str:
+    """Quote a command for any remote login shell, also for csh, which expands ``!`` in quoted words."""
+    return shlex.join(argv).replace("!", "'\\!'") if "!" in "".join(argv) else shlex.join(argv)
 
 
 @dataclass(frozen=True)
@@ -122,35 +122,32 @@ class SshCommand:
         """The ControlPath option, quoted: ssh splits at blanks and expands percent signs."""
         return f'ControlPath="{str(self.socket_path()).replace("%", "%%")}"'
 
-    def words(self, options: Sequence[str], *more: str, batch: bool = True) -> list[str]:
-        """All words before the destination. ``more``: flags."""
+    def argv(self, options: Sequence[str], *flags: str, batch: bool = True) -> list[str]:
+        """All words before the destination."""
         given = [*options, *_UNATTENDED, f"ConnectTimeout={CONNECT_S}"]
         given += [f"ServerAliveInterval={self.alive_s}", f"ServerAliveCountMax={ALIVE_COUNT}"]
         given += ["BatchMode=yes"] if batch else []
         given += [f"ProxyJump={self.jump}"] if self.jump else []
         config = ["-F", self.config] if self.config else []
-        return ["ssh", *config, *(word for option in given for word in ("-o", option)), *more]
+        return ["ssh", *config, *(word for option in given for word in ("-o", option)), *flags]
 
-    def command(self, line: str) -> list[str]:
+    def command(self, text: str) -> list[str]:
         """Run a command over the shared connection, or over its own if there is none."""
-        return [*self.words(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(line)]
+        return [*self.argv(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(text)]
 
-    def open(self) -> list[str]:
-        options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={PERSIST_S}", "ClearAllForwardings=yes"]
-        return [*self.words(options, "-T"), *self.to("exit 0")]
+    def open(self, login: bool = False) -> list[str]:
+        """Open the shared connection. ``login``: for a user at a terminal; the master uses it from then on."""
+        persist = f"ControlPersist={LOGIN_PERSIST if login else PERSIST_S}"
+        options = ["ControlMaster=auto", self.control_path(), persist, "ClearAllForwardings=yes"]
+        return [*self.argv(options, "-T", batch=not login), *self.to("exit 0")]
 
-    def log_in(self) -> list[str]:
-        """Open the shared connection for a user at a terminal; the master uses it from then on."""
-        options = ["ControlMaster=auto", self.control_path(), f"ControlPersist={LOGIN_PERSIST}", "ClearAllForwardings=yes"]
-        return [*self.words(options, "-T", batch=False), *self.to("exit 0")]
-
-    def control(self, action: str, *more: str) -> list[str]:
+    def control(self, action: str, *flags: str) -> list[str]:
         """Control the shared connection, for example with ``exit``."""
-        return [*self.words([self.control_path()], "-O", action, *more), "--", self.destination]
+        return [*self.argv([self.control_path()], "-O", action, *flags), "--", self.destination]
 
-    def to(self, line: str) -> list[str]:
+    def to(self, command: str) -> list[str]:
         # After "--" no host name is read as an option.
-        return ["--", self.destination, line]
+        return ["--", self.destination, command]
 
     def is_open(self) -> bool:
         """Whether a process listens at the control socket. A dead socket is removed, because ssh would stumble over it."""
@@ -183,40 +180,38 @@ class SshConnection:
         self._failure = ""
         self._retry_at = 0.0
 
-    async def run(self, argv: Sequence[str], stdin: bytes, patience_s: float) -> CommandOutput:
+    async def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> CommandOutput:
         """Run a command on the machine. The output has no status if there was no answer."""
         failure = await self._open()
         if failure:
             return CommandOutput(None, stderr=failure, code=LOGIN_NEEDED if self.login_needed else "")
-        answer = await self._run(argv, stdin, patience_s)
+        answer = await self._run(argv, stdin, timeout_s)
         if answer.status == MISSING and not self.through_login_shell and argv[0] in answer.stderr:
             # Many clusters set PATH only for login shells.
             self.through_login_shell = True
-            again = await self._run(argv, stdin, patience_s)
+            again = await self._run(argv, stdin, timeout_s)
             if again.status != MISSING:
                 return again
             self.through_login_shell = False
         return answer
 
-    async def _run(self, argv: Sequence[str], stdin: bytes, patience_s: float) -> CommandOutput:
+    async def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> CommandOutput:
         mark = f"pilotfish-{secrets.token_hex(8)}"
-        line = remote_line(["sh", "-c", _WRAP, mark, f"{patience_s + 5:.0f}", "env", "LC_ALL=C", *argv])
+        command = remote_command(["sh", "-c", _WRAP, mark, f"{timeout_s + 5:.0f}", "env", "LC_ALL=C", *argv])
         if self.through_login_shell:
-            line = remote_line(["bash", "-l", "-c", line])
-        result = await run_child(self.ssh.command(line), stdin, patience_s)
+            command = remote_command(["bash", "-l", "-c", command])
+        result = await run_child(self.ssh.command(command), stdin, timeout_s)
         answer = self._read(result, mark)
-        if answer.status is None and result.status == SSH_FAILED and needs_person(result.stderr):
+        if answer.status is None and result.status == SSH_FAILED and needs_login(result.stderr):
             self.login_needed = _last_lines(result.stderr)
             return CommandOutput(None, answer.stdout, self._advice(self.login_needed), LOGIN_NEEDED)
         return answer
 
-    def _read(self, result: ProcessResult, mark: str) -> CommandOutput:
+    def _read(self, result: CommandOutput, mark: str) -> CommandOutput:
         before, found, stdout = result.stdout.partition(f"{mark}\n")
         marked, _, after = result.stderr.rpartition(f"{mark}\n")
         of_command = result.status == SSH_FAILED and result.stderr.endswith(f"{mark}\n")
         stderr = marked + after if of_command else result.stderr
-        if result.flooded:
-            return CommandOutput(None, "", FLOODED)
         if result.status is None:
             return CommandOutput(None, stdout, stderr if not found else "")
         if found and (of_command or result.status != SSH_FAILED):
@@ -249,19 +244,18 @@ class SshConnection:
             self._succeeded()
             return ""
         message = _last_lines(result.stderr) or f"no connection to {self.ssh.destination} within {OPEN_S:.0f} s"
-        needs_login = needs_person(result.stderr)
-        self.login_needed = message if needs_login else ""
-        first, most = RETRY_LOGIN_S if needs_login else RETRY_S
-        self._retry_at = asyncio.get_running_loop().time() + min(most, first * 2**self._failures)
+        self.login_needed = message if needs_login(result.stderr) else ""
+        first_s, longest_s = RETRY_LOGIN_S if self.login_needed else RETRY_S
+        self._retry_at = asyncio.get_running_loop().time() + min(longest_s, first_s * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
-        self._failure = self._advice(message) if needs_login else message
+        self._failure = self._advice(message) if self.login_needed else message
         return self._failure
 
     def _succeeded(self) -> None:
         self._failures, self._retry_at, self.login_needed = 0, 0.0, ""
 
     def _advice(self, message: str) -> str:
-        return f"{message}; a person must log in: pilotfish site login {self.ssh.site}"
+        return f"{message}; a user must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
         """Close the connection if this object opened it. A user's login stays open until it expires."""

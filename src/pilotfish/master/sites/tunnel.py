@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotfish.master.sites.child_process import ChildProcess, run_child
-from pilotfish.master.sites.ssh_connection import SshCommand, needs_person, remote_line
+from pilotfish.master.sites.ssh_connection import SshCommand, needs_login, remote_command
 
 log = logging.getLogger("pilotfish.tunnel")
 
@@ -35,7 +35,7 @@ STEADY_S = 30.0
 LOGIN_RETRY_S = 900.0
 LOGIN_CHECK_S = 2.0
 MAX_TEXT = 16 * 1024
-ANNOUNCES = b"pilotfish-relay "
+ADDRESS_PREFIX = b"pilotfish-relay "
 ENDED = b"pilotfish-relay-ended"
 
 _FIND_PYTHON = (
@@ -83,12 +83,8 @@ class Tunnel:
         self._on_new_endpoints = on_new_endpoints
         self._port = target.port
         self._shared = False
-        self._leftover = ""
+        self._old_socket = ""
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def endpoint(self) -> dict[str, Any] | None:
-        return self.endpoints[0] if self.endpoints else None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._supervise())
@@ -96,8 +92,8 @@ class Tunnel:
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self.trouble = f"the tunnel cannot go on: {task.exception()!r}"
-            log.critical("the tunnel to %s cannot go on", self.ssh.destination, exc_info=task.exception())
+            self.trouble = f"the tunnel cannot continue: {task.exception()!r}"
+            log.critical("the tunnel to %s cannot continue", self.ssh.destination, exc_info=task.exception())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -107,14 +103,14 @@ class Tunnel:
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
-        pause, most = RETRY_S
+        pause_s, longest_s = RETRY_S
         while True:
             began = loop.time()
-            await self._hold()
+            await self._run_once()
             if loop.time() - began > STEADY_S and self.opened:
-                pause = RETRY_S[0]
-            await self._pause(pause)
-            pause = min(most, pause * 2)
+                pause_s = RETRY_S[0]
+            await self._pause(pause_s)
+            pause_s = min(longest_s, pause_s * 2)
 
     async def _pause(self, pause_s: float) -> None:
         """Pause before the next attempt. If a user must log in, wait for that: servers lock out hosts that try too often."""
@@ -128,41 +124,41 @@ class Tunnel:
                 return
             await asyncio.sleep(LOGIN_CHECK_S)
 
-    async def _hold(self) -> None:
+    async def _run_once(self) -> None:
         """Open the tunnel, and return when it is broken."""
         socket_path = f"{self.target.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
         forward = f"{socket_path}:{self.target.master[0]}:{self.target.master[1]}"
         output = _RelayOutput()
         stdin, heartbeat = os.pipe()
         try:
-            child = ChildProcess(self._words(socket_path, forward), stdin, output.read, output.add_error)
+            child = ChildProcess(self._argv(socket_path, forward), stdin, output.read, output.add_error)
         except OSError as problem:
             os.close(heartbeat)
             self.trouble = f"ssh could not be started: {problem}"
             return
         finally:
             os.close(stdin)
-        self._leftover = socket_path
+        self._old_socket = socket_path
         try:
             self.pid = child.pid
-            await _first(OPEN_S, output.address, child.ended)
+            await _wait_for_any(OPEN_S, output.address, child.ended)
             if output.address.done():
-                self._is_up(output.address.result())
-                await _beat(child, heartbeat, output)
+                self._set_up(output.address.result())
+                await _send_heartbeats(child, heartbeat, output)
         finally:
             await self._end(child, heartbeat, output, forward)
 
-    def _words(self, socket_path: str, forward: str) -> list[str]:
+    def _argv(self, socket_path: str, forward: str) -> list[str]:
         target = self.target
         path = self.ssh.control_path() if self._shared else "ControlPath=none"
-        words = self.ssh.words(["ControlMaster=no", path, "ExitOnForwardFailure=yes"], "-T", "-R", forward)
+        ssh = self.ssh.argv(["ControlMaster=no", path, "ExitOnForwardFailure=yes"], "-T", "-R", forward)
         name = hashlib.sha256(f"{target.fingerprint} {self.ssh.site} {self.ssh.destination}".encode()).hexdigest()[:16]
         relay = [target.bundle, "relay", "--listen", f"{target.listen}:{self._port}", "--to", socket_path, "--name", name]
-        relay += ["--remove", self._leftover] if self._leftover else []
+        relay += ["--remove", self._old_socket] if self._old_socket else []
         relay += ["--silence", f"{SILENCE_S:g}", *(word for network in target.admit for word in ("--admit", network))]
-        return [*words, *self.ssh.to(remote_line(["sh", "-c", _FIND_PYTHON, target.python or "python3", *relay]))]
+        return [*ssh, *self.ssh.to(remote_command(["sh", "-c", _FIND_PYTHON, target.python or "python3", *relay]))]
 
-    def _is_up(self, address: dict[str, Any]) -> None:
+    def _set_up(self, address: dict[str, Any]) -> None:
         self.up, self.trouble, self.login_needed = True, "", False
         self.opened += 1
         self._port = address["port"]
@@ -181,25 +177,25 @@ class Tunnel:
         was_up, self.up = self.up, False
         os.close(heartbeat)
         if not child.ended.done():
-            await _first(GRACE_S, child.ended, output.relay_ended)
+            await _wait_for_any(GRACE_S, child.ended, output.relay_ended)
         child.abandon()
         await asyncio.wait([child.ended], timeout=GRACE_S)
-        words = " ".join(output.errors.decode("utf-8", "replace").split())[-500:]
-        self.trouble = words or ("the connection was lost" if was_up else f"no relay within {OPEN_S:.0f} s")
-        self.login_needed = not was_up and needs_person(words)
+        message = " ".join(output.errors.decode("utf-8", "replace").split())[-500:]
+        self.trouble = message or ("the connection was lost" if was_up else f"no relay within {OPEN_S:.0f} s")
+        self.login_needed = not was_up and needs_login(message)
         if self._shared:
             # The shared connection would keep forwarding otherwise.
             await run_child(self.ssh.control("cancel", "-R", forward), b"", GRACE_S)
             self._shared = self.ssh.is_open()
 
 
-async def _first(patience_s: float, *parts: asyncio.Future[Any]) -> bool:
+async def _wait_for_any(timeout_s: float, *parts: asyncio.Future[Any]) -> bool:
     """Wait until one of the futures is done. Whether one is."""
-    done, _ = await asyncio.wait(parts, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
 
-async def _beat(child: ChildProcess, heartbeat: int, output: _RelayOutput) -> None:
+async def _send_heartbeats(child: ChildProcess, heartbeat: int, output: _RelayOutput) -> None:
     """Send heartbeats until the connection or the relay ends, or the relay stops answering."""
     os.set_blocking(heartbeat, False)
     unanswered = 0
@@ -211,7 +207,7 @@ async def _beat(child: ChildProcess, heartbeat: int, output: _RelayOutput) -> No
             pass
         except BrokenPipeError:
             return
-        if await _first(SILENCE_S / 4, child.ended, child.pipes_closed, output.relay_ended):
+        if await _wait_for_any(SILENCE_S / 4, child.ended, child.pipes_closed, output.relay_ended):
             return
         unanswered = unanswered + 1 if output.reads == reads else 0
 
@@ -231,17 +227,17 @@ class _RelayOutput:
         *lines, rest = (self._text + data).split(b"\n")
         self._text = rest[-MAX_TEXT:]
         for line in lines:
-            if line.startswith(ANNOUNCES) and not self.address.done():
-                self._locate(line[len(ANNOUNCES) :])
+            if line.startswith(ADDRESS_PREFIX) and not self.address.done():
+                self._read_address(line[len(ADDRESS_PREFIX) :])
             elif line == ENDED and not self.relay_ended.done():
                 self.relay_ended.set_result(None)
 
-    def _locate(self, text: bytes) -> None:
+    def _read_address(self, text: bytes) -> None:
         try:
             address = json.loads(text)
             self.address.set_result({"host": str(address["host"]), "port": int(address["port"]), "addresses": list(address["addresses"])})
         except (ValueError, KeyError, TypeError):
-            self.add_error(b"not the words of a relay: " + text)
+            self.add_error(b"not an address of a relay: " + text)
 
     def add_error(self, data: bytes) -> None:
         self.errors = (self.errors + data)[-MAX_TEXT:]

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Truths = npt.NDArray[np.bool_]
+Booleans = npt.NDArray[np.bool_]
 
 BUCKETS_PER_DOUBLING = 4
 """Tasks whose seconds differ by less than the fourth root of two count as equal."""
 
-LONGEST_BLOCK = 32
+MAX_BLOCK_LENGTH = 32
 """Maximum groups in a block. Longer blocks take longer to update, shorter ones are more to choose from."""
 
 
@@ -54,7 +54,7 @@ class TaskBatch:
     files: tuple[int, ...] = ()
     width: int = 1
     """Lanes of one worker that each task needs."""
-    allowed: Truths | None = None
+    allowed: Booleans | None = None
     """By worker; None if all are allowed."""
     tasks: Sequence[int] | Integers = ()
     """The caller's numbers of the tasks."""
@@ -97,7 +97,7 @@ def batches_of(
     files: Sequence[tuple[int, ...]],
     seconds: npt.ArrayLike,
     widths: Sequence[int] | None = None,
-    allowed: Sequence[Truths | None] | None = None,
+    allowed: Sequence[Booleans | None] | None = None,
 ) -> list[TaskBatch]:
     """Group tasks that need the same files, width and workers and take about as long, in order of their first tasks."""
     durations = np.asarray(seconds, dtype=np.float64)
@@ -115,33 +115,37 @@ def batches_of(
     begin = 0
     for end in ends.tolist():
         tasks = order[begin:end]
-        one = int(tasks[0])
-        batches.append(TaskBatch(durations[tasks], files[one], widths[one] if widths else 1, allowed[one] if allowed else None, tasks))
+        first_task = int(tasks[0])
+        batches.append(
+            TaskBatch(
+                durations[tasks], files[first_task], widths[first_task] if widths else 1, allowed[first_task] if allowed else None, tasks
+            )
+        )
         begin = end
     return batches
 
 
-def number_masks(masks: Iterable[Truths | None]) -> tuple[list[int], list[Truths]]:
+def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Booleans]]:
     """Number the masks: equal ones get the same number, None gets 0. Also returns the different masks, from number 1 on."""
-    different: dict[bytes, int] = {}
+    numbers_of: dict[bytes, int] = {}
     known: dict[int, int] = {id(None): 0}
-    told, numbers = [], []
+    distinct, numbers = [], []
     for mask in masks:
         number = known.get(id(mask))
         if number is None and mask is not None:
             content = np.asarray(mask, dtype=bool).tobytes()
-            if content not in different:
-                different[content] = len(different) + 1
-                told.append(mask)
-            number = known[id(mask)] = different[content]
+            if content not in numbers_of:
+                numbers_of[content] = len(numbers_of) + 1
+                distinct.append(mask)
+            number = known[id(mask)] = numbers_of[content]
         numbers.append(number or 0)
-    return numbers, told
+    return numbers, distinct
 
 
 class LaneColumns:
     """When lanes are free: ``free_s[width, group]`` for tasks of that many lanes, and ``next_s`` if the first of these were taken."""
 
-    def __init__(self, chart: GanttChart, widths: list[int], masks: list[Truths], now: float) -> None:
+    def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths
         self._sort_lanes(chart, now)
         site, slowness = np.asarray(chart.worker_site, dtype=np.int64), np.asarray(chart.worker_slowness, dtype=np.float64)
@@ -163,12 +167,12 @@ class LaneColumns:
         self._worker_free = np.array([nth[width] for width in self.widths])
         self._worker_next = np.array([nth[width + 1] for width in self.widths])
 
-    def _group_workers(self, site: Integers, slowness: Floats, masks: list[Truths]) -> None:
+    def _group_workers(self, site: Integers, slowness: Floats, masks: list[Booleans]) -> None:
         """Order by site, then speed: of two that would finish at the same time the faster is taken, then the earlier."""
-        rights = np.zeros(len(site))
+        mask_number = np.zeros(len(site))
         if masks:
-            rights[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
-        table = np.array([rights, slowness, site])
+            mask_number[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
+        table = np.array([mask_number, slowness, site])
         order = np.lexsort(table)
         table = table[:, order]
         begins = np.flatnonzero(np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))) if len(order) else np.zeros(0, dtype=np.int64)
@@ -178,8 +182,8 @@ class LaneColumns:
     def _lay_blocks(self, site: Integers, slowness: Floats, launch_s: Floats) -> None:
         group_site = site[self._first_of_group]
         counts = np.bincount(group_site, minlength=len(launch_s))
-        fair = 4 * len(group_site) // max(1, int(np.count_nonzero(counts)))
-        length = int(max(1, min(counts.max(initial=1), fair, LONGEST_BLOCK)))
+        fair_length = 4 * len(group_site) // max(1, int(np.count_nonzero(counts)))
+        length = int(max(1, min(counts.max(initial=1), fair_length, MAX_BLOCK_LENGTH)))
         blocks = -(-counts // length)
         ends = np.cumsum(blocks)
         self.blocks_of_site = [slice(int(end - count), int(end)) for end, count in zip(ends, blocks, strict=True)]
@@ -194,14 +198,14 @@ class LaneColumns:
         self.free_s = np.full((len(self.widths), *self.shape), np.inf)
         self.next_s = np.full_like(self.free_s, np.inf)
         for group in range(len(group_site)):
-            self._look_at(group)
+            self._update_group(group)
 
     def _spread(self, of_groups: Floats, elsewhere: float) -> Floats:
         spread = np.full(self.shape[0] * self.shape[1], elsewhere)
         spread[self._cell] = of_groups
         return spread.reshape(self.shape)
 
-    def bar(self, mask: Truths) -> Floats:
+    def penalty(self, mask: Booleans) -> Floats:
         """What to add to times so that forbidden workers are never the best."""
         return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
 
@@ -219,25 +223,25 @@ class LaneColumns:
         del lanes[in_time - width : in_time]
         for lane in taken:
             insort(lanes, (end_s, lane))
-        for place, wanted in enumerate(self.widths):
-            self._worker_free[place, worker] = lanes[wanted - 1][0] if wanted <= len(lanes) else np.inf
-            self._worker_next[place, worker] = lanes[wanted][0] if wanted < len(lanes) else np.inf
-        self._look_at(group)
+        for index, wanted in enumerate(self.widths):
+            self._worker_free[index, worker] = lanes[wanted - 1][0] if wanted <= len(lanes) else np.inf
+            self._worker_next[index, worker] = lanes[wanted][0] if wanted < len(lanes) else np.inf
+        self._update_group(group)
         return worker, taken
 
-    def _look_at(self, group: int) -> None:
+    def _update_group(self, group: int) -> None:
         members = self._members[group]
         block, position = divmod(int(self._cell[group]), self.shape[1])
-        for place in range(len(self.widths)):
+        for index in range(len(self.widths)):
             if len(members) == 1:
-                self.free_s[place, block, position] = self._worker_free[place, members[0]]
-                self.next_s[place, block, position] = self._worker_next[place, members[0]]
+                self.free_s[index, block, position] = self._worker_free[index, members[0]]
+                self.next_s[index, block, position] = self._worker_next[index, members[0]]
                 continue
-            free = self._worker_free[place, members]
+            free = self._worker_free[index, members]
             first = free.argmin()
-            self.free_s[place, block, position] = free[first]
-            free[first] = self._worker_next[place, members[first]]
-            self.next_s[place, block, position] = free.min()
+            self.free_s[index, block, position] = free[first]
+            free[first] = self._worker_next[index, members[first]]
+            self.next_s[index, block, position] = free.min()
 
 
 class LinkColumns:

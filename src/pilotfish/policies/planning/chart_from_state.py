@@ -11,13 +11,13 @@ from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import PolicyView
 from pilotfish.core.state import UNIT, ContentRecord, Task, TaskShape, Worker
 from pilotfish.model.task import CORES
-from pilotfish.policies.planning.chart import GanttChart, Truths, batches_of
+from pilotfish.policies.planning.chart import Booleans, GanttChart, batches_of
 from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates
 
-OVERDUE = 0.25
+OVERDUE_PART = 0.25
 """Part of its expected time that an overdue task is assumed to need in addition."""
-MARGIN = 1.25
+HORIZON_FACTOR = 1.25
 """Factor on the transfer time of the largest file; a plan looks ahead at least that long, so that distant sites can pay."""
 
 
@@ -26,36 +26,36 @@ class PlanInputs:
     """What a matcher has estimated: the time of each task, the ends of running tasks, and the links to sites."""
 
     heuristic: Heuristic
-    transfers: LinkEstimates
+    links: LinkEstimates
     ends: Mapping[Task, float]
     """When running tasks are expected to end."""
     seconds: Callable[[Task], float]
     """How long a task takes on a host of usual speed."""
 
 
-def draw(
-    inputs: PlanInputs, outlook: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
+def make_plan(
+    inputs: PlanInputs, view: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
 ) -> list[tuple[Worker, Task]]:
     """Pairs of worker and task, ordered by planned start."""
-    drawing = _Drawing(inputs, outlook)
-    files = [drawing.files_of(task) for task in tasks]
-    batches = batches_of(files, seconds, [drawing.width(task) for task in tasks], [drawing.allowed(task) for task in tasks])
-    horizon_s = max(horizon_s, MARGIN * drawing.longest_transfer_s())
-    made = plan(drawing.chart(), batches, inputs.heuristic, outlook.now, horizon_s)
-    placements = sorted(made.placements, key=lambda placement: placement.start_s)
-    return [(drawing.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
+    builder = _ChartBuilder(inputs, view)
+    files = [builder.files_of(task) for task in tasks]
+    batches = batches_of(files, seconds, [builder.width(task) for task in tasks], [builder.allowed(task) for task in tasks])
+    horizon_s = max(horizon_s, HORIZON_FACTOR * builder.longest_transfer_s())
+    schedule = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
+    placements = sorted(schedule.placements, key=lambda placement: placement.start_s)
+    return [(builder.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
 
 
-class _Drawing:
-    def __init__(self, inputs: PlanInputs, outlook: PolicyView) -> None:
+class _ChartBuilder:
+    def __init__(self, inputs: PlanInputs, view: PolicyView) -> None:
         self._inputs = inputs
-        self._outlook = outlook
-        self.workers = outlook.workers
+        self._outlook = view
+        self.workers = view.workers
         self._sites = list(dict.fromkeys(worker.site for worker in self.workers))
-        self._bandwidths = [inputs.transfers.bandwidth(outlook, site) for site in self._sites]
+        self._bandwidths = [inputs.links.bandwidth(view, site) for site in self._sites]
         self._records: dict[ContentRecord, int] = {}
         self._files_of: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
-        self._suits: dict[TaskShape, Truths] = {}
+        self._suits: dict[TaskShape, Booleans] = {}
         self._widths: dict[TaskShape, int] = {}
 
     def files_of(self, task: Task) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class _Drawing:
             self._widths[shape] = max(1, round(min(widths, default=1.0)))
         return self._widths[shape]
 
-    def allowed(self, task: Task) -> Truths | None:
+    def allowed(self, task: Task) -> Booleans | None:
         """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
         mask = self._suited(task.shape)
         if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
@@ -86,29 +86,29 @@ class _Drawing:
             mask = elsewhere if elsewhere.any() else mask
         return None if mask.all() else mask
 
-    def _suited(self, shape: TaskShape) -> Truths:
+    def _suited(self, shape: TaskShape) -> Booleans:
         if shape not in self._suits:
             self._suits[shape] = np.array([worker.suits(shape, self._outlook.now) for worker in self.workers], dtype=bool)
         return self._suits[shape]
 
     def chart(self) -> GanttChart:
-        outlook, transfers = self._outlook, self._inputs.transfers
-        slowness = outlook.state.forecasts.slowness
+        view, links = self._outlook, self._inputs.links
+        slowness = view.state.forecasts.slowness
         numbers = {site: number for number, site in enumerate(self._sites)}
         lanes = [self._lanes(worker) for worker in self.workers]
-        nothing = [0.0] * len(self._sites)
+        no_seconds = [0.0] * len(self._sites)
         return GanttChart(
             lane_worker=[number for number, free in enumerate(lanes) for _ in free],
-            lane_free_s=[moment for free in lanes for moment in free],
+            lane_free_s=[time for free in lanes for time in free],
             worker_site=[numbers[worker.site] for worker in self.workers],
             # Hosts of about equal speed count as equal, which makes planning faster.
             worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self.workers],
-            site_link_free_s=[transfers.link_free_at(outlook, site) for site in self._sites],
+            site_link_free_s=[links.link_free_at(view, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
-            site_latency_s=[outlook.state.forecasts.latency("", site) for site in self._sites],
-            site_launch_s=nothing,
+            site_latency_s=[view.state.forecasts.latency("", site) for site in self._sites],
+            site_launch_s=no_seconds,
             file_bytes=[record.size for record in self._records],
-            arrival_s=np.array([[transfers.arrival(outlook, record, site) for site in self._sites] for record in self._records]),
+            arrival_s=np.array([[links.arrival(view, record, site) for site in self._sites] for record in self._records]),
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
@@ -118,7 +118,7 @@ class _Drawing:
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
             end = self._inputs.ends.get(task, now)
             if end <= now:  # it takes longer than expected, or it was assigned without a plan
-                end = now + OVERDUE * self._inputs.seconds(task)
+                end = now + OVERDUE_PART * self._inputs.seconds(task)
             lanes += [end] * max(1, dict(amounts).get(CORES, 0) // UNIT)
         return lanes[: worker.slots] + [now] * (worker.slots - len(lanes))
 

@@ -14,7 +14,7 @@ then the one that idles least before it, then the earlier.
 
 ("MinMax" in the appendix of the paper that this follows is taken to be Max-min, which its text describes.)
 
-Candidates are the first tasks of batches, at most ``MOST_CANDIDATES`` of them. Of batches with the same files, Min-min and Max-min need
+Candidates are the first tasks of batches, at most ``MAX_CANDIDATES`` of them. Of batches with the same files, Min-min and Max-min need
 only one: the shortest or longest decides for all. If there are too many, every file that tasks share is represented first, and long
 tasks go before short ones (with Min-min, short before long) into the places that become free.
 """
@@ -42,35 +42,40 @@ from pilotfish.policies.planning.chart import (
 
 Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
-ENOUGH_CANDIDATES = 64
-MOST_CANDIDATES = 256
-"""Maximum candidates. More than ``ENOUGH_CANDIDATES`` only to have one for every set of shared files."""
+USUAL_CANDIDATES = 64
+MAX_CANDIDATES = 256
+"""Maximum candidates. More than ``USUAL_CANDIDATES`` only to have one for every set of shared files."""
 
 Family = tuple[tuple[int, ...], int, int]
 """Properties that batches share: shared files, width, allowed workers."""
 
 
 def plan(
-    chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf, most: int | None = None
+    chart: GanttChart,
+    batches: Sequence[TaskBatch],
+    heuristic: Heuristic,
+    now: float,
+    horizon_s: float = np.inf,
+    max_placements: int | None = None,
 ) -> Schedule:
     """Fill the chart until no candidate could start before the horizon at any lane, even its worst one.
 
     So lanes that are never the first choice get work when the better ones have enough, and some placements start after the horizon. At
-    most ``most`` placements are made.
+    most ``max_placements`` placements are made.
     """
-    made = Schedule([], [], [len(batch.seconds) for batch in batches])
-    if not any(made.left):
-        return made
+    schedule = Schedule([], [], [len(batch.seconds) for batch in batches])
+    if not any(schedule.left):
+        return schedule
     candidates = _Candidates(chart, batches, heuristic, now)
-    while (most is None or len(made.placements) < most) and candidates.may_start(now + horizon_s):
+    while (max_placements is None or len(schedule.placements) < max_placements) and candidates.may_start(now + horizon_s):
         choice = candidates.choose()
         if choice is None:
             break
         placement = candidates.place(*choice)
-        made.placements.append(placement)
-        made.transfers.extend(placement.transfers)
-        made.left[placement.batch] -= 1
-    return made
+        schedule.placements.append(placement)
+        schedule.transfers.extend(placement.transfers)
+        schedule.left[placement.batch] -= 1
+    return schedule
 
 
 class _Queue:
@@ -91,27 +96,27 @@ class _Queue:
                 families.setdefault(family, []).append(number)
                 if len(shared) < len(batch.files):
                     alone.add(family)
-        self._one_is_enough = set() if heuristic.endswith("sufferage") else set(families) - alone
+        self._one_suffices = set() if heuristic.endswith("sufferage") else set(families) - alone
         sign = 1 if heuristic == "min-min" else -1
         self._families = {
             family: deque(sorted(members, key=lambda n: sign * batches[n].seconds[0])) for family, members in families.items()
         }
-        self._turns = deque(_representatives_first(families))
+        self._family_order = deque(_representatives_first(families))
 
     def places(self) -> int:
         """Number of candidates wanted."""
-        wanted = sum(1 if family in self._one_is_enough else len(members) for family, members in self._families.items())
-        return min(wanted, MOST_CANDIDATES, max(len(self._families), ENOUGH_CANDIDATES))
+        wanted = sum(1 if family in self._one_suffices else len(members) for family, members in self._families.items())
+        return min(wanted, MAX_CANDIDATES, max(len(self._families), USUAL_CANDIDATES))
 
     def take(self, after: int | None) -> int | None:
         """The batch that replaces ``after``, or takes a new place: of the same family if possible, otherwise of the families in turn."""
         if after is not None and self._families[self._family_of[after]]:
             return self._families[self._family_of[after]].popleft()
-        while self._turns:
-            family = self._turns.popleft()
+        while self._family_order:
+            family = self._family_order.popleft()
             if self._families[family]:
-                if family not in self._one_is_enough:
-                    self._turns.append(family)
+                if family not in self._one_suffices:
+                    self._family_order.append(family)
                 return self._families[family].popleft()
         return None
 
@@ -119,12 +124,12 @@ class _Queue:
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
     """Families with a file that no earlier family has, then the others."""
     seen: set[int] = set()
-    bringing: list[Family] = []
+    with_new_files: list[Family] = []
     others: list[Family] = []
     for family in families:
-        (others if family[0] and seen.issuperset(family[0]) else bringing).append(family)
+        (others if family[0] and seen.issuperset(family[0]) else with_new_files).append(family)
         seen.update(family[0])
-    return bringing + others
+    return with_new_files + others
 
 
 class _Candidates:
@@ -148,14 +153,14 @@ class _Candidates:
         self._width = np.zeros(rows, dtype=np.int64)
         self._there, self._missing = np.full((rows, sites), np.inf), np.full((rows, sites), -np.inf)
         self._ready = np.full((rows, blocks), np.inf)
-        self._barred = np.zeros((rows, *self._columns.shape)) if masks else None
+        self._penalty = np.zeros((rows, *self._columns.shape)) if masks else None
         self._best, self._second = np.full((rows, blocks), np.inf), np.full((rows, blocks), np.inf)
         self._where = np.zeros((rows, blocks), dtype=np.int64)
         self._first_blocks = np.unique(self._columns.site_of_block, return_index=True)[1]
         self._cells = np.arange(rows * blocks) * self._columns.shape[1]
         widest = max((span.stop - span.start for span in self._columns.blocks_of_site), default=0)
         self._scratch = np.empty((2, max(rows * widest, blocks) * self._columns.shape[1]))
-        self._witness: tuple[int, int, int] | None = None
+        self._latest_pair: tuple[int, int, int] | None = None
         for row in range(rows if blocks else 0):
             self._enter(row, None)
 
@@ -167,8 +172,8 @@ class _Candidates:
             self._seconds_left[row] = np.asarray(batch.seconds, dtype=np.float64)[::-1].tolist()
             self._seconds[row] = self._seconds_left[row][-1]
             self._width[row] = self._columns.widths.index(batch.width)
-            if self._barred is not None:
-                self._barred[row] = 0.0 if batch.allowed is None else self._columns.bar(batch.allowed)
+            if self._penalty is not None:
+                self._penalty[row] = 0.0 if batch.allowed is None else self._columns.penalty(batch.allowed)
             self._there[row], self._missing[row] = self._links.needs(batch.files)
             self._ready[row] = np.maximum(self._there[row], self._links.free_s + self._missing[row])[self._columns.site_of_block]
             self._refresh(slice(row, row + 1), slice(None))
@@ -190,8 +195,8 @@ class _Candidates:
         times += launch_s.reshape(-1)
         lanes_free = free[0].reshape(-1) if len(free) == 1 else free[width].reshape(len(ready), -1)
         times += np.maximum(lanes_free, ready.repeat(length, axis=1) if len(ready) == 1 else ready[:, :1], out=start)
-        if self._barred is not None:
-            times += self._barred[rows, blocks].reshape(len(ready), -1)
+        if self._penalty is not None:
+            times += self._penalty[rows, blocks].reshape(len(ready), -1)
         where = times.reshape(*ready.shape, length).argmin(axis=2)
         best, flat = cells + where, times.reshape(-1)
         self._where[rows, blocks] = where
@@ -251,12 +256,12 @@ class _Candidates:
             for file in batch.files:
                 self._users[file].discard(row)
         if transfers:
-            self._note(transfers, site)
+            self._note_transfers(transfers, site)
         self._advance(row, seconds)
         self._refresh(slice(None), columns.blocks_of_site[site] if transfers else slice(block, block + 1))
         return placement
 
-    def _note(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
+    def _note_transfers(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
         """Record transfers: the link is busy for longer, and other rows that need these files have them in transfer."""
         for row in {row for transfer in transfers for row in self._users[transfer.file]}:
             self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
@@ -276,20 +281,20 @@ class _Candidates:
         if limit == np.inf:
             return True
         columns = self._columns
-        if self._witness is not None:
-            row, block, position = self._witness
-            barred = 0.0 if self._barred is None else self._barred[self._witness]
-            if max(columns.free_s[self._width[row], block, position], self._ready[row, block]) + barred < limit:
+        if self._latest_pair is not None:
+            row, block, position = self._latest_pair
+            penalty = 0.0 if self._penalty is None else self._penalty[self._latest_pair]
+            if max(columns.free_s[self._width[row], block, position], self._ready[row, block]) + penalty < limit:
                 return True
         start = np.maximum(columns.free_s[self._width], self._ready[:, :, None])
-        if self._barred is not None:
-            start += self._barred
+        if self._penalty is not None:
+            start += self._penalty
         early = start < limit
         if not early.any():
             return False
         worst = np.where(early, start + self._seconds[:, None, None] * columns.slowness, -np.inf).argmax()
         row, block, position = (int(index) for index in np.unravel_index(worst, start.shape))
-        self._witness = (row, block, position)
+        self._latest_pair = (row, block, position)
         return True
 
 

@@ -104,7 +104,7 @@ _OPERATORS = {
 _DIGITS = re.compile("([0-9]+)")
 
 
-def _order(text: str) -> Tuple[List[Any], str]:
+def _sort_key(text: str) -> Tuple[List[Any], str]:
     """Sort key of a text: runs of digits count as numbers, so that 3.9 comes before 3.11. Different texts have different keys."""
     parts: List[Any] = _DIGITS.split(text)
     for place in range(1, len(parts), 2):
@@ -116,16 +116,16 @@ def _order(text: str) -> Tuple[List[Any], str]:
 
 def _of_texts(sign: str) -> Callable[[Any, Any], Any]:
     test = _OPERATORS[sign]
-    return test if sign in ("==", "!=") else lambda one, other: test(_order(one), _order(other))
+    return test if sign in ("==", "!=") else lambda left, right: test(_sort_key(left), _sort_key(right))
 
 
-def _compile(node: Node, wanted: int) -> Evaluate:
+def _compile(node: Node, required: int) -> Evaluate:
     kind = node[0]
     if kind == "name":
-        return _load(node[1], wanted)
+        return _load(node[1], required)
     if kind == "call" and node[1] == "if":
-        return _choice(*(_compile(part, want) for part, want in zip(node[2], (_NUMBER, wanted, wanted))))
-    if wanted not in (_EITHER, _kind(node)):
+        return _choice(*(_compile(part, kind) for part, kind in zip(node[2], (_NUMBER, required, required))))
+    if required not in (_EITHER, _kind(node)):
         return lambda _: None
     return _COMPILERS[kind](node)
 
@@ -137,7 +137,7 @@ def _kind(node: Node) -> int:
     return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
 
 
-def _load(name: str, wanted: int) -> Evaluate:
+def _load(name: str, required: int) -> Evaluate:
     def either(properties: Properties) -> Any:
         value = properties.get(name)
         return value if isinstance(value, str) else _as_number(value)
@@ -151,7 +151,7 @@ def _load(name: str, wanted: int) -> Evaluate:
         value = properties.get(name)
         return value if isinstance(value, str) else None
 
-    return (either, number, text)[wanted]
+    return (either, number, text)[required]
 
 
 def _as_number(value: Any) -> Any:
@@ -170,10 +170,10 @@ def _constant(node: Node) -> Evaluate:
     return lambda _: value
 
 
-def _choice(condition: Evaluate, one: Evaluate, other: Evaluate) -> Evaluate:
+def _choice(condition: Evaluate, if_true: Evaluate, if_false: Evaluate) -> Evaluate:
     def choose(properties: Properties) -> Any:
         truth = condition(properties)
-        return None if truth is None else one(properties) if truth else other(properties)
+        return None if truth is None else if_true(properties) if truth else if_false(properties)
 
     return choose
 
@@ -238,11 +238,11 @@ def _arithmetic(node: Node) -> Evaluate:
     first = _compile(node[1], _NUMBER)
     rest = tuple((_OPERATORS[sign], _compile(part, _NUMBER)) for sign, part in node[2])
     # Products of integers would grow with every factor; those of floats do not.
-    one = 1.0 if node[0] == "product" else 1
+    unit = 1.0 if node[0] == "product" else 1
 
     def arithmetic(properties: Properties) -> Any:
         try:
-            value = one * first(properties)
+            value = unit * first(properties)
             for apply, part in rest:
                 value = apply(value, part(properties))
         except (TypeError, ArithmeticError):
@@ -260,13 +260,13 @@ def _comparison(node: Node) -> Evaluate:
     kinds = (_kind(node[1]), _kind(last))
     if kinds == (_EITHER, _EITHER):
         return _chain(node)
-    wanted = max(kinds)
-    left, right = _compile(node[1], wanted), _compile(last, wanted)
-    test = _of_texts(sign) if wanted == _TEXT else _OPERATORS[sign]
+    required = max(kinds)
+    left, right = _compile(node[1], required), _compile(last, required)
+    test = _of_texts(sign) if required == _TEXT else _OPERATORS[sign]
 
     def compare(properties: Properties) -> Any:
-        one, other = left(properties), right(properties)
-        return None if one is None or other is None else test(one, other)
+        left_value, right_value = left(properties), right(properties)
+        return None if left_value is None or right_value is None else test(left_value, right_value)
 
     return compare
 
@@ -278,15 +278,15 @@ def _chain(node: Node) -> Evaluate:
 
     def compare(properties: Properties) -> Any:
         answer: Optional[bool] = True
-        one = first(properties)
+        left = first(properties)
         for of_numbers, of_texts, part in rest:
-            other = part(properties)
-            are_texts = isinstance(one, str)
-            if one is None or other is None or are_texts is not isinstance(other, str):
+            right = part(properties)
+            are_texts = isinstance(left, str)
+            if left is None or right is None or are_texts is not isinstance(right, str):
                 answer = None
-            elif not (of_texts if are_texts else of_numbers)(one, other):
+            elif not (of_texts if are_texts else of_numbers)(left, right):
                 return False
-            one = other
+            left = right
         return answer
 
     return compare

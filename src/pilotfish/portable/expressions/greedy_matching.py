@@ -7,35 +7,14 @@ order they were reported.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
-
-Ranks = Union[Iterable[Tuple[float, Any, Any]], Mapping[Any, Mapping[Any, float]]]
-"""(rank, task, worker), or {task: {worker: rank}}."""
-Pair = Tuple[float, Any, Any]
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
 
 
-def greedy(ranks: Ranks, capacity: Optional[Mapping[Any, int]] = None) -> Dict[Any, Any]:
-    """{task: worker} in the order matched. A worker takes ``capacity`` tasks, one if it is not listed there."""
-    return _take(sorted(_pairs(ranks)), capacity or {})
-
-
-def one_by_one(ranks: Ranks, capacity: Optional[Mapping[Any, int]] = None) -> Dict[Any, Any]:
-    """The same for workers served one after the other, each with the best remaining tasks: what a queue does that sees one worker at a
-    time."""
-    return _take(sorted(_pairs(ranks), key=lambda pair: (pair[2], pair)), capacity or {})
-
-
-def _pairs(ranks: Ranks) -> List[Pair]:
-    """Pairs with the rank negated, for sorting. NaN is no rank."""
-    if isinstance(ranks, Mapping):
-        return [(-rank, task, worker) for task, row in ranks.items() for worker, rank in row.items() if rank == rank]
-    return [(-rank, task, worker) for rank, task, worker in ranks if rank == rank]
-
-
-def _take(pairs: Iterable[Pair], capacity: Mapping[Any, int]) -> Dict[Any, Any]:
+def greedy(ranks: Iterable[Tuple[float, Any, Any]], capacity: Optional[Mapping[Any, int]] = None) -> Dict[Any, Any]:
+    """{task: worker} in the order matched, of (rank, task, worker). A worker takes ``capacity`` tasks, one if it is not listed there."""
     matched: Dict[Any, Any] = {}
-    left = dict(capacity)
-    for _, task, worker in pairs:
+    left = dict(capacity or {})
+    for _, task, worker in sorted((-rank, task, worker) for rank, task, worker in ranks if rank == rank):  # NaN is no rank
         if task not in matched and left.setdefault(worker, 1) > 0:
             matched[task] = worker
             left[worker] -= 1

@@ -33,12 +33,12 @@ def read(text: str) -> Tuple[Node, Tuple[str, ...]]:
     if len(text) > MAX_LENGTH:
         raise BadExpression("an expression has at most %d characters, not %d" % (MAX_LENGTH, len(text)), MAX_LENGTH)
     parser = _Parser(text, _tokens(text))
-    tree = parser.whole()
+    tree = parser.parse()
     return tree, tuple(parser.names)
 
 
-def show(node: Node, least: int = 0) -> str:
-    """The text of a tree, in parentheses if it binds less tightly than ``least``."""
+def show(node: Node, min_level: int = 0) -> str:
+    """The text of a tree, in parentheses if it binds less tightly than ``min_level``."""
     kind = node[0]
     level = _KINDS.index(kind) if kind in _KINDS else _COMPARE if kind == "in" else _ATOM
     if kind == "value":
@@ -53,7 +53,7 @@ def show(node: Node, least: int = 0) -> str:
         text = "%s %s (%s)" % (show(node[1], level + 1), "not in" if node[3] else "in", ", ".join(map(show, node[2])))
     else:
         text = show(node[1], level + 1) + "".join(" %s %s" % (sign, show(part, level + 1)) for sign, part in node[2])
-    return "(%s)" % text if level < least else text
+    return "(%s)" % text if level < min_level else text
 
 
 def _fail(text: str, position: int, message: str) -> NoReturn:
@@ -91,7 +91,7 @@ _FUNCTIONS: Dict[str, int] = {"min": 0, "max": 0, "abs": 1, "defined": 1, "if": 
 """Number of arguments; 0: one or more."""
 _ARGUMENTS = {0: "one argument or more", 1: "one argument", 3: "three arguments"}
 _SIGNS = ("<=", ">=", "==", "!=", "//", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
-_MEANT = {
+_CORRECTIONS = {
     **dict.fromkeys(("=", "==="), 'write "==" to compare'),
     **dict.fromkeys(("&", "&&"), 'write "and"'),
     **dict.fromkeys(("|", "||"), 'write "or"'),
@@ -111,7 +111,7 @@ _TOKEN = re.compile(
     r"(?P<number>\.?[0-9])|(?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)"
     r"""|(?P<text>"[^"\x00-\x1f]*"|'[^'\x00-\x1f]*')"""
     r"|(?P<unclosed>[\"'])"
-    r"|(?P<sign>" + "|".join(map(re.escape, sorted((*_SIGNS, *_MEANT), key=len, reverse=True))) + ")"
+    r"|(?P<sign>" + "|".join(map(re.escape, sorted((*_SIGNS, *_CORRECTIONS), key=len, reverse=True))) + ")"
 )
 
 
@@ -133,8 +133,8 @@ def _tokens(text: str) -> List[Token]:
             found.append(_word(text, word, position))
         elif kind == "unclosed":
             _fail(text, position, "this text has no end: close it with the same quote on the same line")
-        elif word in _MEANT:
-            _fail(text, position, "%s has no meaning here: %s" % (word, _MEANT[word]))
+        elif word in _CORRECTIONS:
+            _fail(text, position, "%s has no meaning here: %s" % (word, _CORRECTIONS[word]))
         else:
             found.append((word, word, position))
         position = _after_blanks(text, end)
@@ -147,14 +147,14 @@ def _after_blanks(text: str, position: int) -> int:
 
 
 def _word(text: str, word: str, position: int) -> Token:
-    small = word.lower()
+    lowered = word.lower()
     if word in ("true", "false"):
         return ("value", (word == "true", word), position)
     if word in _WORDS:
         return (word, word, position)
-    if small in _WORDS:
-        _fail(text, position, "%s is written in small letters: %s" % (word, small))
-    if small in ("none", "null", "undefined", "nan"):
+    if lowered in _WORDS:
+        _fail(text, position, "%s is written in small letters: %s" % (word, lowered))
+    if lowered in ("none", "null", "undefined", "nan"):
         _fail(text, position, '%s is no value: ask with "defined(NAME)"' % word)
     return ("name", word, position)
 
@@ -212,7 +212,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         if self._kind() == "end":
             _fail(self._text, 0, "this expression is empty")
         tree = self._expression(_OR)
@@ -253,10 +253,10 @@ class _Parser:
         kind = self._kind()
         return _COMPARE if kind == "not" and self._tokens[self._at + 1][0] == "in" else _LEVELS.get(kind, -1)
 
-    def _expression(self, least: int) -> Node:
-        node = self._operand(least)
+    def _expression(self, min_level: int) -> Node:
+        node = self._operand(min_level)
         level = self._level()
-        while level >= least:
+        while level >= min_level:
             if self._kind() in ("in", "not"):
                 node = self._membership(node)
             else:
@@ -269,7 +269,7 @@ class _Parser:
             level = self._level()
         return node
 
-    def _operand(self, least: int) -> Node:
+    def _operand(self, min_level: int) -> Node:
         kind, word, position = self._next()
         if kind == "value":
             return ("value", *word)
@@ -277,7 +277,7 @@ class _Parser:
             return self._call(word, position) if self._kind() == "(" else self._name(word, position)
         if kind == "-":
             return ("negative", self._deeper(_NEGATIVE))
-        if kind == "not" and least <= _NOT:
+        if kind == "not" and min_level <= _NOT:
             return ("not", self._deeper(_NOT))
         if kind == "(":
             node = self._deeper(_OR)
@@ -302,9 +302,9 @@ class _Parser:
             if self._kind() != ",":
                 break
         self._expect(")")
-        wanted = _FUNCTIONS[word]
-        if not arguments or (wanted and len(arguments) != wanted):
-            _fail(self._text, position, "%s has %s, not %d" % (word, _ARGUMENTS[wanted], len(arguments)))
+        expected = _FUNCTIONS[word]
+        if not arguments or (expected and len(arguments) != expected):
+            _fail(self._text, position, "%s has %s, not %d" % (word, _ARGUMENTS[expected], len(arguments)))
         if word == "defined" and arguments[0][0] != "name":
             _fail(self._text, position, "defined asks for a property: defined(gpu)")
         return ("call", word, tuple(arguments))

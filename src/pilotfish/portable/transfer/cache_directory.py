@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import stat
-from typing import Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
 from .file_locks import WriterBusy, is_named, lock
 
@@ -66,9 +66,13 @@ class DirectoryUsers:
             pass  # without locks no process ever counts as alone; or another process is just checking, and sees us the next time
 
 
+def is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
 def content_path(directory: str, digest: str) -> str:
     """Path of a content. Digests come from outside: raises ValueError if it is none."""
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise ValueError("%.80r is no digest: 64 lower-case hexadecimal digits" % (digest,))
     return os.path.join(directory, digest[:2], digest)
 
@@ -101,8 +105,8 @@ def make_private(directory: str) -> None:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        trouble = "it is a link" if os.path.islink(directory) else error.strerror
-        raise CacheError("contents cannot be kept in %r: %s; name another directory for them" % (directory, trouble)) from None
+        problem = "it is a link" if os.path.islink(directory) else error.strerror
+        raise CacheError("contents cannot be kept in %r: %s; name another directory for them" % (directory, problem)) from None
     try:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
@@ -132,7 +136,7 @@ def list_files(directory: str) -> List[CachedFile]:
                 continue
             if entry.name == "incoming":
                 found.append(CachedFile(status.st_mtime, status.st_size, status.st_nlink, file.path, ""))
-            elif _DIGEST.fullmatch(file.name) and file.name.startswith(entry.name):
+            elif is_digest(file.name) and file.name.startswith(entry.name):
                 found.append(CachedFile(status.st_atime, status.st_size, status.st_nlink, file.path, file.name))
     return sorted(found)
 

@@ -42,7 +42,7 @@ STUCK_S = 60.0
 """Seconds without progress until another writer counts as stuck."""
 STALE_S = 86400.0
 """Seconds until an incomplete content is removed even if its lock cannot be checked."""
-FORGOTTEN_S = 30 * 86400.0
+HOLD_EXPIRES_S = 30 * 86400.0
 """Seconds until a hold expires that its pool has not renewed."""
 RESCAN_S = 300.0
 MAX_FOREIGN = 10000
@@ -63,13 +63,13 @@ class _Checked(NamedTuple):
 
 
 class ContentCache:
-    """The cache of one directory. ``wanted``: contents that this process needs; it must not call back. All methods are thread-safe."""
+    """The cache of one directory. ``is_needed``: contents that this process needs; it must not call back. All methods are thread-safe."""
 
     def __init__(
         self,
         directory: str,
         max_bytes: int,
-        wanted: Callable[[str], bool] = lambda digest: False,
+        is_needed: Callable[[str], bool] = lambda digest: False,
         clock: Callable[[], float] = time.time,
         *,
         verify_s: float = VERIFY_S,
@@ -86,7 +86,7 @@ class ContentCache:
         """As far as known without reading the directory."""
         self.evicted: Callable[[str], None] = lambda digest: None
         """Called with the digest of each removed content, in any thread."""
-        self._wanted = wanted
+        self._is_needed = is_needed
         self._clock = clock
         self._durable = durable
         self._pool = ""
@@ -162,10 +162,10 @@ class ContentCache:
 
     def hold(self, digest: str) -> None:
         """Mark the content so that no process evicts it until ``release``."""
-        place = held_path(self.directory, digest, self._pool)
-        os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        os.utime(place)
+        final_path = held_path(self.directory, digest, self._pool)
+        os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
+        os.close(os.open(final_path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(final_path)
 
     def held(self) -> List[str]:
         """Contents that our pool holds."""
@@ -178,9 +178,9 @@ class ContentCache:
 
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
-    def take(self, digest: str, size: int) -> Optional[str]:
-        """Path of an undamaged content, marked as used now; None if there is none. If it is not ``wanted`` here, others may remove it after
-        a minute."""
+    def verified_path(self, digest: str, size: int) -> Optional[str]:
+        """Path of an undamaged content, marked as used now; None if there is none. Unless ``is_needed`` here, others may remove it after a
+        minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)
@@ -402,18 +402,18 @@ class ContentCache:
 
     def keep(self, descriptor: int, path: str, digest: str) -> str:
         """Move a file whose bytes were just hashed to its final path."""
-        place = content_path(self.directory, digest)
-        os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+        final_path = content_path(self.directory, digest)
+        os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
         os.fchmod(descriptor, 0o444)
         if self._durable:
             os.fsync(descriptor)
         self._note_use(descriptor)
-        os.rename(path, place)
+        os.rename(path, final_path)
         if self._durable:
-            sync_directory(os.path.dirname(place))
+            sync_directory(os.path.dirname(final_path))
         with self._changed:
             self._checked[digest] = _Checked(stamp(descriptor), self._clock())
-        return place
+        return final_path
 
     # --- space ----------------------------------------------------------------------------------------------------------------------
 
@@ -438,16 +438,16 @@ class ContentCache:
         with self._space_lock:
             evictable = self._scan()
             excess = self.used_bytes + length - self.max_bytes
-            most = sum(found.size for found in evictable)
+            evictable_bytes = sum(found.size for found in evictable)
             if self.strict and length > self.max_bytes:
                 raise TooLarge(_NEVER_FITS % (length, self.directory, self.max_bytes))
-            if not self.strict and excess > most:
+            if not self.strict and excess > evictable_bytes:
                 free = shutil.disk_usage(self.directory).free
                 if length > free + self.used_bytes:
                     raise NoSpace(_TOO_LARGE % (self.directory, free + self.used_bytes, free, length))
-                excess = most if length <= free + most else excess
-            if excess > most or self._evict(evictable, excess) < excess:
-                raise InUse(_TOO_LARGE % (self.directory, self.max_bytes, max(0, most + length - excess), length))
+                excess = evictable_bytes if length <= free + evictable_bytes else excess
+            if excess > evictable_bytes or self._evict(evictable, excess) < excess:
+                raise InUse(_TOO_LARGE % (self.directory, self.max_bytes, max(0, evictable_bytes + length - excess), length))
 
     def _scan(self) -> List[CachedFile]:
         """List evictable files and update ``used_bytes``."""
@@ -455,9 +455,9 @@ class ContentCache:
         with self._changed:
             arriving = {incoming.path: incoming.size for incoming in self._arriving.values()}
             pinned = list(self._pinned)
-        kept = {*pinned, *(digest for digest, _ in hold_marks(self.directory, now - FORGOTTEN_S))}
+        kept = {*pinned, *(digest for digest, _ in hold_marks(self.directory, now - HOLD_EXPIRES_S))}
         self.used_bytes = 0
-        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # our own needs are pinned or wanted
+        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # our own needs are pinned or in ``is_needed``
         evictable = []
         for found in list_files(self.directory):
             unused_s = now - found.used_at
@@ -467,10 +467,10 @@ class ContentCache:
                 continue  # its writer is dead, and no other can continue it
             self.used_bytes += arriving.get(found.path, found.size)
             if found.digest:
-                spared = unused_s < just_used_s or found.digest in kept or self._wanted(found.digest)
+                is_kept = unused_s < just_used_s or found.digest in kept or self._is_needed(found.digest)
             else:
-                spared = unused_s < ABANDONED_S
-            if not spared:
+                is_kept = unused_s < ABANDONED_S
+            if not is_kept:
                 evictable.append(found)
         return evictable
 

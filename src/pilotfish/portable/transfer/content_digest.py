@@ -26,7 +26,7 @@ class StreamingDigest:
         self._changed = threading.Condition()
         self._length = 0
         self._hashed = 0
-        self._ends = False
+        self._is_complete = False
         self._unread_end: Optional[memoryview] = None
         """The end of the file if it is still in memory, to save reading it."""
         self._error: Optional[OSError] = None
@@ -42,7 +42,7 @@ class StreamingDigest:
             self._length = length
             self._changed.notify_all()
         if self._thread is None and length - self._hashed >= MIN_THREAD_BYTES:
-            thread = threading.Thread(target=self._follow, name="hash", daemon=True)
+            thread = threading.Thread(target=self._hash_loop, name="hash", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -53,10 +53,10 @@ class StreamingDigest:
         """The digest of the whole file, which has this length."""
         with self._changed:
             self._length = length
-            self._ends = True
+            self._is_complete = True
             self._changed.notify_all()
         if self._thread is None:
-            self._follow()
+            self._hash_loop()
         else:
             self._thread.join()
         if self._error is not None:
@@ -67,23 +67,23 @@ class StreamingDigest:
         """Stop hashing; then the file may be closed."""
         with self._changed:
             self._length = self._hashed
-            self._ends = True
+            self._is_complete = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
-    def _follow(self) -> None:
+    def _hash_loop(self) -> None:
         block = memoryview(bytearray(min(BLOCK_BYTES, max(self._length, 1))))
         while True:
             with self._changed:
-                while self._hashed >= self._length and not self._ends:
+                while self._hashed >= self._length and not self._is_complete:
                     self._changed.wait()
                 length = min(len(block), self._length - self._hashed)
-                seen = self._unread_end
-            if seen is not None:
-                self._hash.update(seen)
+                end = self._unread_end
+            if end is not None:
+                self._hash.update(end)
                 with self._changed:
-                    self._hashed += len(seen)
+                    self._hashed += len(end)
                     self._unread_end = None
                     self._changed.notify_all()
                 continue

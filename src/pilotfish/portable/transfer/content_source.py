@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Callable, List, Optional, Protocol, Tuple
 
+from .cache_directory import is_digest
 from .file_locks import WriterBusy
 from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
@@ -17,7 +19,6 @@ from .transfer_protocol import (
     TransferChannel,
     TransferRefused,
     is_count,
-    is_digest,
     receive_content,
     send_content,
 )
@@ -32,15 +33,11 @@ CountBytes = Callable[[str, str, int, int], None]
 class ContentSource(Protocol):
     """Where a transfer server reads and stores contents. Called by many threads. ``asker``: the authenticated name of the other side."""
 
-    def reading(self, asker: str, digest: str, size: int, insist: bool) -> ReadableContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ContentReader:
         """Open a content. Raises AskElsewhere, AskLater or ContentAbsent."""
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
         """Begin to store a content; None if it is complete already. Raises NoSpace, WriterBusy or AskLater."""
-
-
-class ReadableContent(ContentReader, Protocol):
-    def close(self) -> None: ...
 
 
 class FileReader:
@@ -55,12 +52,12 @@ class FileReader:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise ContentAbsent("%s: %s" % (path, error.strerror), blame) from None
-        self._stamp = self._look()
+        self._stamp = self._size_and_time()
         if self._stamp[0] != size:
             self.close()
             raise ContentAbsent("%s has %d bytes, not %d" % (path, self._stamp[0], size), blame)
 
-    def _look(self) -> Tuple[int, int]:
+    def _size_and_time(self) -> Tuple[int, int]:
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
@@ -74,7 +71,7 @@ class FileReader:
         return self.size
 
     def check(self) -> None:
-        if self._look() != self._stamp:
+        if self._size_and_time() != self._stamp:
             raise ContentAbsent("%s was changed while it was read" % self._path, self._blame)
 
     def close(self) -> None:
@@ -108,7 +105,7 @@ class PartialFileReader:
 class ServedContent:
     """A content that is being sent; ``done`` is called when it is closed."""
 
-    def __init__(self, reading: ReadableContent, done: Callable[[], None]) -> None:
+    def __init__(self, reading: ContentReader, done: Callable[[], None]) -> None:
         self.size = reading.size
         self.fileno = reading.fileno
         self.available = reading.available
@@ -122,20 +119,7 @@ class ServedContent:
         self._done()
 
 
-def serve(channel: TransferChannel, source: ContentSource, asker: str = "", count: Optional[CountBytes] = None) -> None:
-    """Answer requests until the connection ends or is idle for long. Raises ProtocolViolation if it had to be ended."""
-    try:
-        while True:
-            answer(channel, source, asker, count)
-    except ProtocolViolation:
-        raise
-    except ConnectionCut:
-        pass
-    finally:
-        channel.close()
-
-
-def answer(channel: TransferChannel, source: ContentSource, asker: str, count: Optional[CountBytes] = None) -> None:
+def answer(channel: TransferChannel, source: ContentSource, asker: str, count: CountBytes) -> None:
     """Wait for one request and answer it. On ConnectionCut or ProtocolViolation close the connection."""
     request, body = channel.receive(IDLE_S)
     if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
@@ -143,12 +127,12 @@ def answer(channel: TransferChannel, source: ContentSource, asker: str, count: O
     kind, digest, size = request[:3]
 
     def moved(length: int) -> None:
-        if count is not None:
-            count(asker, digest, *((length, 0) if kind == "get" else (0, length)))
+        count(asker, digest, *((length, 0) if kind == "get" else (0, length)))
 
     if kind == "get" and len(request) == 5 and is_count(request[3], size) and isinstance(request[4], bool):
         try:
-            _serve_get(channel, source.reading(asker, digest, size, request[4]), request[3], moved)
+            with contextlib.closing(source.reading(asker, digest, size, request[4])) as reading:
+                send_content(channel, reading, request[3], moved)
         except TransferRefused as refusal:
             channel.send(_refusal_message(refusal))
         except OSError as error:
@@ -157,13 +141,6 @@ def answer(channel: TransferChannel, source: ContentSource, asker: str, count: O
         _serve_put(channel, source, asker, (digest, size), moved)
     else:
         raise ProtocolViolation("it requested %.200r" % (request,))
-
-
-def _serve_get(channel: TransferChannel, reading: ReadableContent, offset: int, moved: Callable[[int], None]) -> None:
-    try:
-        send_content(channel, reading, offset, moved)
-    finally:
-        reading.close()
 
 
 def _serve_put(channel: TransferChannel, source: ContentSource, asker: str, content: Tuple[str, int], moved: Callable[[int], None]) -> None:

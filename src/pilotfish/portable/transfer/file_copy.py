@@ -23,36 +23,45 @@ def clone(source: int, target: int) -> bool:
     return True
 
 
-def copy(source: int, target: int, size: int, grown: Optional[Callable[[int], None]] = None) -> None:
-    """Copy this many bytes into an empty file. ``grown`` gets the offset. The copy is shorter if the source is."""
+def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[int], None]] = None) -> None:
+    """Copy this many bytes into an empty file. ``on_progress`` gets the offset. The copy is shorter if the source is."""
     block = memoryview(bytearray(BLOCK_BYTES))
-    for start, end in _data_extents(source, size):
-        offset = start
+    for offset, extent_length, is_hole in extents(source, 0, size):
+        if is_hole:
+            continue
+        end = offset + extent_length
         while offset < end:
             length = os.preadv(source, [block[: min(BLOCK_BYTES, end - offset)]], offset)
             if not length:
                 return
             write_sparsely(target, block[:length], offset)
             offset += length
-            if grown is not None:
-                grown(offset)
+            if on_progress is not None:
+                on_progress(offset)
     if os.fstat(source).st_size >= size:
         os.ftruncate(target, size)
 
 
-def _data_extents(descriptor: int, size: int) -> Iterator[Tuple[int, int]]:
-    """Extents of a file without its holes."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(descriptor, end, os.SEEK_DATA)
-            end = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # the file system does not report holes
-                yield end, size
-            return
-        if start < end:
-            yield start, end
+def extents(descriptor: int, offset: int, limit: int, min_hole_bytes: int = 1) -> Iterator[Tuple[int, int, bool]]:
+    """(offset, length, whether it is a hole) of the range. Shorter holes count as data."""
+    while offset < limit:
+        data = _seek(descriptor, offset, limit, os.SEEK_DATA)
+        if data - offset >= min_hole_bytes or data == limit:
+            yield offset, data - offset, True
+            offset = data
+            continue
+        hole = _seek(descriptor, data, limit, os.SEEK_HOLE)
+        yield offset, hole - offset, False
+        offset = hole
+
+
+def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
+    try:
+        return min(os.lseek(descriptor, offset, whence), limit)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return limit
+        return offset if whence == os.SEEK_DATA else limit  # the file system does not report holes
 
 
 def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:

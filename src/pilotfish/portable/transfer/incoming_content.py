@@ -10,11 +10,14 @@ import errno
 import os
 import threading
 import time
-from typing import Any, Callable, Optional, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 from .content_digest import StreamingDigest
 from .file_copy import write_sparsely
 from .file_locks import unlock
+
+if TYPE_CHECKING:
+    from .content_cache import ContentCache
 
 GROWING, COMPLETE, ABANDONED = "growing", "complete", "abandoned"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -38,31 +41,16 @@ class InUse(NoSpace):
     """The contents in the cache are in use; try later."""
 
 
-class CacheOwner(Protocol):
-    """What an incoming content needs from its cache."""
-
-    directory: str
-
-    def free_space(self, length: int) -> bool:
-        """Free this many bytes on a full disk. False if nothing could be removed."""
-
-    def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Move a verified file to its final path, which is returned."""
-
-    def writer_closed(self, incoming: IncomingContent) -> None:
-        """The content is not written any more, complete or not."""
-
-
 class IncomingContent:
     """One content being written, by one thread from start to end; any thread may read along. Created by the cache, locked."""
 
-    def __init__(self, owner: CacheOwner, descriptor: int, path: str, digest: str, size: int) -> None:
+    def __init__(self, owner: ContentCache, descriptor: int, path: str, digest: str, size: int) -> None:
         self.digest = digest
         self.size = size
         self.path = path
         self.offset = os.fstat(descriptor).st_size
         self.state = GROWING
-        self.closed: Callable[[], None] = lambda: None
+        self.on_closed: Callable[[], None] = lambda: None
         """Called when writing has ended."""
         self._owner = owner
         self._descriptor = descriptor
@@ -93,7 +81,7 @@ class IncomingContent:
         if self.state != GROWING:
             raise ValueError("this content is %s" % self.state)
         if length < 0 or self.offset + length > self.size:
-            self._throw_away()
+            self._discard()
             raise DigestMismatch("more than the %d bytes of %s came" % (self.size, self.digest))
 
     def _grow(self, length: int, end: Optional[memoryview] = None) -> None:
@@ -111,18 +99,18 @@ class IncomingContent:
             length = os.fstat(self._descriptor).st_size
             if length != self.size or found != self.digest:
                 raise DigestMismatch("%d of %d bytes of %s came, and they are those of %s" % (length, self.size, self.digest, found))
-            place = with_space(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
+            final_path = with_space(self._owner, self.size, lambda: self._owner.keep(self._descriptor, self.path, self.digest))
         except OSError as error:
-            self._throw_away()
+            self._discard()
             raise DigestMismatch("%s cannot be read back: %s" % (self.digest, error.strerror)) from None
         except DigestMismatch:
-            self._throw_away()
+            self._discard()
             raise
         with self._changed:
-            self.path = place
+            self.path = final_path
             self.state = COMPLETE
         self.close()
-        return place
+        return final_path
 
     def close(self) -> None:
         """End writing. Without ``finish``, the received part is kept for the next writer."""
@@ -138,9 +126,9 @@ class IncomingContent:
             unlock(descriptor)
             os.close(descriptor)
             self._owner.writer_closed(self)
-            self.closed()
+            self.on_closed()
 
-    def _throw_away(self) -> None:
+    def _discard(self) -> None:
         _remove(self.path)
         self.close()
 
@@ -166,7 +154,7 @@ class IncomingContent:
             return os.dup(self._descriptor) if self._descriptor >= 0 else None
 
 
-def with_space(owner: CacheOwner, length: int, write: Callable[[], Written]) -> Written:
+def with_space(owner: ContentCache, length: int, write: Callable[[], Written]) -> Written:
     """Write; on a full disk, free space and write once more."""
     for first_try in (True, False):
         try:

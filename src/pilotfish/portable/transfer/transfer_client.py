@@ -25,8 +25,6 @@ from .transfer_protocol import (
 
 ANSWER_S = 600.0
 """Seconds until an answer must begin: others may be served first, and sent bytes may have to reach a disk."""
-MAX_PIPELINED = 64
-"""Maximum requests sent before their answers are read. With more, both sides could wait for each other."""
 MAX_LATER_S = 3600.0
 
 
@@ -63,24 +61,24 @@ def fetch(
     digest: str,
     size: int,
     incoming: IncomingContent,
-    insist: bool = False,
+    no_redirect: bool = False,
     on_progress: OnProgress = lambda length: None,
 ) -> str:
-    """Fetch the rest of a content; return its path. Raises what ``take`` raises."""
-    ask(channel, digest, size, incoming.offset, insist)
-    return take(channel, size, incoming, on_progress)
+    """Fetch the rest of a content; return its path. Raises what ``receive_answer`` raises."""
+    send_request(channel, digest, size, incoming.offset, no_redirect)
+    return receive_answer(channel, size, incoming, on_progress)
 
 
-def ask(channel: TransferChannel, digest: str, size: int, offset: int, insist: bool = False) -> None:
-    """Send only the request. Answers come in the order of requests; read each with ``take``."""
+def send_request(channel: TransferChannel, digest: str, size: int, offset: int, no_redirect: bool = False) -> None:
+    """Send only the request. Answers come in the order of requests; read each with ``receive_answer``."""
     try:
-        channel.send(["get", digest, size, offset, insist])
+        channel.send(["get", digest, size, offset, no_redirect])
     except ConnectionCut:
         channel.close()
         raise
 
 
-def take(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
+def receive_answer(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
     """Read the answer to a request; return the path of the content.
 
     After AskElsewhere, AskLater, ContentAbsent and DigestMismatch the connection can be used again. It is closed after ConnectionCut,

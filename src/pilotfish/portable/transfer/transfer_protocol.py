@@ -1,6 +1,6 @@
 """Sends and receives the pieces of a content over one connection.
 
-    ["get", digest, size, offset, insist]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
+    ["get", digest, size, offset, no_redirect]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
                                             or, at any time, by   ["elsewhere", contacts], ["busy", seconds], ["absent", reason, blame]
     ["put", digest, size]                   is answered by   ["from", offset]; or by   ["busy", seconds], ["full", reason]
     then pieces, holes and the end          are answered by   ["kept"], ["damaged"], ["full", reason]
@@ -10,15 +10,14 @@ Both ends block, in threads. Received messages are checked here; a side that vio
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
 import socket
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
 from ..wire.frames import PREFIX, frame_buffers
+from .file_copy import extents
 from .incoming_content import IncomingContent
 
 PIECE_BYTES = 1024 * 1024
@@ -32,7 +31,6 @@ SILENCE_S = 60.0
 """Seconds of silence until the other side counts as dead."""
 FOLLOW_S = 20.0
 """Seconds that a server waits for a content that is still arriving; less than the other side waits for it."""
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 NOTHING = memoryview(b"")
 
@@ -57,7 +55,7 @@ class TransferRefused(Exception):
 
 
 class AskElsewhere(TransferRefused):
-    """Ask one of these peers instead, or insist."""
+    """Ask one of these peers instead, or ask again with ``no_redirect``."""
 
     def __init__(self, contacts: Sequence[Any]) -> None:
         super().__init__("ask %d others" % len(contacts))
@@ -111,6 +109,8 @@ class ContentReader(Protocol):
     def check(self) -> None:
         """Raises ContentAbsent if the bytes read can no longer be trusted."""
 
+    def close(self) -> None: ...
+
 
 class TransferChannel:
     """Frames over an authenticated connection, for one thread. A body is valid until the second next ``receive``."""
@@ -136,8 +136,8 @@ class TransferChannel:
     def abort(self) -> None:
         """Cut the connection from any thread; threads that wait for it are woken."""
         try:
-            with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as double:
-                double.shutdown(socket.SHUT_RDWR)
+            with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # already closed
 
@@ -163,7 +163,7 @@ class TransferChannel:
         return self._pieces[0]
 
     def send(self, header: Sequence[Any], parts: Sequence[Any] = ()) -> None:
-        self._allow(self.silence_s)
+        self._set_timeout(self.silence_s)
         try:
             for buffer in frame_buffers(header, parts):
                 if len(buffer) <= JOIN_BYTES:
@@ -177,7 +177,7 @@ class TransferChannel:
             raise ConnectionCut("sending failed: %s" % error) from None
 
     def receive(self, timeout_s: Optional[float] = None) -> Answer:
-        self._allow(self.silence_s if timeout_s is None else timeout_s)
+        self._set_timeout(self.silence_s if timeout_s is None else timeout_s)
         self._fill(PREFIX.size)
         header_length, body_length = PREFIX.unpack_from(self._small, self._start)
         if not 0 < header_length <= MAX_HEADER_BYTES or body_length > PIECE_BYTES:
@@ -193,7 +193,7 @@ class TransferChannel:
         self._receive_body(header, body)
         return header, body
 
-    def _allow(self, timeout_s: float) -> None:
+    def _set_timeout(self, timeout_s: float) -> None:
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
             try:
@@ -247,10 +247,6 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
     return type(value) is int and 0 <= value <= limit
 
 
-def is_digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
 # --- bytes of a content ---------------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +259,7 @@ def send_content(channel: TransferChannel, reading: ContentReader, offset: int, 
             limit = min(reading.wait(offset, FOLLOW_S), size)
             if limit <= offset:
                 raise AskLater(1.0)
-        for start, length, is_hole in extents(reading.fileno(), offset, limit):
+        for start, length, is_hole in extents(reading.fileno(), offset, limit, MIN_HOLE_BYTES):
             if is_hole:
                 channel.send(["hole", start, length])
                 on_progress(length)
@@ -284,28 +280,6 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
         channel.send(["piece", offset], [piece[:length]])
         offset += length
         on_progress(length)
-
-
-def extents(descriptor: int, offset: int, limit: int) -> Iterator[Tuple[int, int, bool]]:
-    """(offset, length, whether it is a hole) of the range."""
-    while offset < limit:
-        data = _seek(descriptor, offset, limit, os.SEEK_DATA)
-        if data - offset >= MIN_HOLE_BYTES or data == limit:
-            yield offset, data - offset, True
-            offset = data
-            continue
-        hole = _seek(descriptor, data, limit, os.SEEK_HOLE)
-        yield offset, hole - offset, False
-        offset = hole
-
-
-def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
-    try:
-        return min(os.lseek(descriptor, offset, whence), limit)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return limit
-        return offset if whence == os.SEEK_DATA else limit  # the file system does not report holes
 
 
 def receive_content(

@@ -12,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Callable, Deque, Dict, List
 
 from .content_source import IDLE_S, ContentSource, answer
@@ -21,18 +21,6 @@ from .transfer_protocol import ByteStream, ConnectionCut, ProtocolViolation, Tra
 MAX_STREAMS = 32
 IDLE_CHECK_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
-MAX_COUNTED = 10000
-"""Maximum askers and digests with totals; those idle longest are dropped first."""
-
-
-class TransferTotals:
-    """Bytes of contents moved, holes included."""
-
-    __slots__ = ("into", "out")
-
-    def __init__(self) -> None:
-        self.out = 0
-        self.into = 0
 
 
 def unsent(descriptor: int) -> int:
@@ -51,19 +39,16 @@ class _ServedConnection:
 
 
 class TransferServer:
-    """Serves the connections given to ``take``; closes them when they end, violate the protocol, or are idle for long."""
+    """Serves the connections given to ``add_connection``; closes them when they end, violate the protocol, or are idle for long."""
 
     def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
         self.source = source
         self.max_streams = max_streams
         self.log = log
-        self.sent: Callable[[str, int], None] = lambda asker, length: None
+        self.on_sent: Callable[[str, int], None] = lambda asker, length: None
         """Called for every extent sent: asker and length."""
-        self.left: Callable[[str, int], None] = lambda asker, length: None
+        self.on_unconfirmed: Callable[[str, int], None] = lambda asker, length: None
         """Called after an answer: asker and bytes not confirmed yet."""
-        self.by_asker: OrderedDict[str, TransferTotals] = OrderedDict()
-        self.by_digest: OrderedDict[str, TransferTotals] = OrderedDict()
-        self._counting = threading.Lock()
         self._changed = threading.Condition()
         self._connections: Dict[_ServedConnection, None] = {}
         self._idle: Dict[int, _ServedConnection] = {}
@@ -77,7 +62,7 @@ class TransferServer:
         self._watcher = threading.Thread(target=self._watch, name="transfer-watcher", daemon=True)
         self._watcher.start()
 
-    def take(self, asker: str, connection: ByteStream) -> None:
+    def add_connection(self, asker: str, connection: ByteStream) -> None:
         """Serve a connection from now on. Never waits for it."""
         served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:
@@ -106,18 +91,9 @@ class TransferServer:
         os.close(self._wake_write)
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
+        """Called for every extent moved."""
         if out:
-            self.sent(asker, out)
-        with self._counting:
-            for table, key in ((self.by_asker, asker), (self.by_digest, digest)):
-                traffic = table.get(key)
-                if traffic is None:
-                    traffic = table[key] = TransferTotals()
-                    if len(table) > MAX_COUNTED:
-                        table.popitem(last=False)
-                table.move_to_end(key)
-                traffic.out += out
-                traffic.into += into
+            self.on_sent(asker, out)
 
     # --- queue; call with the lock held ----
 
@@ -186,7 +162,7 @@ class TransferServer:
         """Answer one request; return whether the connection can be used again."""
         try:
             answer(served.channel, self.source, served.asker, self.count)
-            self.left(served.asker, unsent(served.channel.fileno()))
+            self.on_unconfirmed(served.asker, unsent(served.channel.fileno()))
             return True
         except ProtocolViolation as problem:
             self.log("dropped a transfer connection of %s: %s" % (served.asker, problem))

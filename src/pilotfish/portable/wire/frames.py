@@ -78,7 +78,7 @@ class FrameReader:
         self._view = memoryview(bytearray(FIRST_BUFFER))
         self._start = 0
         self._end = 0
-        self._much = False
+        self._was_half_filled = False
         self._large: Optional[bytearray] = None
         self._filled = 0
         self._header_length = 0
@@ -92,7 +92,7 @@ class FrameReader:
             return memoryview(large)[self._filled :]
         if self._end == len(self._view):
             rest = bytes(self._view[self._start : self._end])
-            if len(self._view) < SMALL_BUFFER and (self._much or not self._start):
+            if len(self._view) < SMALL_BUFFER and (self._was_half_filled or not self._start):
                 self._view = memoryview(bytearray(4 * len(self._view)))
             self._view[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
@@ -106,7 +106,7 @@ class FrameReader:
     def received(self, count: int) -> None:
         if self._large is None:
             self._end += count
-            self._much = 2 * count >= len(self._view)  # a larger buffer then saves system calls
+            self._was_half_filled = 2 * count >= len(self._view)  # a larger buffer then saves system calls
         else:
             self._filled += count
 

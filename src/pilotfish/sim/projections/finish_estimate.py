@@ -1,31 +1,156 @@
-"""Combines many projections into a median and an interval."""
+"""Combines many projections into a median and an interval, and breaks down the time to the finish of one of them.
+
+The breakdown (waiting, staging, execution) follows the chain of tasks that ends last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import exp, inf, log
 from statistics import fmean
 
-from pilotfish.core.state import State
-from pilotfish.model.ids import run_of
+from pilotfish.core.state import UNIT, State, Task
+from pilotfish.model.ids import run_of, task_id
+from pilotfish.model.states import DONE
+from pilotfish.model.task import CORES
+from pilotfish.sim.light_world import TaskInterval
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, PoolSnapshot, Variation
 from pilotfish.sim.projections.projection import Projection
-from pilotfish.sim.projections.time_breakdown import TimeBreakdown, parents_of, parts_of
 
-LEAST_REPLICAS, MOST_REPLICAS = 20, 60
+
+@dataclass(frozen=True, slots=True)
+class TimeBreakdown:
+    """Seconds to the finish along the chain: waiting for a core, behind tasks of other runs, start-up, staging, execution.
+
+    These add up to the total. The tail is a part of it: from the time when the first core is idle.
+    """
+
+    waiting_s: float = 0.0
+    behind_s: float = 0.0
+    starting_s: float = 0.0
+    staging_s: float = 0.0
+    execution_s: float = 0.0
+    tail_s: float = 0.0
+
+
+class _Cores:
+    """The cores of one host. Their assignment to tasks is not recorded: a task takes the cores that were free for longest."""
+
+    def __init__(self, count: int) -> None:
+        self._free: list[tuple[float, int, TaskInterval | None]] = [(-inf, number, None) for number in range(count)]
+        self._count = count
+
+    def take(self, interval: TaskInterval, cores: int) -> TaskInterval | None:
+        """Takes cores and returns the previous task of the last one, if any."""
+        before: TaskInterval | None = None
+        for _ in range(cores):
+            if self._free and self._free[0][0] <= interval.started_at:
+                _, _, before = heappop(self._free)
+        for _ in range(cores):
+            self._count += 1
+            heappush(self._free, (interval.ended_at, self._count, interval))
+        return before
+
+    def idle_since(self, busy: int) -> float:
+        """Returns when the first core became idle, while ``busy`` cores are in use."""
+        ends = sorted(ended for ended, _, _ in self._free)
+        return ends[busy] if busy < len(ends) else inf
+
+
+def parents_of(state: State) -> dict[int, list[int]]:
+    """Returns the unfinished dependencies of each task."""
+    found: dict[int, list[int]] = {}
+    for run in state.runs.values():
+        for task in run.tasks if run.unfinished else ():
+            if task.state < DONE:
+                for child in task.children or ():
+                    found.setdefault(task_id(run.id, child), []).append(task.id)
+    return found
+
+
+def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
+    """Walks back along the chain. ``own``: the runs in question. A task waited for the last to end of two: the previous task at its
+    cores, and its dependencies."""
+    now, state = world.snapshot_at, world.machine.state
+    last: TaskInterval | None = None
+    by_task: dict[int, TaskInterval] = {}
+    for entry in world.result.intervals:  # in the order of ending
+        by_task[entry.task] = entry
+        last = entry if run_of(entry.task) in own else last
+    if last is None:
+        return TimeBreakdown()
+    cores, previous = _by_core(world)
+    waiting = behind = starting = staging = execution = 0.0
+    interval: TaskInterval | None = last
+    while interval is not None:
+        at_core = previous[id(interval)]
+        started_at, could_start_at = (
+            max(now, interval.started_at),
+            max(now, interval.assigned_at, at_core.ended_at if at_core is not None else now),
+        )
+        if run_of(interval.task) in own:
+            launch_s = min(started_at - could_start_at, world.sites[interval.site].launch_s)
+            files_s = started_at - could_start_at - launch_s if has_files(state.task(interval.task)) else 0.0
+            starting, staging, execution = starting + launch_s, staging + files_s, execution + interval.ended_at - started_at
+            waiting += started_at - could_start_at - launch_s - files_s
+        else:
+            behind += interval.ended_at - could_start_at
+        parent_intervals = [by_task[parent] for parent in parents.get(interval.task, ()) if parent in by_task]
+        before = [entry for entry in (at_core, *parent_intervals) if entry is not None and now < entry.ended_at <= could_start_at]
+        interval = max(before, key=lambda entry: entry.ended_at, default=None)
+        waiting += could_start_at - (interval.ended_at if interval is not None else now)
+    return TimeBreakdown(
+        waiting, behind, starting, staging, execution, last.ended_at - max(now, min(last.ended_at, _first_idle(world, cores)))
+    )
+
+
+def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterval | None]]:
+    """Returns the cores of each host, and for each interval the previous one at its cores."""
+    state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
+    for worker in state.workers.values():
+        connection = world.machine.connections.get(worker.id)
+        if connection is not None and connection.link is not None:
+            counts[connection.link] = worker.capacity.get(CORES, 0) // UNIT
+    cores = {host: _Cores(count) for host, count in counts.items()}
+    previous = {}
+    for interval in sorted(world.result.intervals, key=lambda entry: entry.started_at):
+        previous[id(interval)] = cores[interval.host].take(interval, _cores_of([state.task(interval.task)]))
+    return cores, previous
+
+
+def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
+    """Returns when the first core became idle, at hosts that are still present."""
+    found = inf
+    for worker in world.machine.state.workers.values():
+        connection = world.machine.connections.get(worker.id)
+        if connection is not None and connection.link in cores:
+            found = min(found, max(worker.joined_at, cores[connection.link].idle_since(_cores_of(worker.active))))
+    return found
+
+
+def _cores_of(tasks: Iterable[Task]) -> int:
+    return sum(max(1, round(dict(task.shape.needs).get(CORES, 0) / UNIT)) for task in tasks)
+
+
+def has_files(task: Task) -> bool:
+    return bool(task.contents or task.spec in task.shape.run.spec_contents)
+
+
+MIN_SAMPLES, MAX_SAMPLES = 20, 60
 COMPLETIONS = 20_000
 """Target number of simulated task completions per prediction; it limits the number of samples."""
-ALONE = 4_000
+MAX_TASKS_ALONE = 4_000
 """Maximum simulated tasks for one process. For fewer, starting more processes costs more than it saves."""
-LEAST_S = 1e-3
-INSIDE = 0.8
+MIN_S = 1e-3
+COVERAGE = 0.8
 """Probability that the interval holds the finish time."""
 MARGIN = 1.2
 """Factor by which intervals are widened, because the samples miss effects that are not modelled."""
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Progress callback: finished samples, all samples."""
 
 
@@ -59,11 +184,11 @@ class FinishEstimate:
         All variations use the same seeds, so differences come from the variations. The median of a few samples shows these differences
         less well.
         """
-        return exp(fmean(log(max(end, LEAST_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
+        return exp(fmean(log(max(end, MIN_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
-    def band(self, factor: float = 1.0) -> tuple[float, float]:
+    def interval(self, factor: float = 1.0) -> tuple[float, float]:
         """Returns the 80 % interval. ``factor``: how much wider than the samples alone suggest."""
-        low, middle, high = self.quantile((1 - INSIDE) / 2), self.median_s, self.quantile((1 + INSIDE) / 2)
+        low, middle, high = self.quantile((1 - COVERAGE) / 2), self.median_s, self.quantile((1 + COVERAGE) / 2)
         return widened(low, middle, factor * MARGIN), widened(high, middle, factor * MARGIN)
 
     def quantile(self, q: float) -> float:
@@ -86,50 +211,50 @@ def widened(edge: float, middle: float, factor: float) -> float:
     return edge if middle <= 0 or edge <= 0 or edge == float("inf") else float(middle * (edge / middle) ** factor)
 
 
-def imagine(moment: PoolSnapshot, variation: Variation, seed: int, run: int | None) -> ProjectedFinish:
+def simulate_sample(snapshot: PoolSnapshot, variation: Variation, seed: int, run: int | None) -> ProjectedFinish:
     """Simulates one sample until one run, or all runs, are finished."""
-    world = Projection(moment, variation, seed)
+    world = Projection(snapshot, variation, seed)
     state = world.machine.state
     parents = parents_of(state)
-    world.begin()
-    world.go_on_to_the_end(run)
+    world.start()
+    world.run_to_end(run)
     runs = [state.runs[run]] if run is not None else list(state.runs.values())
     stuck = sum(one.unfinished for one in runs)
     own = frozenset(one.id for one in runs)
-    end = max((stint.ended for stint in world.played.stints if run_of(stint.task) in own), default=world.forked_at)
-    return ProjectedFinish(float("inf") if stuck else end - world.forked_at, parts_of(world, own, parents), stuck, world.guessed)
+    end = max((interval.ended_at for interval in world.result.intervals if run_of(interval.task) in own), default=world.snapshot_at)
+    return ProjectedFinish(float("inf") if stuck else end - world.snapshot_at, breakdown_of(world, own, parents), stuck, world.guessed)
 
 
-def replicas_for(left: int, variations: int = 1) -> int:
-    return max(LEAST_REPLICAS, min(MOST_REPLICAS, COMPLETIONS // max(1, left * variations)))
+def sample_count(left: int, variations: int = 1) -> int:
+    return max(MIN_SAMPLES, min(MAX_SAMPLES, COMPLETIONS // max(1, left * variations)))
 
 
-def foresee(
-    moment: PoolSnapshot,
+def estimate_finish(
+    snapshot: PoolSnapshot,
     run: int | None,
     variations: Sequence[Variation] = (AS_IT_IS,),
-    replicas: int = 0,
-    told: Told | None = None,
+    samples: int = 0,
+    on_progress: OnProgress | None = None,
     cores: int = 0,
 ) -> list[FinishEstimate]:
     """Estimates the finish time for each variation. All variations use the same seeds."""
-    left = _left(moment.restore(), run)
-    count = replicas or replicas_for(left, len(variations))
+    left = _left(snapshot.restore(), run)
+    count = samples or sample_count(left, len(variations))
     jobs = [(variation, seed) for seed in range(count) for variation in range(len(variations))]
-    futures: dict[Job, ProjectedFinish] = {}
+    finishes: dict[Job, ProjectedFinish] = {}
     global _common
-    _common = moment, variations, run
-    for job, future in in_parallel(_imagine_one, jobs, 1 if left * len(jobs) <= ALONE else cores):
-        futures[job] = future
-        if told is not None:
-            told(len(futures), len(jobs))
-    return [_together(each, [futures[place, seed] for seed in range(count)]) for place, each in enumerate(variations)]
+    _common = snapshot, variations, run
+    for job, finish in in_parallel(_simulate_job, jobs, 1 if left * len(jobs) <= MAX_TASKS_ALONE else cores):
+        finishes[job] = finish
+        if on_progress is not None:
+            on_progress(len(finishes), len(jobs))
+    return [_combine(each, [finishes[place, seed] for seed in range(count)]) for place, each in enumerate(variations)]
 
 
-def _together(variation: Variation, futures: list[ProjectedFinish]) -> FinishEstimate:
-    middle = sorted(futures, key=lambda future: future.end_s)[len(futures) // 2]
-    guessed = futures[0].guessed
-    return FinishEstimate(variation, [future.end_s for future in futures], middle.parts, max(future.stuck for future in futures), guessed)
+def _combine(variation: Variation, finishes: list[ProjectedFinish]) -> FinishEstimate:
+    middle = sorted(finishes, key=lambda finish: finish.end_s)[len(finishes) // 2]
+    guessed = finishes[0].guessed
+    return FinishEstimate(variation, [finish.end_s for finish in finishes], middle.parts, max(finish.stuck for finish in finishes), guessed)
 
 
 Job = tuple[int, int]
@@ -137,9 +262,9 @@ _common: tuple[PoolSnapshot, Sequence[Variation], int | None]
 """Common input of all jobs. Forked processes inherit it."""
 
 
-def _imagine_one(job: Job) -> tuple[Job, ProjectedFinish]:
-    moment, variations, run = _common
-    return job, imagine(moment, variations[job[0]], job[1], run)
+def _simulate_job(job: Job) -> tuple[Job, ProjectedFinish]:
+    snapshot, variations, run = _common
+    return job, simulate_sample(snapshot, variations[job[0]], job[1], run)
 
 
 def _left(state: State, run: int | None) -> int:

@@ -1,19 +1,94 @@
-"""Captures a pool at one moment as bytes, and variations of it. Many projections, in several processes, can start from one snapshot."""
+"""Captures a pool at one time as bytes, with the history of its attempts, and variations of it.
+
+Many projections, in several processes, can start from one snapshot.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
+from pilotfish.core.data.replicas import needs
 from pilotfish.core.learning.predictors import quantile
-from pilotfish.core.state import Run, State
+from pilotfish.core.state import Run, State, Task, Worker
 from pilotfish.model import facts as f
+from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
-from pilotfish.sim.projections.attempt_history import AttemptHistory
+from pilotfish.model.states import CANCELLED
 
-ENOUGH = 5
+KEPT = 1_000
+"""Maximum recent tasks kept per class."""
+KEPT_LAUNCHES = 100
+
+Durations = deque[tuple[str, str, int, float]]
+
+
+@dataclass(slots=True)
+class AttemptHistory:
+    assigned_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Time of assignment of an attempt with free cores, by worker and task. Prefetched attempts are missing: when they get cores is
+    unknown."""
+    durations: dict[str, Durations] = field(default_factory=dict)
+    """For each class: worker, site, run, and measured seconds per unit of cost."""
+    launches: dict[str, deque[float]] = field(default_factory=dict)
+    """For each site: seconds between assignment and result, without the execution time."""
+
+    run_ends: dict[str, float] = field(default_factory=dict)
+    """End times of runs by uid, including forgotten runs."""
+
+    def observe(self, state: State, fact: f.Fact, at: float) -> None:
+        """Handles a fact after it was applied to the state."""
+        if isinstance(fact, f.TasksDone):
+            self._done(state, fact, at)
+        elif isinstance(fact, f.TasksAssigned | f.TasksDuplicated | f.TasksClaimed):
+            ahead = fact.ahead if isinstance(fact, f.TasksAssigned) else 0
+            for task in fact.tasks[: len(fact.tasks) - ahead]:
+                self.assigned_at[fact.worker, task] = at
+        elif isinstance(fact, f.TasksReturned):
+            for task in fact.tasks:
+                self.assigned_at.pop((fact.worker, task), None)
+        elif isinstance(fact, f.AttemptFailed):
+            self.assigned_at.pop((fact.worker, fact.task), None)
+        elif isinstance(fact, f.RunClosed):
+            self._note_end(state.runs.get(fact.run))
+
+    def _note_end(self, run: Run | None) -> None:
+        if run is not None and run.ended_at and not run.counts[CANCELLED]:
+            self.run_ends[run.uid] = run.ended_at
+
+    def started_at(self, worker: Worker, task: Task, beat_s: float) -> float | None:
+        """Returns the best estimate of when a task started at a worker; None if it has not started or this is unknown."""
+        assigned_at, seen = self.assigned_at.get((worker.id, task.id)), worker.started.get(task)
+        if seen is not None:
+            # The start is reported with the next heartbeat.
+            return max(assigned_at if assigned_at is not None else seen - beat_s / 2, seen - beat_s)
+        return assigned_at if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
+
+    def _done(self, state: State, fact: f.TasksDone, at: float) -> None:
+        worker = state.workers.get(fact.worker) or state.ended_workers.get(fact.worker)
+        if worker is None:
+            return
+        for number, wall_us in zip(fact.tasks, fact.wall_us, strict=True):
+            task = state.task(number)
+            run = task.shape.run
+            name = run.class_of(task.spec)
+            cost = run.cost(number & INDEX_MASK)
+            durations = self.durations.get(name)
+            if durations is None:
+                durations = self.durations[name] = deque(maxlen=KEPT)
+            durations.append((worker.id, worker.site, run.id, wall_us / 1e6 / (cost if cost > 0 else 1.0)))
+            assigned_at = self.assigned_at.pop((worker.id, number), None)
+            if assigned_at is not None and not task.contents and task.spec not in run.spec_contents:
+                launches = self.launches.setdefault(worker.site, deque(maxlen=KEPT_LAUNCHES))
+                launches.append(max(0.0, at - assigned_at - wall_us / 1e6))
+            if run.ended_at:
+                self._note_end(run)
+
+
+MIN_LAUNCHES = 5
 """Minimum observed starts at a site. The first starts take longer than later ones."""
 CLOSED = "as far as is known"
 """Reason recorded for closing an open run. Later submissions by its client cannot be predicted."""
@@ -39,27 +114,35 @@ AS_IT_IS = Variation()
 class PoolSnapshot:
     now: float
     facts: bytes
-    began: dict[tuple[str, int], float]
+    started_at: dict[tuple[str, int], float]
     """Start times of running attempts, by worker and task."""
-    given: dict[tuple[str, int], float]
+    assigned_at: dict[tuple[str, int], float]
     """Assignment times of attempts that do not run yet."""
-    taken: dict[str, list[tuple[str, str, int, float]]]
+    durations: dict[str, list[tuple[str, str, int, float]]]
     launches: dict[str, float]
     settings: PoolSettings
 
     @classmethod
     def of(cls, state: State, past: AttemptHistory, settings: PoolSettings, now: float) -> PoolSnapshot:
-        began = {
+        started_at = {
             (worker.id, task.id): at
             for worker in state.workers.values()
             for task in worker.active
-            if (at := past.began(worker, task, settings.beat_s)) is not None
+            if (at := past.started_at(worker, task, settings.beat_s)) is not None
         }
         held = ((worker.id, task.id) for worker in state.workers.values() for task in (*worker.active, *worker.ahead))
-        given = {key: past.given[key] for key in held if key in past.given and key not in began}
-        launches = {site: quantile(sorted(seen), 0.5) for site, seen in past.launches.items() if len(seen) >= ENOUGH}
-        taken = {name: list(seen) for name, seen in past.taken.items()}
-        return cls(max(now, state.at), f.encode_record(f.TurnRecord(state.at, list(_rows(state)))), began, given, taken, launches, settings)
+        assigned_at = {key: past.assigned_at[key] for key in held if key in past.assigned_at and key not in started_at}
+        launches = {site: quantile(sorted(values), 0.5) for site, values in past.launches.items() if len(values) >= MIN_LAUNCHES}
+        durations = {name: list(values) for name, values in past.durations.items()}
+        return cls(
+            max(now, state.at),
+            f.encode_record(f.TurnRecord(state.at, list(_rows(state)))),
+            started_at,
+            assigned_at,
+            durations,
+            launches,
+            settings,
+        )
 
     def restore(self) -> State:
         state = State()

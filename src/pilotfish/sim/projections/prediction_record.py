@@ -11,14 +11,14 @@ import msgspec
 from pilotfish.core.state import State
 from pilotfish.model.states import CANCELLED
 
-MOST = 500
+MAX_KEPT = 500
 """Maximum predictions kept, the latest ones."""
-ENOUGH = 10
+MIN_TESTED = 10
 """Minimum predictions of finished runs before intervals are scaled by past errors."""
 LATEST = 50
-INSIDE = 0.8
-NARROWEST, WIDEST = 0.5, 4.0
-LEAST_HALF = 0.02
+COVERAGE = 0.8
+MIN_FACTOR, MAX_FACTOR = 0.5, 4.0
+MIN_HALF_WIDTH = 0.02
 
 
 class Prediction(msgspec.Struct):
@@ -50,7 +50,7 @@ class Prediction(msgspec.Struct):
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
-        return abs(off) / max(half, LEAST_HALF)
+        return abs(off) / max(half, MIN_HALF_WIDTH)
 
 
 class PredictionRecord:
@@ -69,30 +69,30 @@ class PredictionRecord:
 
     @property
     def tested(self) -> list[Prediction]:
-        return [one for one in self.predictions if one.took_s > 0 and one.median_s > 0]
+        return [prediction for prediction in self.predictions if prediction.took_s > 0 and prediction.median_s > 0]
 
     def settle(self, state: State, ended: dict[str, float]) -> None:
         """Stores the actual time of finished runs. Predictions of cancelled or unknown runs are removed."""
         kept = []
-        for one in self.predictions:
-            run = state.runs.get(state.run_uids.get(one.uid, -1))
-            at = run.ended_at if run is not None else ended.get(one.uid, 0.0)
-            if not one.took_s and ((run is None and not at) or (run is not None and run.counts[CANCELLED])):
+        for prediction in self.predictions:
+            run = state.runs.get(state.run_uids.get(prediction.uid, -1))
+            at = run.ended_at if run is not None else ended.get(prediction.uid, 0.0)
+            if not prediction.took_s and ((run is None and not at) or (run is not None and run.counts[CANCELLED])):
                 continue
-            if not one.took_s and at > one.at:
-                one.took_s = at - one.at
-            kept.append(one)
+            if not prediction.took_s and at > prediction.at:
+                prediction.took_s = at - prediction.at
+            kept.append(prediction)
         self.predictions = kept
 
     def factor(self) -> float:
         """Returns the scaling that would have given past intervals their nominal coverage (a conformal quantile)."""
-        strains = sorted(one.strain for one in self.tested[-LATEST:])
-        if len(strains) < ENOUGH:
+        strains = sorted(prediction.strain for prediction in self.tested[-LATEST:])
+        if len(strains) < MIN_TESTED:
             return 1.0
-        return max(NARROWEST, min(WIDEST, strains[min(len(strains), ceil(INSIDE * (len(strains) + 1))) - 1]))
+        return max(MIN_FACTOR, min(MAX_FACTOR, strains[min(len(strains), ceil(COVERAGE * (len(strains) + 1))) - 1]))
 
     def save(self) -> None:
-        lines = [msgspec.json.encode(one) for one in self.predictions[-MOST:]]
+        lines = [msgspec.json.encode(prediction) for prediction in self.predictions[-MAX_KEPT:]]
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.writelines(line + b"\n" for line in lines)

@@ -13,8 +13,7 @@ from itertools import accumulate, cycle
 import msgspec
 
 from pilotfish import plugins
-from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
-from pilotfish.core.policy_interface import HoldProposal
+from pilotfish.core.pilots.factory_interface import PilotProposal
 from pilotfish.core.state import UNIT, Run, State, Worker
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -25,13 +24,12 @@ from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
-from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld
+from pilotfish.sim.light_world import CLIENT_LINK, LightWorld, OneTimeProvisioner
 from pilotfish.sim.projections.projection import BANDWIDTH
-from pilotfish.sim.simulated_host import SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
 
-GONE = [name for name in WORKER_STATES if name in ("left", "lost")]
-LEAST_S = 1e-6
+ENDED_STATES = [name for name in WORKER_STATES if name in ("left", "lost")]
+MIN_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -41,12 +39,12 @@ class RunHistory:
     run: int
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """Time and number of tasks of each submission."""
-    needed: dict[int, list[int]] = field(default_factory=dict)
+    dependencies: dict[int, list[int]] = field(default_factory=dict)
     """Dependencies of each task."""
     ran: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Worker and site that ran each task."""
 
-    def hear(self, state: State, fact: f.Fact, at: float) -> None:
+    def observe(self, state: State, fact: f.Fact, at: float) -> None:
         if type(fact) is f.TasksDone:
             worker = state.workers.get(fact.worker)
             for task in fact.tasks:
@@ -54,7 +52,7 @@ class RunHistory:
                     self.ran[task & INDEX_MASK] = fact.worker, worker.site if worker is not None else ""
         elif type(fact) is f.TasksAdded and fact.run == self.run:
             self.arrivals.append((at, len(fact.specs)))
-            self.needed.update(fact.deps)
+            self.dependencies.update(fact.deps)
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,28 +66,28 @@ class WorkerStay:
     cores: float
 
 
-def most_cores(present: Sequence[WorkerStay]) -> float:
+def max_cores(present: Sequence[WorkerStay]) -> float:
     """Returns the maximum number of cores present at one time."""
-    comings = [(one.from_s, one.cores) for one in present]
-    goings = [(one.until_s, -one.cores) for one in present if one.until_s is not None]
+    comings = [(stay.from_s, stay.cores) for stay in present]
+    goings = [(stay.until_s, -stay.cores) for stay in present if stay.until_s is not None]
     return max(accumulate(cores for _, cores in sorted([*comings, *goings])))
 
 
-def alike(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
+def similar_stays(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
     """Returns workers like the present ones with ``cores`` cores in all, present for the whole run."""
     found: list[WorkerStay] = []
-    for one in cycle(present):
+    for stay in cycle(present):
         if cores <= 0:
             break
-        found.append(replace(one, from_s=0.0, until_s=None, cores=min(cores, one.cores or 1.0)))
+        found.append(replace(stay, from_s=0.0, until_s=None, cores=min(cores, stay.cores or 1.0)))
         cores -= found[-1].cores
     return found
 
 
-def stays(state: State, run: Run) -> list[WorkerStay]:
+def worker_stays(state: State, run: Run) -> list[WorkerStay]:
     found = []
     for worker in (*state.ended_workers.values(), *state.workers.values()):
-        left = next((at for at, what in reversed(worker.history) if what in GONE), None)
+        left = next((at for at, what in reversed(worker.history) if what in ENDED_STATES), None)
         if (left is None or left > run.opened_at) and worker.joined_at < run.ended_at:
             # A worker present at the end of the run would have stayed.
             until_s = left - run.opened_at if left is not None and left < run.ended_at else None
@@ -99,60 +97,45 @@ def stays(state: State, run: Run) -> list[WorkerStay]:
     return found
 
 
-class _Coming:
-    """Requests one pilot per stay, once."""
-
-    def __init__(self, present: Sequence[WorkerStay]) -> None:
-        self._present = present
-
-    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-        present, self._present = self._present, ()
-        return [PilotProposal(stay.worker.site, PilotSize(stay.cores), "it was there") for stay in present]
-
-    def next_look_at(self, state: State, now: float) -> float | None:
-        return None
-
-    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        return {}
-
-
 class RunReplay(LightWorld):
-    beat_s = 5.0
+    heartbeat_s = 5.0
 
     def __init__(self, state: State, run: Run, history: RunHistory, policy: str, present: Sequence[WorkerStay]) -> None:
         slowness = {stay.worker.id: stay.slowness for stay in present}
         seconds = []
         for index, wall_us in enumerate(run.wall_us):
             worker, site = history.ran.get(index, ("", ""))
-            by = slowness.get(worker) or (state.forecasts.slowness(worker, site) if worker else 1.0)
-            seconds.append(max(LEAST_S, wall_us / 1e6 / by))
+            worker_slowness = slowness.get(worker) or (state.forecasts.slowness(worker, site) if worker else 1.0)
+            seconds.append(max(MIN_S, wall_us / 1e6 / worker_slowness))
         sites = dict.fromkeys(stay.worker.site for stay in present)
-        super().__init__([_place(state, name) for name in sites], Workload(seconds), plugins.load("policies", policy)(), keep=True)
-        self.machine.provisioner = _Coming(present)
+        super().__init__(
+            [_site(state, name) for name in sites], Workload(seconds), plugins.load("policies", policy)(), record_intervals=True
+        )
+        pilots = [PilotProposal(stay.worker.site, PilotSize(stay.cores), "it was there") for stay in present]
+        self.machine.provisioner = OneTimeProvisioner(pilots)
         self._run = run
         self._history = history
         self._present = present
-        self._to_come = list(present)
+        self._not_started = list(present)
 
     def _start_pilot(self, effect: e.SubmitPilot) -> None:
-        stay = self._to_come.pop(0)
-        self.tell(i.PilotAccepted(effect.pilot, effect.pilot))
+        stay = self._not_started.pop(0)
+        self.deliver(i.PilotAccepted(effect.pilot, effect.pilot))
         self.after(stay.from_s, self._arrive, effect.pilot, stay)
 
     def _arrive(self, pilot: str, stay: WorkerStay) -> None:
         worker = stay.worker
-        link = FIRST_LINK + len(self.hosts)
-        host = self.hosts[link] = SimulatedHost(self, link, self.places[worker.site], 1.0 / stay.slowness, stay.cores)
+        host = self._add_host(worker.site, 1.0 / stay.slowness, stay.cores)
         capacity = {**{name: amount / UNIT for name, amount in worker.capacity.items()}, CORES: stay.cores}
-        self.tell(i.AgentMessage(link, m.Hello(f"{worker.id}+{link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
+        self.deliver(i.AgentMessage(host.link, m.Hello(f"{worker.id}+{host.link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
         if stay.until_s is not None:
             self.after(max(0.0, stay.until_s - stay.from_s), host.leave)
 
     def _submit(self) -> None:
         run = self._run
-        self.tell(i.ClientMessage(CLIENT_LINK, m.Open("reenacted", run.options), []))
-        specs = [msgspec.structs.replace(spec, contents=tuple(map(_had, spec.contents))) for spec in run.specs]
-        self.tell(i.ClientMessage(CLIENT_LINK, m.Submit(1, 0, 0, specs, [0] * len(specs), []), [b""] * len(specs)))
+        self.deliver(i.ClientMessage(CLIENT_LINK, m.Open("replay", run.options), []))
+        specs = [msgspec.structs.replace(spec, contents=tuple(map(_as_available, spec.contents))) for spec in run.specs]
+        self.deliver(i.ClientMessage(CLIENT_LINK, m.Submit(1, 0, 0, specs, [0] * len(specs), []), [b""] * len(specs)))
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
         first = 0
@@ -163,34 +146,34 @@ class RunReplay(LightWorld):
             first += count
 
     def _add(self, first: int, count: int) -> None:
-        run, needed = self._run, self._history.needed
-        here = range(first, first + count)
-        deps = {index - first: needed[index] for index in here if index in needed}
+        run, dependencies = self._run, self._history.dependencies
+        indices = range(first, first + count)
+        deps = {index - first: dependencies[index] for index in indices if index in dependencies}
         contents = {
-            index - first: tuple(_had(record.content) for record in run.tasks[index].contents)
-            for index in here
+            index - first: tuple(_as_available(record.content) for record in run.tasks[index].contents)
+            for index in indices
             if run.tasks[index].contents
         }
-        costs = [run.cost(index) for index in here] if run.costs else []
-        tasks = [(run.tasks[index].spec, 0) for index in here]
+        costs = [run.cost(index) for index in indices] if run.costs else []
+        tasks = [(run.tasks[index].spec, 0) for index in indices]
         submit = m.Submit(1, first, len(run.specs), [], [], tasks, deps, contents=contents, costs=costs)
-        self.tell(i.ClientMessage(CLIENT_LINK, submit, [b""] * count))
+        self.deliver(i.ClientMessage(CLIENT_LINK, submit, [b""] * count))
         if first + count == len(run.tasks):
-            self.tell(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
+            self.deliver(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
 
-    def play(self) -> float | None:
+    def makespan_s(self) -> float | None:
         """Returns seconds until the run finished; None if it did not."""
-        self.begin()
-        self.go_on(left=-1)
+        self.start()
+        self.advance(left=-1)
         runs = self.machine.state.runs
         return runs[1].ended_at if 1 in runs and runs[1].ended_at else None
 
 
-def _had(content: Content) -> Content:
+def _as_available(content: Content) -> Content:
     """Marks a content as available. Tasks of a replay produce no files."""
     return content if content.path else msgspec.structs.replace(content, path=content.digest)
 
 
-def _place(state: State, name: str) -> SimulatedSite:
-    told = state.forecasts.bandwidth("", name)
-    return SimulatedSite(name, 0, bandwidth=told.value if told is not None else BANDWIDTH)
+def _site(state: State, name: str) -> SimulatedSite:
+    forecast = state.forecasts.bandwidth("", name)
+    return SimulatedSite(name, 0, bandwidth=forecast.value if forecast is not None else BANDWIDTH)

@@ -28,7 +28,7 @@ STAGED = {
 }
 
 
-def places(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32, 8, 16), spread: float = 0.0) -> list[SimulatedSite]:
+def apst_sites(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32, 8, 16), spread: float = 0.0) -> list[SimulatedSite]:
     return [
         SimulatedSite(name, count, bandwidth=bandwidth / part, spread=spread, files=STAGED.get((scenario, name), ()))
         for name, count, part in zip((NEAR, MIDDLE, FAR), hosts, (1, 20, 40), strict=True)
@@ -37,11 +37,11 @@ def places(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32
 
 def sweep(seed: int, unit_s: float = 10.0, tasks: int = 1200, noise: float = 0.1) -> Workload:
     """``unit_s``: seconds per unit of cost; ``noise``: standard deviation of log task times around the costs."""
-    dice = random.Random(f"sweep {seed}")
+    rng = random.Random(f"sweep {seed}")
     each = tasks // len(SIZES)
-    costs = [dice.uniform(1.0, 20.0) for _ in range(each * len(SIZES))]
+    costs = [rng.uniform(1.0, 20.0) for _ in range(each * len(SIZES))]
     return Workload(
-        seconds=[cost * unit_s * dice.lognormvariate(0.0, noise) for cost in costs],
+        seconds=[cost * unit_s * rng.lognormvariate(0.0, noise) for cost in costs],
         costs=costs,
         files=dict(zip(FILES, (size * MB for size in SIZES), strict=True)),
         needs=[(FILES[number // each],) for number in range(len(costs))],

@@ -11,23 +11,23 @@ from typing import Any
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import parse_bytes, parse_seconds
 
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 BITS = re.compile(r"([0-9]*\.?[0-9]+)\s*([kMGT]?)bit", re.IGNORECASE)
 BANDWIDTH_FIX = 'write it like "2 MB/s", "100 Mbit/s" or a number of bytes per second'
-MOST_SECONDS = 10 * 365 * 86400.0
-MOST_BYTES, LEAST_BANDWIDTH = 100 * 10**12, 1000.0
+MAX_SECONDS = 10 * 365 * 86400.0
+MAX_BYTES, MIN_BANDWIDTH = 100 * 10**12, 1000.0
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
     """Returns the fix for an unknown word."""
     names = list(known)
-    near = difflib.get_close_matches(str(given)[:MOST_SHOWN], names, 1)
+    near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1)
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
 
 
 def shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 class FieldReader:
@@ -83,7 +83,7 @@ class FieldReader:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self.refuse(key, " is not a duration", 'write it like "10m"')
         found = parse_seconds(value, self.label(key))
-        if found > MOST_SECONDS:
+        if found > MAX_SECONDS:
             raise self.refuse(key, " is too long", "choose at most 10 years")
         return found
 
@@ -92,7 +92,7 @@ class FieldReader:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self.refuse(key, " is not a size", 'write it like "20 MB"')
         found = parse_bytes(value, self.label(key))
-        if found > MOST_BYTES:
+        if found > MAX_BYTES:
             raise self.refuse(key, " is too large", "choose at most 100 TB")
         return found
 
@@ -108,11 +108,11 @@ class FieldReader:
                 found = float(parse_bytes(text, self.label(key)))
             except BadInput:
                 raise self.refuse(key, " is not a bandwidth", BANDWIDTH_FIX) from None
-        if found < LEAST_BANDWIDTH:
+        if found < MIN_BANDWIDTH:
             raise self.refuse(key, " is less than 1 kB/s", BANDWIDTH_FIX)
         return found
 
-    def word(self, key: str, default: str, known: Sequence[str]) -> str:
+    def choice(self, key: str, default: str, known: Sequence[str]) -> str:
         value = self.get(key, default)
         if value not in known:
             raise self.refuse(key, "", nearest(value, known))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,11 +13,30 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.sim.light_world import LightWorld, WorldResult
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios.scenario_file import Scenario
-from pilotfish.sim.shared_link import SharedLink, SiteDisk, Then
+from pilotfish.sim.shared_link import Callback, SharedLink, SiteDisk
 from pilotfish.sim.simulated_host import SimulatedHost
 from pilotfish.sim.workload import Workload
 
-BEAT_S = 1.0
+
+@dataclass(slots=True, frozen=True)
+class MeanAndDeviation:
+    mean: float
+    deviation: float
+    count: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.deviation / math.sqrt(self.count)
+
+    @staticmethod
+    def of(values: Iterable[float]) -> MeanAndDeviation:
+        known = list(values)
+        mean = sum(known) / len(known)
+        return MeanAndDeviation(mean, math.sqrt(sum((value - mean) ** 2 for value in known) / max(1, len(known) - 1)), len(known))
+
+
+HEARTBEAT_S = 1.0
 """Seconds between reports of started tasks, for the stealing policy."""
 
 
@@ -25,9 +45,9 @@ class SimulatedTransfer:
     """The transfer of one file to one site."""
 
     digest: str
-    place: str
-    asked: float
-    came: float
+    site: str
+    requested_at: float
+    arrived_at: float
 
 
 @dataclass(slots=True)
@@ -51,60 +71,62 @@ class SimulationResult:
 class SimulationTrace:
     """All events of a simulation, for a chart."""
 
-    outcome: SimulationResult
+    result: SimulationResult
     work: Workload
-    played: WorldResult
+    world_result: WorldResult
     transfers: list[SimulatedTransfer] = field(default_factory=list)
 
 
 class TracedWorld(LightWorld):
     """A simulation that records busy core time and transfers."""
 
-    def __init__(self, scenario: Scenario, policy: str, seed: int, keep: bool = False) -> None:
-        super().__init__(scenario.places, scenario.work.work(seed), plugins.load("policies", policy)(), seed, keep=keep)
+    def __init__(self, scenario: Scenario, policy: str, seed: int, record_intervals: bool = False) -> None:
+        super().__init__(
+            scenario.sites, scenario.work.work(seed), plugins.load("policies", policy)(), seed, record_intervals=record_intervals
+        )
         self.busy_s = 0.0
         self.transfers: list[SimulatedTransfer] = []
-        for name, place in self.places.items():
-            self.disks[name] = _WatchedDisk(self, name, self.links[name], place.files)
+        for name, site in self.sites.items():
+            self.disks[name] = _WatchedDisk(self, name, self.links[name], site.files)
         if policy == "stealing":
-            self.beat_s = BEAT_S
+            self.heartbeat_s = HEARTBEAT_S
 
-    def ended(self, host: SimulatedHost, task: int, given: float, began: float) -> None:
-        super().ended(host, task, given, began)
+    def note_ended(self, host: SimulatedHost, task: int, assigned_at: float, started_at: float) -> None:
+        super().note_ended(host, task, assigned_at, started_at)
         cores = self.work.cores
-        self.busy_s += (self.now - began) * (cores[task & INDEX_MASK] if cores else 1)
+        self.busy_s += (self.now - started_at) * (cores[task & INDEX_MASK] if cores else 1)
 
 
 class _WatchedDisk(SiteDisk):
-    def __init__(self, world: TracedWorld, place: str, link: SharedLink, files: tuple[str, ...]) -> None:
+    def __init__(self, world: TracedWorld, site: str, link: SharedLink, files: tuple[str, ...]) -> None:
         super().__init__(link, files)
         self._world = world
-        self._place = place
-        self._asked: dict[str, float] = {}
+        self._site = site
+        self._requested_at: dict[str, float] = {}
 
-    def fetch(self, digest: str, size: int, then: Then) -> bool:
-        self._asked.setdefault(digest, self._world.now)
-        return super().fetch(digest, size, then)
+    def fetch(self, digest: str, size: int, callback: Callback) -> bool:
+        self._requested_at.setdefault(digest, self._world.now)
+        return super().fetch(digest, size, callback)
 
     def _arrived(self, digest: str) -> None:
-        self._world.transfers.append(SimulatedTransfer(digest, self._place, self._asked[digest], self._world.now))
+        self._world.transfers.append(SimulatedTransfer(digest, self._site, self._requested_at[digest], self._world.now))
         super()._arrived(digest)
 
 
-def play(scenario: Scenario, turn: tuple[str, int]) -> SimulationResult:
-    return _play(scenario, turn, False).outcome
+def simulate(scenario: Scenario, case: tuple[str, int]) -> SimulationResult:
+    return _simulate(scenario, case, False).result
 
 
-def tell(scenario: Scenario, policy: str, seed: int = 0) -> SimulationTrace:
+def record_trace(scenario: Scenario, policy: str, seed: int = 0) -> SimulationTrace:
     """Runs one simulation and records all events."""
-    return _play(scenario, (policy, seed), True)
+    return _simulate(scenario, (policy, seed), True)
 
 
-def _play(scenario: Scenario, turn: tuple[str, int], keep: bool) -> SimulationTrace:
-    policy, seed = turn
-    world = TracedWorld(scenario, policy, seed, keep)
+def _simulate(scenario: Scenario, case: tuple[str, int], record_intervals: bool) -> SimulationTrace:
+    policy, seed = case
+    world = TracedWorld(scenario, policy, seed, record_intervals)
     try:
-        played = world.run()
+        world_result = world.run()
     except RuntimeError as problem:
         raise BadInput(
             f"policy {policy}, seed {seed}: {problem}", "hosts leave when their walltime is over: give a longer one, or more hosts"
@@ -112,11 +134,13 @@ def _play(scenario: Scenario, turn: tuple[str, int], keep: bool) -> SimulationTr
     work = world.work
     area_s = sum(map(float.__mul__, work.seconds, map(float, work.cores))) if work.cores else sum(work.seconds)
     speeds = [host.speed for host in world.hosts.values()]
-    speed = sum(host.speed * host.place.cores for host in world.hosts.values())
-    cores = sum(place.hosts * place.cores for place in scenario.places)
-    used = world.busy_s / (cores * played.makespan_s) if played.makespan_s else 0.0
-    outcome = SimulationResult(policy, seed, played.makespan_s, played.sent, used, area_s / speed, longest_chain_s(work) / max(speeds))
-    return SimulationTrace(outcome, work, played, world.transfers)
+    speed = sum(host.speed * host.site.cores for host in world.hosts.values())
+    cores = sum(site.hosts * site.cores for site in scenario.sites)
+    used = world.busy_s / (cores * world_result.makespan_s) if world_result.makespan_s else 0.0
+    result = SimulationResult(
+        policy, seed, world_result.makespan_s, world_result.sent, used, area_s / speed, longest_chain_s(work) / max(speeds)
+    )
+    return SimulationTrace(result, work, world_result, world.transfers)
 
 
 def longest_chain_s(work: Workload) -> float:
@@ -129,6 +153,8 @@ def longest_chain_s(work: Workload) -> float:
     return max(ends)
 
 
-def play_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResult]:
+def simulate_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResult]:
     """Yields a result per policy and seed as they finish. ``cores``: processes to use; 0: all cores."""
-    return in_parallel(partial(play, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores)
+    return in_parallel(
+        partial(simulate, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores
+    )

@@ -26,9 +26,9 @@ from typing import Any
 
 from pilotfish import plugins
 from pilotfish.errors import BadInput
-from pilotfish.sim.scenarios.apst_sweep import places
+from pilotfish.sim.scenarios.apst_sweep import apst_sites
 from pilotfish.sim.scenarios.field_reader import FieldReader, nearest, shown
-from pilotfish.sim.scenarios.workload_generator import SHARINGS, WORK_KEYS, FileGroup, Lister, WorkloadPlan, read_work
+from pilotfish.sim.scenarios.workload_generator import SHARINGS, WORK_KEYS, FileGroup, TaskListReader, WorkloadPlan, read_work
 from pilotfish.sim.workload import SimulatedSite
 
 TABLES = ("site", "file", "work", "policies", "seeds")
@@ -37,12 +37,12 @@ SITE_KEYS = (
     *("wait", "wait_spread", "walltime", "files"),
 )
 FILE_KEYS = ("size", "count", "shared")
-USUAL = ("workqueue", "auto")
-SEEDS = 5
-MOST_SEEDS = 10_000
-MOST_HOSTS = 1_000_000
-MOST_FILES = 100_000
-MOST_SPREAD = 5.0
+DEFAULT_POLICIES = ("workqueue", "auto")
+DEFAULT_SEEDS = 5
+MAX_SEEDS = 10_000
+MAX_HOSTS = 1_000_000
+MAX_FILES = 100_000
+MAX_SPREAD = 5.0
 SITE_FORM = 'write it like "far 16 speed=0.5 bandwidth=2M wait=10m": name, hosts (or hosts x cores), and more if need be'
 FILES_FORM = "write it like 6x20M, 20M:all or 1M:none: how many, how large, and shared by groups, by all, or by none"
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
@@ -52,10 +52,10 @@ _FILES = re.compile(r"(?:([0-9]+)x)?([0-9.]+\s*[A-Za-z]*)(?::([a-z]+))?")
 
 @dataclass(slots=True, frozen=True)
 class Scenario:
-    places: tuple[SimulatedSite, ...]
+    sites: tuple[SimulatedSite, ...]
     work: WorkloadPlan
-    policies: tuple[str, ...] = USUAL
-    seeds: int = SEEDS
+    policies: tuple[str, ...] = DEFAULT_POLICIES
+    seeds: int = DEFAULT_SEEDS
 
 
 @dataclass(slots=True)
@@ -69,29 +69,29 @@ class ScenarioOptions:
     seeds: int | None = None
 
 
-def read_scenario(table: Mapping[str, Any], where: str, wanted: ScenarioOptions, lister: Lister) -> Scenario:
-    """Reads a scenario. ``table``: the parsed file; ``where``: its name and a colon; ``lister`` reads task lists."""
+def read_scenario(table: Mapping[str, Any], where: str, options: ScenarioOptions, read_task_list: TaskListReader) -> Scenario:
+    """Reads a scenario. ``table``: the parsed file; ``where``: its name and a colon; ``read_task_list`` reads task lists."""
     top = FieldReader(table, where, TABLES)
-    work_fields = FieldReader(top.get("work", {}), f"{where}work.", WORK_KEYS).joined(FieldReader(wanted.work or {}, "--", WORK_KEYS))
-    kinds = _file_kinds(top, where, wanted.files)
-    work = read_work(work_fields, kinds, lister)
+    work_fields = FieldReader(top.get("work", {}), f"{where}work.", WORK_KEYS).joined(FieldReader(options.work or {}, "--", WORK_KEYS))
+    file_groups = _file_groups(top, where, options.files)
+    work = read_work(work_fields, file_groups, read_task_list)
     digests = work.digests
-    sites = [_read_short_site(text, digests) for text in wanted.sites] or [
+    sites = [_read_short_site(text, digests) for text in options.sites] or [
         _read_site(FieldReader(one, f"{where}site {_name(one, number)}: ", SITE_KEYS), digests)
         for number, one in enumerate(_tables(top, "site"), start=1)
     ]
     if not sites and work.apst:
-        sites = places(work.apst)
+        sites = apst_sites(work.apst)
     if not sites:
         raise BadInput(f"{where}there is no site", 'name one: --site "here 8", or in a file [[site]] with name and hosts')
     _refuse_clashes(sites, work, where)
-    return Scenario(tuple(sites), work, _policies(top, wanted.policies), _seeds(top, wanted.seeds))
+    return Scenario(tuple(sites), work, _policies(top, options.policies), _seeds(top, options.seeds))
 
 
 def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
     if wanted:
         return read_policies(wanted, "--policy")
-    names = top.get("policies", list(USUAL))
+    names = top.get("policies", list(DEFAULT_POLICIES))
     if isinstance(names, str):
         names = names.split(",")
     if not isinstance(names, list) or not names:
@@ -114,7 +114,7 @@ def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
 
 def _seeds(top: FieldReader, wanted: int | None) -> int:
     fields = top if wanted is None else FieldReader({"seeds": wanted}, "--", ("seeds",))
-    return fields.count("seeds", SEEDS, MOST_SEEDS)
+    return fields.count("seeds", DEFAULT_SEEDS, MAX_SEEDS)
 
 
 # --- sites ----------------------------------------------------------------------------------------------------------------------------
@@ -139,15 +139,15 @@ def _read_site(fields: FieldReader, digests: Sequence[str]) -> SimulatedSite:
         raise fields.refuse("name", " cannot be the name of a site", "use letters, digits, dots and dashes")
     return SimulatedSite(
         name=name,
-        hosts=fields.count("hosts", None, MOST_HOSTS),
+        hosts=fields.count("hosts", None, MAX_HOSTS),
         cores=fields.count("cores", 1, 4096),
         speed=fields.number("speed", 1.0, 1e-3, 1e3),
-        spread=fields.number("spread", 0.0, 0.0, MOST_SPREAD),
+        spread=fields.number("spread", 0.0, 0.0, MAX_SPREAD),
         bandwidth=fields.bandwidth("bandwidth", 125e6),
         latency_s=fields.seconds("latency"),
         launch_s=fields.seconds("launch"),
         wait_s=fields.seconds("wait"),
-        wait_spread=fields.number("wait_spread", 0.0, 0.0, MOST_SPREAD),
+        wait_spread=fields.number("wait_spread", 0.0, 0.0, MAX_SPREAD),
         walltime_s=fields.seconds("walltime"),
         files=_staged(fields, digests),
     )
@@ -199,29 +199,29 @@ def _refuse_clashes(sites: Sequence[SimulatedSite], work: WorkloadPlan, where: s
         if names.count(name) > 1:
             raise BadInput(f"{where}two sites are called {name}", "give each a name of its own")
     widest = max(site.cores for site in sites)
-    if work.most_cores > widest:
+    if work.max_cores > widest:
         raise BadInput(
-            f"{where}a task needs {work.most_cores} cores, and no host has more than {widest}",
-            f"give a site hosts of {work.most_cores} cores",
+            f"{where}a task needs {work.max_cores} cores, and no host has more than {widest}",
+            f"give a site hosts of {work.max_cores} cores",
         )
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _file_kinds(top: FieldReader, where: str, wanted: Sequence[str]) -> tuple[FileGroup, ...]:
+def _file_groups(top: FieldReader, where: str, wanted: Sequence[str]) -> tuple[FileGroup, ...]:
     if wanted:
-        kinds = [_read_short_files(text) for text in wanted]
+        file_groups = [_read_short_files(text) for text in wanted]
     else:
         named = enumerate(_tables(top, "file"), start=1)
-        kinds = [_read_file(FieldReader(one, f"{where}file {number}: ", FILE_KEYS)) for number, one in named]
-    return tuple(kinds)
+        file_groups = [_read_file(FieldReader(one, f"{where}file {number}: ", FILE_KEYS)) for number, one in named]
+    return tuple(file_groups)
 
 
 def _read_file(fields: FieldReader) -> FileGroup:
     if "size" not in fields:
         raise BadInput(f"{fields.label('size')} is missing", 'say how large it is: size = "20 MB"')
-    return FileGroup(fields.size("size", 0), fields.count("count", 1, MOST_FILES), fields.word("shared", "groups", SHARINGS))
+    return FileGroup(fields.size("size", 0), fields.count("count", 1, MAX_FILES), fields.choice("shared", "groups", SHARINGS))
 
 
 def _read_short_files(text: str) -> FileGroup:

@@ -14,7 +14,7 @@ from pilotfish.applications.wfcommons import Workflow, WorkflowTask
 from pilotfish.errors import BadInput
 
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
-LEAST = 100
+MIN_TASKS = 100
 SIZE_SPREAD = 0.15
 """Standard deviation of file sizes of one kind, relative to their mean."""
 
@@ -272,8 +272,8 @@ def family(name: str, tasks: int, seed: int = 0) -> Workflow:
     """Generates a workflow of a family with about ``tasks`` tasks; the same for the same seed."""
     if name not in _FAMILIES:
         raise BadInput(f"there is no family {name!r} of workflows", f"They are {', '.join(FAMILIES)}.")
-    if tasks < LEAST:
-        raise BadInput(f"{tasks} tasks are too few for a workflow of a family", f"Ask for {LEAST} or more.")
+    if tasks < MIN_TASKS:
+        raise BadInput(f"{tasks} tasks are too few for a workflow of a family", f"Ask for {MIN_TASKS} or more.")
     build, times = _FAMILIES[name]
     sketch = WorkflowSketch(f"{name}-{tasks}", times, Random(f"{name} {tasks} {seed}"))
     build(sketch, tasks)

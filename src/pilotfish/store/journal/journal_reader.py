@@ -88,10 +88,10 @@ class Tail:
 
 
 class JournalReader:
-    """Iterator over all records. Read it once, to the end; only then the journal accepts new records and ``salvage`` is complete."""
+    """Iterator over all records. Read it once, to the end; only then the journal accepts new records and ``damage_report`` is complete."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
-        self.salvage = DamageReport()
+        self.damage_report = DamageReport()
         self.records = 0
         """Number of records returned so far."""
         self.reading_snapshot = False
@@ -136,7 +136,7 @@ class JournalReader:
                 return basis
             name = snapshot_name(basis)
             size = self._disk.identify(os.path.join(self._directory, name)).size
-            self.salvage.damages.append(Damage(name, 0, size, "unused"))
+            self.damage_report.damages.append(Damage(name, 0, size, "unused"))
         return with_all_segments[-1] if with_all_segments else bases[0]
 
     def _read_snapshot(self, basis: int) -> Iterator[list[bytes]]:
@@ -149,10 +149,10 @@ class JournalReader:
             end, count = record_bounds(file)
             scan = RecordScan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
             self.reading_snapshot = True
-            yield from self._hand_out(file.name, scan)
+            yield from self._read_batches(file.name, scan)
             self.reading_snapshot = False
             if count is None and not scan.damages:
-                self.salvage.damages.append(Damage(file.name, file.size, 0))
+                self.damage_report.damages.append(Damage(file.name, file.size, 0))
             if file.header is not None:
                 self._expected = file.header.first_sequence
                 self._proven = self._expected - 1
@@ -170,7 +170,7 @@ class JournalReader:
             keep_open = False
             try:
                 scan = self._begin_segment(file)
-                yield from self._hand_out(file.name, scan)
+                yield from self._read_batches(file.name, scan)
                 self._expected, self._proven = scan.expected, max(self._proven, scan.proven)
                 if number == numbers[-1]:
                     tail = self._finish_segment(number, file, scan)
@@ -185,21 +185,21 @@ class JournalReader:
         if file.header is not None:
             first = file.header.first_sequence
             if 0 < self._expected < first:
-                self.salvage.gaps.append(Gap(self._expected, first - 1, durable=True))
+                self.damage_report.gaps.append(Gap(self._expected, first - 1, durable=True))
             self._expected = max(self._expected, first)
             self._proven = max(self._proven, first - 1)
         return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
-    def _hand_out(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
-        """Returns batches. No batch spans a hole, so damage is reported before the records after it are returned."""
+    def _read_batches(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
+        """Returns batches. No batch spans a gap, so damage is reported before the records after it are returned."""
         damages = gaps = 0
         for batch in scan.batches():
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
-                self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+                self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
                 damages, gaps = len(scan.damages), len(scan.gaps)
             self.records += len(batch)
             yield batch
-        self._note_holes(file, scan.damages[damages:], scan.gaps[gaps:])
+        self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
         """Cuts off a torn write and returns the tail.
@@ -212,20 +212,20 @@ class JournalReader:
             withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
             return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
-            torn = [damage for damage in self.salvage.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
+            torn = [damage for damage in self.damage_report.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
             for damage in torn:
-                self.salvage.damages.remove(damage)
-                self.salvage.cut = TruncatedTail(damage.file, damage.offset, damage.length)
+                self.damage_report.damages.remove(damage)
+                self.damage_report.cut = TruncatedTail(damage.file, damage.offset, damage.length)
             self._disk.truncate(file.descriptor, scan.good_end)
         self._disk.sync(file.descriptor)
         return Tail(number, self._expected, scan.good_end, file.descriptor)
 
     def _end(self, tail: Tail, basis: int) -> None:
-        salvage = self.salvage
-        salvage.gaps[:] = [Gap(gap.first, gap.last, durable=gap.last <= self._proven) for gap in salvage.gaps]
+        damage_report = self.damage_report
+        damage_report.gaps[:] = [Gap(gap.first, gap.last, durable=gap.last <= self._proven) for gap in damage_report.gaps]
         self._disk.sync_directory(self._directory)
         replaced: list[str] = []
-        if basis and not salvage.damages:
+        if basis and not damage_report.damages:
             replaced = [segment_name(number) for number in self._listing.segments if number < basis]
             replaced += [snapshot_name(number) for number in self._listing.snapshots if number != basis]
         for name in [*self._listing.drafts, *replaced]:
@@ -239,19 +239,19 @@ class JournalReader:
 
     def _note_header(self, file: OpenSegment) -> None:
         if file.header is None:
-            self.salvage.damages.append(Damage(file.name, 0, min(HEADER_BYTES, file.size)))
+            self.damage_report.damages.append(Damage(file.name, 0, min(HEADER_BYTES, file.size)))
 
     def _note_missing(self, basis: int, numbers: list[int]) -> None:
         first = max(basis, 1) if basis or self._listing.snapshots or numbers else 0
         last = max(numbers, default=first)
         if first:
             missing = sorted(set(range(first, last + 1)).difference(numbers))
-            self.salvage.damages += [Damage(segment_name(number), 0, 0, "missing") for number in missing]
+            self.damage_report.damages += [Damage(segment_name(number), 0, 0, "missing") for number in missing]
 
-    def _note_holes(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
-        self.salvage.damages += [Damage(file, start, end - start) for start, end in damages]
+    def _note_damage(self, file: str, damages: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+        self.damage_report.damages += [Damage(file, start, end - start) for start, end in damages]
         if not self.reading_snapshot:
-            self.salvage.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
+            self.damage_report.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
 
 
 # Reading a journal without changing it, also while its master writes it.
@@ -276,7 +276,7 @@ class ReadOnlyDisk(Disk):
         pass
 
 
-def look_at(directory: str | os.PathLike[str]) -> JournalReader:
+def open_read_only(directory: str | os.PathLike[str]) -> JournalReader:
     """Opens a journal for reading only. A record that is being written is not part of it."""
     path, disk = os.fspath(directory), ReadOnlyDisk()
     try:

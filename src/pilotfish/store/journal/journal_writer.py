@@ -30,8 +30,8 @@ from pilotfish.store.journal.record_format import (
     seed_of,
 )
 from pilotfish.store.journal.segment_files import (
+    JournalListing,
     find_pool,
-    has_pool_file,
     list_files,
     open_file,
     segment_name,
@@ -41,7 +41,7 @@ from pilotfish.store.journal.segment_files import (
 from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_looks_whole
 
 SEGMENT_BYTES = 64 << 20
-PREPARED_BYTES = 1 << 20
+PREALLOCATED_BYTES = 1 << 20
 RESERVE_BYTES = 1 << 20
 RESERVE_FILE = "journal.reserve"
 
@@ -69,13 +69,13 @@ class Journal:
         self._size = 0
         self._last_start = 0
         self._length = 0
-        self._prepares = True
+        self._preallocates = True
         self._next_sequence = 1
         self._durable = 0
         self._identity = FileIdentity(0, 0, 0)
-        self._others: dict[str, FileIdentity] = {}
+        self._other_files: dict[str, FileIdentity] = {}
         self._snapshot = ""
-        self._snapshot_under_way = False
+        self._snapshot_in_progress = False
 
     @classmethod
     def open(
@@ -99,12 +99,12 @@ class Journal:
     @property
     def size_bytes(self) -> int:
         """Size of the journal on disk without the reserve."""
-        return self._size + sum(identity.size for identity in self._others.values())
+        return self._size + sum(identity.size for identity in self._other_files.values())
 
     @property
     def snapshot_bytes(self) -> int:
         """Size of the snapshot. A new one is worth writing when the rest is a multiple of it."""
-        return self._others[self._snapshot].size if self._snapshot in self._others else 0
+        return self._other_files[self._snapshot].size if self._snapshot in self._other_files else 0
 
     @property
     def last_sequence(self) -> int:
@@ -118,7 +118,7 @@ class Journal:
 
     def append(self, records: Sequence[bytes]) -> int:
         """Writes all of the records or none; returns the sequence number of the last. They are durable only after ``sync``."""
-        self._require_sound()
+        self._require_usable()
         if self._descriptor < 0 or self._size >= self._segment_bytes:
             self._rotate()
         parts = frame(records, self._next_sequence, self._durable, self._seed)
@@ -128,10 +128,10 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL:
                 raise self._broken("cannot be written", error) from error
-            self._take_back()
+            self._undo_write()
             raise self._full(error) from error
         if self._size > self._length:
-            self._prepare()
+            self._preallocate()
         self._last_start = start
         self._next_sequence += len(records)
         return self._next_sequence - 1
@@ -142,7 +142,7 @@ class Journal:
 
     def sync(self) -> None:
         """Makes all appended records durable. After a failure nothing more is accepted: stop, and start again from the disk."""
-        self._require_sound()
+        self._require_usable()
         if self._durable == self._next_sequence - 1:
             return
         try:
@@ -168,17 +168,17 @@ class Journal:
 
         Write and commit it in a forked child or here. Then call ``finish_snapshot``, or ``abandon_snapshot`` if it failed.
         """
-        self._require_sound()
-        if self._snapshot_under_way:
+        self._require_usable()
+        if self._snapshot_in_progress:
             raise JournalError("a snapshot of the journal is already being written.")
         self._rotate()
-        self._snapshot_under_way = True
+        self._snapshot_in_progress = True
         header = FileHeader(SNAPSHOT, self._number, self._next_sequence, self.pool)
         return SnapshotWriter(self._disk, self._directory, header, seed_of(self.pool, SNAPSHOT, self._number))
 
     def finish_snapshot(self, writer: SnapshotWriter) -> None:
         """Removes the files that the committed snapshot replaces. Keeps all and raises JournalError if the snapshot is not intact."""
-        self._snapshot_under_way = False
+        self._snapshot_in_progress = False
         name = snapshot_name(writer.number)
         try:
             if not snapshot_looks_whole(self._disk, self._directory, writer.number, self.pool):
@@ -188,17 +188,17 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{name} was not written: {error.strerror or error}; the older files are kept.") from error
         kept = {segment_name(number) for number in range(writer.number, self._number)}
-        for other in [other for other in self._others if other not in kept]:
+        for other in [other for other in self._other_files if other not in kept]:
             # A file that cannot be removed now is no longer part of the journal; the next start removes it.
             with suppress(OSError):
                 self._disk.remove(self._path(other))
-            del self._others[other]
-        self._others[name] = identity
+            del self._other_files[other]
+        self._other_files[name] = identity
         self._snapshot = name
 
     def abandon_snapshot(self, writer: SnapshotWriter) -> None:
         """Removes a failed snapshot; the journal is unchanged."""
-        self._snapshot_under_way = False
+        self._snapshot_in_progress = False
         writer.discard()
 
     def release_reserve(self) -> bool:
@@ -228,16 +228,16 @@ class Journal:
             return False
         return True
 
-    def verify_in_place(self) -> list[ChangedFile]:
+    def find_changed_files(self) -> list[ChangedFile]:
         """Lists files that others deleted, replaced or truncated. If there are any, write a snapshot at once: it replaces all."""
-        found = [displaced for name, identity in self._others.items() if (displaced := self._displaced(name, identity))]
+        found = [changed for name, identity in self._other_files.items() if (changed := self._find_change(name, identity))]
         if self._descriptor >= 0:
             identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
-            if displaced := self._displaced(segment_name(self._number), identity):
-                found.append(displaced)
+            if changed := self._find_change(segment_name(self._number), identity):
+                found.append(changed)
         return found
 
-    def _displaced(self, name: str, expected: FileIdentity) -> ChangedFile | None:
+    def _find_change(self, name: str, expected: FileIdentity) -> ChangedFile | None:
         try:
             found = self._disk.identify(self._path(name))
         except FileNotFoundError:
@@ -255,7 +255,7 @@ class Journal:
         self._length = tail.size
         self._next_sequence = tail.next_sequence
         self._durable = tail.next_sequence - 1
-        self._others, self._snapshot = tail.files, tail.snapshot
+        self._other_files, self._snapshot = tail.files, tail.snapshot
         self._seed = seed_of(self.pool, SEGMENT, self._number)
         # The journal opens even on a full disk, so that its records can be read; the first append raises JournalFull.
         with suppress(JournalFull):
@@ -268,7 +268,7 @@ class Journal:
 
     def _write_pool_file(self) -> None:
         try:
-            if not has_pool_file(self._disk, self._directory):
+            if find_pool(self._disk, self._directory, JournalListing()) is None:  # its own file is missing
                 write_pool(self._disk, self._directory, self.pool)
         except OSError as error:
             raise (self._full(error) if error.errno in FULL else self._broken("cannot be begun", error)) from error
@@ -282,7 +282,7 @@ class Journal:
         self._trim()
         identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
         self._begin_segment(self._number + 1)
-        self._others[finished] = identity
+        self._other_files[finished] = identity
         self._disk.close(descriptor)
 
     def _begin_segment(self, number: int) -> None:
@@ -295,21 +295,21 @@ class Journal:
         except OSError as error:
             raise (self._full(error) if error.errno in FULL else self._broken("cannot be continued", error)) from error
         self._descriptor, self._number, self._size, self._length = descriptor, number, HEADER_BYTES, HEADER_BYTES
-        self._prepares = True
+        self._preallocates = True
         self._seed = seed_of(self.pool, SEGMENT, number)
 
-    def _prepare(self) -> None:
+    def _preallocate(self) -> None:
         """Reserves space ahead. A sync that does not extend the file is a third faster, and the disk cannot be full within it.
 
         Readers take zeros at the end of a segment for reserved space. Where the file system cannot reserve, the journal works without.
         """
         self._length = self._size
-        if self._prepares:
+        if self._preallocates:
             try:
-                self._disk.allocate(self._descriptor, self._size, PREPARED_BYTES)
-                self._length += PREPARED_BYTES
+                self._disk.allocate(self._descriptor, self._size, PREALLOCATED_BYTES)
+                self._length += PREALLOCATED_BYTES
             except OSError:
-                self._prepares = False
+                self._preallocates = False
                 self._trim()
 
     def _trim(self) -> None:
@@ -318,7 +318,7 @@ class Journal:
             self._disk.truncate(self._descriptor, self._size)
             self._length = self._size
 
-    def _take_back(self) -> None:
+    def _undo_write(self) -> None:
         """Removes the part of a write that did fit, durably: refused records must not come back after a crash."""
         try:
             self._disk.truncate(self._descriptor, self._size)
@@ -331,7 +331,7 @@ class Journal:
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
-    def _require_sound(self) -> None:
+    def _require_usable(self) -> None:
         if self._trouble:
             raise JournalError(f"the journal in {self._directory} takes no records: {self._trouble}.")
 
@@ -341,5 +341,5 @@ class Journal:
         return JournalError(f"the journal in {self._directory} {what}: {error.strerror or error}.", hint)
 
     def _full(self, error: OSError) -> JournalFull:
-        hint = "Free some space (or quota); nothing is lost and work goes on by itself then."
+        hint = "Free some space (or quota); nothing is lost, and the work continues by itself."
         return JournalFull(f"no room for the journal in {self._directory}: {error.strerror or error}.", hint)

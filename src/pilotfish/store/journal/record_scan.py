@@ -53,16 +53,16 @@ class RecordScan:
     def batches(self) -> Iterator[list[bytes]]:
         self._base = self.good_end = self.start
         while self._base + self._position < self.size:
-            batch = self._whole_records()
+            batch = self._intact_records()
             if batch:
                 self.records += len(batch)
                 self.good_end = self._base + self._position
                 yield batch
-            self._step_on()
+            self._skip_or_read()
         if self.damages and self.damages[-1][1] >= self.size and self._is_blank(*self.damages[-1]):
             del self.damages[-1]
 
-    def _whole_records(self) -> list[bytes]:
+    def _intact_records(self) -> list[bytes]:
         """Returns the intact, consecutive records from here to the end of the buffer."""
         buffer, position, expected, seed = self._buffer, self._position, self.expected, self.seed
         limit = len(buffer)
@@ -85,7 +85,7 @@ class RecordScan:
         self._position, self.expected = position, expected
         return batch
 
-    def _step_on(self) -> None:
+    def _skip_or_read(self) -> None:
         """Handles anything but an intact record in sequence: reads more bytes, or skips them."""
         position, buffer = self._position, self._buffer
         offset = self._base + position

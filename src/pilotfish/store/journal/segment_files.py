@@ -70,7 +70,19 @@ class OpenSegment:
     unreadable: bool = False
 
     def read(self, length: int, offset: int) -> bytes:
-        return _read_what_is_readable(self, length, offset)
+        try:
+            return read_all(self.disk, self.descriptor, length, offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        self.unreadable = True
+        pieces = []
+        start, end = offset, min(offset + length, self.size)
+        while start < end:
+            wanted = min(PAGE_BYTES - start % PAGE_BYTES, end - start)
+            pieces.append(_read_or_empty(self.disk, self.descriptor, wanted, start).ljust(wanted, b"\0"))
+            start += wanted
+        return b"".join(pieces)
 
     def close(self) -> None:
         self.disk.close(self.descriptor)
@@ -94,25 +106,14 @@ def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -
     return file
 
 
-def _read_what_is_readable(file: OpenSegment, length: int, offset: int) -> bytes:
+def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
+    """Reads bytes; none if the device cannot read them."""
     try:
-        return read_all(file.disk, file.descriptor, length, offset)
+        return read_all(disk, descriptor, length, offset)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-    file.unreadable = True
-    pieces = []
-    start, end = offset, min(offset + length, file.size)
-    while start < end:
-        wanted = min(PAGE_BYTES - start % PAGE_BYTES, end - start)
-        try:
-            pieces.append(read_all(file.disk, file.descriptor, wanted, start).ljust(wanted, b"\0"))
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            pieces.append(bytes(wanted))
-        start += wanted
-    return b"".join(pieces)
+        return b""
 
 
 def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | None:
@@ -136,17 +137,9 @@ def write_pool(disk: Disk, directory: str, pool: bytes) -> None:
     disk.close(create_durably(disk, directory, POOL_FILE, content))
 
 
-def has_pool_file(disk: Disk, directory: str) -> bool:
-    return find_pool(disk, directory, JournalListing()) is not None
-
-
 def _first_bytes(disk: Disk, path: str, length: int) -> bytes:
     descriptor = disk.open(path)
     try:
-        return read_all(disk, descriptor, length, 0)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        return b""
+        return _read_or_empty(disk, descriptor, length, 0)
     finally:
         disk.close(descriptor)

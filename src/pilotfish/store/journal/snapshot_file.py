@@ -43,21 +43,21 @@ class SnapshotWriter:
         self._descriptor = -1
         self._size = 0
         self._count = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
 
     def write(self, records: Sequence[bytes]) -> None:
         parts = frame(records, self._count + 1, self._count, self._seed)
-        self._gathered += parts
-        self._gathered_bytes += sum(map(len, parts))
+        self._buffered += parts
+        self._buffered_bytes += sum(map(len, parts))
         self._count += len(records)
-        if self._gathered_bytes >= WRITE_BYTES:
-            self._put()
+        if self._buffered_bytes >= WRITE_BYTES:
+            self._flush()
 
     def commit(self) -> None:
         """Makes the snapshot durable, reads it back and only then gives it its name."""
-        self._gathered.append(encode_end(self._count, self._seed))
-        self._put()
+        self._buffered.append(encode_end(self._count, self._seed))
+        self._flush()
         try:
             self._disk.sync(self._descriptor)
             self._disk.forget_cached(self._descriptor)
@@ -79,8 +79,8 @@ class SnapshotWriter:
         with suppress(FileNotFoundError):
             self._disk.remove(self._path + ".tmp")
 
-    def _put(self) -> None:
-        parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
+    def _flush(self) -> None:
+        parts, self._buffered, self._buffered_bytes = self._buffered, [], 0
         try:
             if self._descriptor < 0:
                 self._descriptor = self._disk.create(self._path + ".tmp")

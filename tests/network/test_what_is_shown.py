@@ -10,7 +10,7 @@ from tests.network.conftest import SpreadOut
 
 MB = 1_000_000
 COMING = re.compile(r"its input input \([\d.]+ MiB\) is in transfer to worker far: \d+ %, [\d.]+ (K|M)iB/s, about \d+ s")
-GOING = re.compile(r"1 file made by tasks at worker far is in transfer to the master: [\d.]+ MiB, \d+ %.*")
+GOING = re.compile(r"1 file that tasks at worker far made is in transfer to the master: [\d.]+ MiB, \d+ %.*")
 
 
 def test_an_input_and_an_output_under_way_are_told_with_how_far_and_how_long(spread_out: SpreadOut) -> None:

@@ -447,7 +447,7 @@ def test_why_a_site_stands_as_it_does() -> None:
     why("trouble", "site-trouble", "does not answer", "pilotfish site login pond", "pilotfish doctor pond")
     stage.tell(i.SiteReachability("pond", "QOSMaxSubmitJobPerUserLimit", BATCH_LIMIT))
     assert stage.ask("sites")[0]["state"] == "full"
-    assert stage.ask("sites")[0]["trouble"] == "it takes no more pilots now: QOSMaxSubmitJobPerUserLimit"
+    assert stage.ask("sites")[0]["trouble"] == "it accepts no more pilots now: QOSMaxSubmitJobPerUserLimit"
     stage.tell(i.SiteReachability("pond", ""), i.PilotEndReported(add(stage), False, "was refused: no account", cause=REFUSED))
     assert stage.ask("why", site="pond")["reasons"][0]["code"] == "bootstrap"
     assert stage.ask("why", site="pond")["reasons"][1]["text"] == "1 of its pilots failed recently: refused"

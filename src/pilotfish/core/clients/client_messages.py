@@ -119,9 +119,11 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
 
 def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
-        raise BadInput(f"run {run.id} is closed ({run.closed}): it takes no more tasks", "open another run")
+        raise BadInput(f"run {run.id} is closed ({run.closed}): it accepts no more tasks", "open another run")
     if machine.journal_full:
-        raise JournalFull("the disk of the journal is full: no new tasks can be taken", "free some space; what is known goes on by itself")
+        raise JournalFull(
+            "the disk of the journal is full: no new tasks can be taken", "free some space; known tasks continue automatically"
+        )
 
 
 def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
@@ -160,7 +162,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
         raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
     if not all(MIN_COST <= cost <= MAX_COST for cost in message.costs):
         wrong = next(cost for cost in message.costs if not MIN_COST <= cost <= MAX_COST)
-        raise BadInput(f"cost: {wrong:g} is not between {MIN_COST:g} and {MAX_COST:g}", "say how long it takes compared with the others")
+        raise BadInput(f"cost: {wrong:g} is not between {MIN_COST:g} and {MAX_COST:g}", "give its duration relative to the other tasks")
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")

@@ -59,7 +59,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
     if record is None:
         return None
     text = f"its input {_name(task, record)} ({show_bytes(record.size)}) was kept where it was made, and no present worker has it"
-    again = "pilotfish workers  (one that comes back to that node brings it along)"
+    again = "pilotfish workers  (a new worker on that node has it in its cache)"
     return _kept_input_reason(machine, "lost-input", text, record, again)
 
 
@@ -75,7 +75,7 @@ def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
     record = max(kept, key=lambda record: record.size)
     sites = " and ".join(dict.fromkeys(state.workers[worker].site or worker for worker in record.holders))
     what = f"its input {_name(task, record)} ({show_bytes(record.size)})"
-    text = f"{what} was kept at {sites} and can be had there alone, where no worker has room for it now"
+    text = f"{what} was kept at {sites} and is available only there, where no worker has a free core now"
     return _kept_input_reason(machine, "kept-elsewhere", text, record, "pilotfish workers")
 
 

@@ -334,7 +334,7 @@ def _trouble(machine: Machine, name: str) -> str:
     found = machine.site_problems.get(name)
     if found is None:
         return ""
-    return f"it takes no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
+    return f"it accepts no more pilots now: {found.trouble}" if found.code == BATCH_LIMIT else found.trouble
 
 
 def _failures(record: SiteRecord) -> dict[str, int]:

@@ -97,7 +97,7 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
         reasons.append(make_reason("several-nodes", text, "pilotfish workers"))
     copy = machine.state.copies.get(task)
     if copy is not None and copy.worker is not None:
-        text = f"attempt {copy.attempt} is at worker {copy.worker.id} as well, because the first takes long: the first result counts"
+        text = f"attempt {copy.attempt} is at worker {copy.worker.id} as well, as a speculative copy: the first result counts"
         reasons.append(make_reason("copied", text, f"pilotfish tasks {task.shape.run.id}"))
     if task in task.worker.delegated:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
@@ -107,7 +107,7 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
     data = waits or waits_for_outputs(machine, task)
     unreachable = None
     if machine.link_of(task.worker.id) is None:
-        text = f"worker {task.worker.id} is out of reach; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
+        text = f"worker {task.worker.id} is disconnected; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
         unreachable = make_reason("out-of-reach", text, "pilotfish workers")
     return [reason for reason in (unreachable, cut_off(task), data) if reason is not None] + reasons
 
@@ -119,7 +119,7 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     if machine.inspect_only:
         return [make_reason("stopped", "the pool was stopped, and was not resumed since", f"pilotfish attach {run.id}")]
     if machine.journal_full:
-        reasons.append(make_reason("disk-full", "the disk of the journal is full, so that nothing new is started", "pilotfish doctor"))
+        reasons.append(make_reason("disk-full", "the disk of the journal is full, so nothing new is started", "pilotfish doctor"))
     if run.paused:
         reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
     reasons += _fit_reasons(machine, task)
@@ -173,7 +173,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [lack]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
-        return [make_reason("quarantine", f"all fitting workers are in quarantine: {in_time[0].reason}", "pilotfish workers")]
+        return [make_reason("quarantine", f"all workers that fit are in quarantine: {in_time[0].reason}", "pilotfish workers")]
     reached = [worker for worker in usable if machine.link_of(worker.id) is not None]
     if not reached:
         return [make_reason("out-of-reach", "no worker that fits is connected", "pilotfish workers")]
@@ -236,7 +236,7 @@ def _suggestion(name: str, requirement: Expression, workers: list[Worker]) -> st
     near = get_close_matches(name, list(known), 1)
     if near:
         return f"; for {name}, did you mean {near[0]}?"
-    return f'; a text stands in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
+    return f'; write a text in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
 
 
 def _unmet_clauses(requirement: Expression, workers: list[Worker]) -> str:

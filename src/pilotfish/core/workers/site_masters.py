@@ -200,7 +200,7 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
         if worker is None or worker.site != site_master.site:
             lost = [number for number, attempt in items if is_delegated(machine, site_master, number, attempt)]
             if lost:
-                machine.record(f.TasksReturned(site_master.id, lost, f"worker {name}, which had them, is gone"))
+                machine.record(f.TasksReturned(site_master.id, lost, f"worker {name}, which had them, was lost"))
             continue
         wanted: list[tuple[int, int]] = []
         unwanted: list[tuple[int, int]] = []

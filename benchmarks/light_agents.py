@@ -114,7 +114,7 @@ class LightAgent(asyncio.Protocol):
         del self.received[:start]
 
     def mac(self, who: str, nonces: tuple[str, str]) -> str:
-        words = ("pilotfish-1", who, "agent", self.credentials["key_id"], *nonces, self.binding)
+        words = (f"pilotfish-{PROTOCOL}", who, "agent", self.credentials["key_id"], *nonces, self.binding)
         return hmac.new(bytes.fromhex(self.credentials["key"]), "|".join(words).encode(), "sha256").hexdigest()
 
     def hear(self, message: m.Message) -> None:

@@ -354,6 +354,9 @@ class FakeMaster(PoolSession):
         name = " ".join(f"{key} {value}" for key, value in subject.items())
         reasons = self.reasons or [{"code": "busy", "text": "all workers are busy", "commands": ["pilotfish workers"]}]
         answer = {"subject": name, "state": state, "sentence": f"{name} is {state}: {reasons[0]['text']}", "reasons": reasons}
+        if "task" in subject:
+            row = self._ask_task(subject["task"])
+            return {**answer, "task": row, "run": self.runs[row["run"]].row()}
         return {**answer, **self._about_pilot(subject["pilot"])} if "pilot" in subject else answer
 
     def _about_pilot(self, name: str) -> dict[str, Any]:

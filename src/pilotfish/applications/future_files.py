@@ -28,7 +28,7 @@ def make_future_file(task: Future[Any] | int, name: str, kept: Iterable[str], sh
     """
     (name,) = check_outputs([name], "file")
     if not any(name == one or name.startswith(f"{one}/") or MAGIC.intersection(one) for one in kept):
-        hint = f"give that task keep=[{name!r}]; with outputs=[{name!r}] as well, it comes home besides"
+        hint = f"give that task keep=[{name!r}]; with outputs=[{name!r}] as well, it is also copied back"
         raise BadInput(f"file: task {shown} does not keep {name!r} for others", hint)
     return FutureFile(task, name)
 

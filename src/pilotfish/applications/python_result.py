@@ -21,7 +21,7 @@ _FOUR = struct.Struct("!I4Q")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 UNKNOWN_FAILURE = Failure("unknown", "task", "the task failed; nothing is known of the cause")
-MAKE_AGAIN = "run the task again that made it, or name the file in outputs instead of keep, so that it comes home"
+MAKE_AGAIN = "run the task that produced it again, or name the file in outputs instead of keep, so that it is copied back"
 HINTS = {
     "exit": "its output says more: pilotfish logs TASK",
     "exception": "the traceback above is from the worker",
@@ -94,8 +94,8 @@ def _is_here(name: str) -> bool:
 def missing_result_error() -> TaskFailed:
     """Returns the error for a task that succeeded but whose large result file was deleted."""
     return TaskFailed(
-        "the task ended well, but the file with its result is gone",
-        "somebody deleted it below the pool's directory: submit the task again, and leave those files to Pilotfish",
+        "the task succeeded, but the file with its result no longer exists",
+        "it was deleted from the pool directory: submit the task again, and do not delete files there",
         "result",
     )
 
@@ -137,7 +137,7 @@ def _described(reason: BaseException) -> str:
 
 def _unreadable_value(reason: BaseException) -> TaskFailed:
     error = TaskFailed(
-        f"the task ended well, but its result cannot be unpickled here: {_described(reason)}",
+        f"the task succeeded, but its result cannot be unpickled here: {_described(reason)}",
         "return plain values, or types that both sides have",
         "result",
     )

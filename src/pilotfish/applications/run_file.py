@@ -129,9 +129,9 @@ def _guarded(file: Path, action: Any) -> None:
     except SystemExit as error:
         raise BadInput(f"run file {file.name}: it called exit ({error.code})", "leave that to the caller") from error
     except SyntaxError as error:
-        raise BadInput(f"run file {file.name}, line {error.lineno}: {error.msg}", "mend the syntax") from error
+        raise BadInput(f"run file {file.name}, line {error.lineno}: {error.msg}", "fix the syntax") from error
     except Exception as error:
-        raise BadInput(f"run file {_where(file, error)}: {type(error).__name__}: {error}", "mend the run file") from error
+        raise BadInput(f"run file {_where(file, error)}: {type(error).__name__}: {error}", "fix the run file") from error
 
 
 def _where(file: Path, error: BaseException) -> str:

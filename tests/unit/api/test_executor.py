@@ -352,7 +352,7 @@ def test_a_large_result_whose_file_is_gone_is_told_to_be_gone(pool: FakePool, fa
     with Executor() as executor:
         with pytest.raises(TaskFailed) as raised:
             executor.submit(abs, -1).result(WAIT_S)
-    assert str(raised.value) == (failure.message if failure else "the task ended well, but the file with its result is gone")
+    assert str(raised.value) == (failure.message if failure else "the task succeeded, but the file with its result no longer exists")
 
 
 def test_output_that_nobody_reads_any_more_does_not_keep_the_results(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,8 @@ def test_why_takes_any_subject_in_one_question() -> None:
     assert stage.ask("why")["subject"] == "run 2"
     assert stage.ask("why", run=1)["subject"] == "run 1", "older clients name the kind"
     assert isinstance(stage.ask("why", subject="nothing"), m.Problem)
+    answer = stage.ask("why", subject="1.0")
+    assert (answer["task"]["id"], answer["run"]["run"]) == ("1.0", 1), "a client need not ask again to show the command"
 
 
 def test_a_worker_that_is_gone_says_how_it_ended() -> None:

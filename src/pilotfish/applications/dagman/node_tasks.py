@@ -92,11 +92,11 @@ def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> Run
 def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:
     directory = os.path.abspath(node.directory)
     if not os.path.isdir(directory):
-        raise BadInput(f"{node.where}: {node.directory!r} is not a directory", "Create it, or mend the DIR of the node.")
+        raise BadInput(f"{node.where}: {node.directory!r} is not a directory", "Create it, or fix the DIR of the node.")
     job = SubmitDescription("true", directory=directory) if node.noop else _read(dag, node, number)
     here = os.path.abspath(job.directory)
     if not os.path.isdir(here):
-        raise BadInput(f"{node.where}: initialdir {job.directory!r} is not a directory", "Create it, or mend the submit description.")
+        raise BadInput(f"{node.where}: initialdir {job.directory!r} is not a directory", "Create it, or fix the submit description.")
     program = "true" if node.noop else _program(job.program, here, node)
     retries = job.retries if node.retries is None else node.retries
     options: dict[str, Any] = {"cwd": directory, "cores": job.cores, "priority": node.priority, "name": os.path.basename(program)}

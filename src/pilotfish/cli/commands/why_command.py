@@ -51,8 +51,8 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
     kind, _, name = str(answer["subject"]).partition(" ")
     output, more = "", {}
     if kind == "task":
-        row = master.ask("task", task=name)
-        command = command_of(master, master.ask("run", run=row["run"]), row)
+        row = answer["task"]
+        command = command_of(master, answer["run"], row)
         more = {"command": command, "sentence": str(answer["sentence"]).replace(f"task {name} ", f"task {name} ({command}) ", 1)}
         output = fetch_output(master, row).last_error_line() if row["state"] == "failed" else ""
     elif kind == "run" and answer["state"] == "failed":

@@ -277,10 +277,14 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind."""
+    """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind.
+
+    With the reasons for a task come its row and the row of its run, so that a client need not ask again to show its command.
+    """
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):
-        return task_reasons.explain_task(machine, subject)
+        rows = {"task": task_row(machine.state, subject), "run": run_row(machine, subject.shape.run)}
+        return task_reasons.explain_task(machine, subject) | rows
     if isinstance(subject, Worker):
         return task_reasons.explain_worker(machine, subject)
     if isinstance(subject, NamedPilot):

@@ -96,7 +96,7 @@ def test_the_factory_of_a_plug_in_passes_through_the_settings_to_the_machine(ins
         "from pathlib import Path; from pilotfish.config import read_settings\n"
         "from pilotfish.master.master_server import MasterServer; from pilotfish.store.pool_directory import PoolDirectory\n"
         f"server = MasterServer(PoolDirectory(Path({str(tmp_path)!r}) / 'p').make(), read_settings(Path('config.toml')))\n"
-        "print(type(server.machine.policy).__name__, type(server.machine.strategy._factory).__name__)\n"
+        "print(type(server.machine.policy).__name__, type(server.machine.provisioner._factory).__name__)\n"
     )
     said = run(installed, tmp_path, "-c", code)
     assert said.stdout == "Careful Single\n", said.stderr

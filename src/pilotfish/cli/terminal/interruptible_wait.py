@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from pilotfish.cli.terminal.screen import Screen, clean, cut
+from pilotfish.cli.terminal.screen import Screen, StatusLine, clean, cut
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -19,7 +19,8 @@ class InterruptibleWait:
     def __init__(self, *, quiet: bool) -> None:
         self._screen = Screen.of(sys.stderr)
         self._shown = self._screen.is_terminal and not quiet
-        self._drawn = ""
+        self._line = StatusLine(self._screen)
+        self.clear = self._line.clear
         self._before: dict[signal.Signals, Any] = {}
         self._signal = 0
 
@@ -34,18 +35,9 @@ class InterruptibleWait:
         return 128 + self._signal if self._signal else 0
 
     def show(self, text: str) -> None:
-        if self._shown and text != self._drawn:
-            # Set before drawing, because Ctrl-C may arrive in between.
-            self._drawn = text
-            self._screen.stream.write(f"\r\x1b[K{cut(clean(text), self._screen.width - 1)}")
-            self._screen.stream.flush()
-
-    def clear(self) -> None:
-        """Remove the status line, so that ordinary lines can follow."""
-        if self._drawn:
-            self._screen.stream.write("\r\x1b[K")
-            self._screen.stream.flush()
-            self._drawn = ""
+        text = cut(clean(text), self._screen.width - 1)
+        if self._shown and text != self._line.text:
+            self._line.draw(text)
 
     def __enter__(self) -> InterruptibleWait:
         if threading.current_thread() is threading.main_thread():

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from pilotfish.cli.terminal.screen import Screen, clean, cut, duration, rate, width_of
+from pilotfish.cli.terminal.screen import Screen, StatusLine, clean, cut, duration, rate, width_of
 from pilotfish.model.quantities import show_bytes
 
 REDRAW_S = 0.1
@@ -63,7 +63,8 @@ class RunProgress:
         self._clock = clock
         self._speed = RateEstimate(clock)
         self._drawn_at = -1e9
-        self._drawn = False
+        self._line = StatusLine(screen)
+        self.clear = self._line.clear
 
     def begin(self, elapsed_s: float, done: int, failed: int) -> None:
         """Record how long the run has been going on and how many tasks have ended and failed."""
@@ -123,21 +124,12 @@ class RunProgress:
         bar = f"{self._bar()}  " if BAR_CELLS + 2 + width_of(text) < self._screen.width else ""
         failed = f"{self.failed:,} failed"
         shown = cut(text, self._screen.width - 1).replace(failed, self._screen.paint(failed, "red"))
-        self._screen.stream.write(f"\r\x1b[K{bar}{shown}")
-        self._screen.stream.flush()
-        self._drawn = True
+        self._line.draw(bar + shown)
 
     def _bar(self) -> str:
         full, empty = ("━", "─") if (self._screen.stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", "-")
         filled = BAR_CELLS * self.done // self.total if self.total else 0
         return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
-
-    def clear(self) -> None:
-        """Remove the moving line, so that ordinary lines can follow."""
-        if self._drawn:
-            self._screen.stream.write("\r\x1b[K")
-            self._screen.stream.flush()
-            self._drawn = False
 
 
 class UploadProgressLine:
@@ -149,22 +141,14 @@ class UploadProgressLine:
         self._screen = screen
         self._clock = clock
         self._draw_at = clock() + REDRAW_S
-        self._drawn = False
+        self._line = StatusLine(screen)
+        self.clear = self._line.clear
 
     def count_task(self) -> None:
         self.submitted += 1
         if self._screen.is_terminal and self._clock() >= self._draw_at:
             self._draw_at = self._clock() + REDRAW_S
-            # Set before drawing, because Ctrl-C may arrive in between.
-            self._drawn = True
-            self._screen.stream.write(f"\r\x1b[Ksubmitting {self.submitted:,}/{self._total:,}")
-            self._screen.stream.flush()
-
-    def clear(self) -> None:
-        if self._drawn:
-            self._screen.stream.write("\r\x1b[K")
-            self._screen.stream.flush()
-            self._drawn = False
+            self._line.draw(f"submitting {self.submitted:,}/{self._total:,}")
 
 
 class HashingProgress:
@@ -174,7 +158,8 @@ class HashingProgress:
         self._screen = screen
         self._clock = clock
         self._draw_at = 0.0
-        self._drawn = False
+        self._line = StatusLine(screen)
+        self.clear = self._line.clear
 
     def __call__(self, path: str, done: int, size: int) -> None:
         if not self._screen.is_terminal:
@@ -184,15 +169,7 @@ class HashingProgress:
             self._draw_at = now + READING_S
         elif now >= self._draw_at:
             self._draw_at = now + REDRAW_S
-            self._drawn = True
             text = f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}"
-            self._screen.stream.write(f"\r\x1b[K{cut(text, self._screen.width - 1)}")
-            self._screen.stream.flush()
+            self._line.draw(cut(text, self._screen.width - 1))
         if done >= size:
             self.clear()
-
-    def clear(self) -> None:
-        if self._drawn:
-            self._screen.stream.write("\r\x1b[K")
-            self._screen.stream.flush()
-            self._drawn = False

@@ -232,3 +232,24 @@ def describe_transfers(moving: dict[str, Any] | None) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 task``, ``1,000 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class StatusLine:
+    """One line of a terminal that is redrawn in place. ``text``: what is shown now; empty if nothing is."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.text = ""
+        self._screen = screen
+
+    def draw(self, text: str) -> None:
+        # Set before drawing, because Ctrl-C may arrive in between.
+        self.text = text
+        self._screen.stream.write(f"\r\x1b[K{text}")
+        self._screen.stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line, so that ordinary lines can follow."""
+        if self.text:
+            self._screen.stream.write("\r\x1b[K")
+            self._screen.stream.flush()
+            self.text = ""

@@ -229,10 +229,21 @@ def _field_texts(module: object, name: str) -> dict[str, str]:
 
 
 def error_page() -> str:
-    lines = [NOTE + "# Error codes\n", "The output of `pilotfish explain CODE`.\n", "| code | meaning | fix |", "|---|---|---|"]
+    lines = [
+        NOTE + "# Error codes\n",
+        "`pilotfish explain CODE` shows the meaning and the fix of an error code.\n",
+        "| code | meaning | fix |",
+        "|---|---|---|",
+    ]
     for code, explanation in sorted(EXPLANATIONS.items()):
         lines.append(f"| {code} | {explanation.meaning} | {', '.join(f'`{command}`' for command in explanation.commands)} |")
-    lines += ["", "## Failure causes\n", "Shown in brackets after the message of a failure.\n", "| cause | meaning |", "|---|---|"]
+    lines += [
+        "",
+        "## Failure causes\n",
+        "The cause is shown in brackets after the message of a failure. `pilotfish explain CAUSE` shows its meaning.\n",
+        "| cause | meaning |",
+        "|---|---|",
+    ]
     lines += [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
     lines += ["", "## Exit statuses\n", "| status | meaning |", "|---|---|"]
     lines += [f"| {status} | {meaning} |" for status, meaning in EXIT_STATUSES.items()]

@@ -18,10 +18,10 @@ CANNOT = 4
 EXIT_STATUSES = {
     0: "All tasks succeeded, or the command did what was asked.",
     SOME_FAILED: "Some tasks failed, or a check found a problem.",
-    BAD_INPUT: "The request itself is wrong; nothing was started.",
-    NOT_STARTED: "Nothing can run the tasks yet; the run is kept and starts as soon as something fits.",
-    CANNOT: "Pilotfish could not do what was asked: no master, no disk, no answer, or the pool was stopped.",
-    130: "Interrupted by Ctrl-C.",
+    BAD_INPUT: "The command line or an input file is wrong. Nothing was started.",
+    NOT_STARTED: "No worker can run the tasks yet. The run is kept and starts as soon as a suitable worker joins.",
+    CANNOT: "Pilotfish could not do what was asked: no master was found, the disk is full, there was no answer, or the pool was stopped.",
+    130: "The command was interrupted by Ctrl-C.",
 }
 
 
@@ -48,40 +48,45 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "An argument or a file has a value that cannot be used; nothing was started.", ("pilotfish run --help",), adds_detail=False
     ),
     "P1101": ErrorExplanation(
-        "A file or value is larger than one message may be. Put it where the workers can read it, and pass its path.",
+        "A file or value is larger than the maximum size of a message. Put it in a place that the workers can read, and pass its path.",
         ("pilotfish run --here ...",),
     ),
     "P1200": ErrorExplanation(
-        "A plug-in is installed and cannot be loaded. The message names its distribution and what went wrong.",
+        "A plug-in is installed, but it cannot be loaded. The message names its distribution and the reason.",
         ("pip list", "pip uninstall DISTRIBUTION"),
     ),
     "P1201": ErrorExplanation(
-        "Two installed distributions provide a plug-in of the same kind and name, so it is unclear which one is meant.",
+        "Two installed distributions provide a plug-in of the same kind and name. Pilotfish cannot know which of the two to use.",
         ("pip uninstall DISTRIBUTION",),
     ),
     "P2100": ErrorExplanation(
-        "The journal cannot be written or read, usually because the disk is full. Nothing is acknowledged until it can.",
+        "The journal cannot be written or read, usually because the disk is full. The master confirms no request until this is solved.",
         ("df -h", "pilotfish doctor"),
     ),
     "P2101": ErrorExplanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
     "P2102": ErrorExplanation(
-        "The disk of the journal is full: nothing new is accepted until there is space.", ("df -h", "pilotfish doctor")
+        "The disk of the journal is full. The master accepts no new requests until there is space.", ("df -h", "pilotfish doctor")
     ),
-    "P3100": ErrorExplanation("No master could be reached, or it refused this client.", ("pilotfish doctor", "pilotfish gc")),
+    "P3100": ErrorExplanation("No master could be reached, or the master refused this client.", ("pilotfish doctor", "pilotfish gc")),
     "P3101": ErrorExplanation("This pool has no runs.", ("pilotfish run -- COMMAND",), adds_detail=False),
-    "P3102": ErrorExplanation("The pool was stopped while this command watched it; unfinished work is kept.", ("pilotfish attach",)),
+    "P3102": ErrorExplanation("The pool was stopped while this command watched it. Unfinished tasks are kept.", ("pilotfish attach",)),
     "P3200": ErrorExplanation(
-        "A machine of a site could not be reached through ssh, or refused the login.", ("pilotfish site list", "pilotfish sites")
+        "A machine of a site could not be reached through ssh, or the machine refused the login.",
+        ("pilotfish site list", "pilotfish sites"),
     ),
     "P4100": ErrorExplanation("A task failed and its retries are used up.", ("pilotfish tasks --state failed", "pilotfish rerun --failed")),
     "P4101": ErrorExplanation(
         "An Executor cannot run more calls, because its initializer failed or its master ended.", ("pilotfish doctor",)
     ),
-    "P4102": ErrorExplanation("A process or directory of a temporary pool outlived it.", ("pilotfish gc", "pilotfish gc --remove")),
+    "P4102": ErrorExplanation(
+        "A process or directory of a temporary pool still exists after the end of the pool.", ("pilotfish gc", "pilotfish gc --remove")
+    ),
     "P4200": ErrorExplanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
-    "P5100": ErrorExplanation("The agent's bundle is larger than it may be: a bug in Pilotfish.", ("pilotfish doctor --json",)),
+    "P5100": ErrorExplanation(
+        "The bundle of the agent is larger than its size limit. This is a bug in Pilotfish.", ("pilotfish doctor --json",)
+    ),
     "P9001": ErrorExplanation(
-        "Pilotfish detected an inconsistency and stopped: a bug in Pilotfish, not in your work.",
+        "Pilotfish detected an inconsistency and stopped. This is a bug in Pilotfish, not an error in your work.",
         ("pilotfish doctor --json",),
     ),
 }
@@ -115,27 +120,27 @@ def show_error(error: PilotfishError, as_json: bool = False) -> None:
 # Causes of failures, shown in brackets, with the text of ``pilotfish explain``.
 
 CAUSES: dict[str, str] = {
-    "cancelled": "A user cancelled it, or its run was cancelled after too many failures.",
-    "crash": "The process of a Python call died, perhaps inside a native library.",
-    "damaged": "Its description was in a damaged part of the journal.",
-    "dependency": "A task that it depends on failed.",
-    "disk": "The disk of its worker is full or broken, as were those of the other workers where it was tried.",
+    "cancelled": "A user cancelled the task, or the run of the task was cancelled after too many failures.",
+    "crash": "The process that ran a Python call died, perhaps inside a native library.",
+    "damaged": "The description of the task was in a damaged part of the journal.",
+    "dependency": "The task depends on another task, and that task failed.",
+    "disk": "The disk of the worker is full or broken. Other workers on which the task was tried had the same problem.",
     "exception": "A Python call raised an exception.",
     "exit": "The program ended with an exit status other than 0.",
-    "killed": "Something outside killed it.",
-    "missing-input": "An input is not available: it was changed or removed, or no connected worker has it.",
-    "missing-output": "An output did not exist when the task had ended, or is neither a regular file nor a directory.",
+    "killed": "The program was killed by another process or by the system (SIGKILL), perhaps for lack of memory.",
+    "missing-input": "An input of the task is not available: the file was changed or removed, or no connected worker has it.",
+    "missing-output": "An output of the task did not exist when the task had ended, or it is neither a regular file nor a directory.",
     "no-directory": "The node does not have the working directory of the task.",
-    "oom": "It used more memory than requested.",
-    "poison": "Each worker that started it died.",
-    "result": "Its result could not be returned: it cannot be pickled, is too large, or its files could not be stored.",
+    "oom": "The task used more memory than it requested.",
+    "poison": "Several workers died while they ran the task. The last of them ran no other task at that time.",
+    "result": "The result could not be returned: it cannot be pickled, it is too large, or the output files could not be stored.",
     "signal": "The program was ended by a signal.",
-    "slot-lost": "The process on the worker in which it ran was killed from outside.",
+    "slot-lost": "The task ran in a process of the worker, its slot. The slot was killed or stopped, or it could not continue.",
     "spawn": "The program could not be started.",
-    "time": "It took longer than its time limit.",
+    "time": "The task took longer than its time limit.",
     "unknown": "The cause is unknown.",
-    "unpickle": "The worker cannot import what the function or its arguments refer to.",
-    "version": "The worker has another Python version than the program that made the call.",
-    "worker-lost": "Its worker was lost more often than its losses allow.",
+    "unpickle": "The worker cannot import a module or a name that the function or its arguments use.",
+    "version": "The worker has another Python version than the program that submitted the call.",
+    "worker-lost": "The worker that ran the task was lost. This happened more often than the task option 'losses' allows.",
 }
 CAUSE_COMMANDS = ("pilotfish why TASK", "pilotfish logs TASK")

@@ -41,7 +41,10 @@ MARGIN = 20
 
 def command_page() -> str:
     """Lists every command and option."""
-    lines = [NOTE + "# Command line\n", "The output of `pilotfish COMMAND --help`. Every listing has `--json`.\n"]
+    lines = [
+        NOTE + "# Command line\n",
+        "This page shows the output of `pilotfish COMMAND --help`. Every command that prints a table has `--json`.\n",
+    ]
     root = click.Context(command_group, info_name="pilotfish")
     for section, commands in SECTIONS.items():
         lines.append(f"## {section}\n")
@@ -87,8 +90,8 @@ def settings_page() -> str:
     """Lists the settings."""
     lines = [
         NOTE + "# Settings\n",
-        "Settings are in `config.toml` in `PILOTFISH_HOME`, in the table `[pool]`. All settings have defaults. A misspelt name is an error"
-        " that suggests the nearest one.\n",
+        "Settings are in the file `config.toml` in `PILOTFISH_HOME`, in the table `[pool]`. All settings have defaults. If the name of a"
+        " setting is misspelt, the error suggests a similar name.\n",
         "```toml\n[pool]\nlinger_s = 600\n```\n",
         "| setting | default | meaning |",
         "|---|---|---|",
@@ -99,20 +102,20 @@ def settings_page() -> str:
         lines.append(f"| `{field.name}` | `{msgspec.json.encode(default).decode()}` | {meanings[field.name]} |")
     lines += ["", "## Environment variables\n", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
-    lines += ["", "Set in the environment of tasks:\n", "| variable | meaning |", "|---|---|"]
+    lines += ["", "Pilotfish sets these variables in the environment of tasks:\n", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in TASK_VARIABLES.items()]
     return "\n".join(lines) + "\n"
 
 
 SITE_TESTS = {
-    "slurm": "A real Slurm with several nodes in `make test`, through ssh as an ordinary user; recorded outputs of 22.05.",
-    "sge": "A real Grid Engine 8.1.9 in `make test`, in the same way; recorded outputs.",
-    "htcondor": "A real HTCondor 23.9 pool in `make test`, in the same way; recorded outputs.",
-    "ssh": "A real OpenSSH server and an ordinary user in `make test`.",
-    "arc": "Recorded outputs in `make test`; a real ARC 6.17 computing element in `make campaign`.",
-    "pbs": "Recorded outputs of OpenPBS 23.06 only; Torque from its documentation. No test runs against a real system.",
-    "kubernetes": "Recorded outputs of Kubernetes 1.34 only. No test runs against a real cluster.",
-    "lsf": "Outputs written from its documentation only. No test runs against a real system.",
+    "slurm": "A real Slurm with several nodes in `make test`, through ssh as an ordinary user. Recorded outputs of Slurm 22.05.",
+    "sge": "A real Grid Engine 8.1.9 in `make test`, through ssh as an ordinary user. Recorded outputs.",
+    "htcondor": "A real HTCondor 23.9 pool in `make test`, through ssh as an ordinary user. Recorded outputs.",
+    "ssh": "A real OpenSSH server in `make test`, as an ordinary user.",
+    "arc": "Recorded outputs in `make test`. A real ARC 6.17 computing element in `make campaign`.",
+    "pbs": "Recorded outputs of OpenPBS 23.06, and outputs from the documentation of Torque. No test uses a real system.",
+    "kubernetes": "Recorded outputs of Kubernetes 1.34. No test uses a real cluster.",
+    "lsf": "Outputs from the documentation of LSF. No test uses a real system.",
 }
 """Evidence for each backend."""
 
@@ -121,10 +124,11 @@ def site_page() -> str:
     """Lists the keys of a site."""
     lines = [
         NOTE + "# Sites\n",
-        "Sites are in `sites.toml` in `PILOTFISH_HOME`, for all pools, one table per site. The name of the table is the name of the site."
-        " Only `backend` is required. `pilotfish site add` and `pilotfish site set` change single keys. You can also edit the file: a"
-        " master reads it when it starts, and when one of these commands or `pilotfish run --site` is run. A misspelt key is an error"
-        " that suggests the nearest one. Usage: [Clusters and remote hosts](../how-to/use-a-cluster.md).\n",
+        "The file `sites.toml` in `PILOTFISH_HOME` describes the sites of all pools. It has one table per site. The name of the table is"
+        " the name of the site. Only the key `backend` is required. `pilotfish site add` and `pilotfish site set` change single keys. You"
+        " can also edit the file. A master reads the file when it starts, and when you run `pilotfish site add`, `pilotfish site set` or"
+        " `pilotfish run --site`. If a key is misspelt, the error suggests a similar key. See also"
+        " [Clusters and remote hosts](../how-to/use-a-cluster.md).\n",
         "```text\n" + SITE_EXAMPLE + "```\n",
         'Write durations as `"90s"` or `"1h30m"`, sizes as `"8G"`.\n',
         "| key | default | meaning |",
@@ -167,8 +171,8 @@ hosts = ["node1", "node2"]
 """
 SITE_TEXTS = {
     "gpus": "GPUs per node of a pilot.",
-    "submissions_per_minute": "Maximum submissions per minute, after a first few; 0 means no limit.",
-    "commands_at_once": "Maximum commands of the site that run at the same time.",
+    "submissions_per_minute": "Maximum number of submissions per minute. The first few submissions are not limited. 0: no limit.",
+    "commands_at_once": "Maximum number of commands of the site that run at the same time.",
 }
 SITE_OPTIONS = {
     "all with `via` or `hosts`": {"ssh_config": "Configuration file for ssh. Default: your own."},
@@ -177,7 +181,7 @@ SITE_OPTIONS = {
         "pe": "Parallel environment for several cores on one machine. Default: `smp`.",
         "memory_resource": "Name of the memory resource; `none` requests no memory. Default: `h_vmem`.",
         "gpu_resource": "Name of the GPU resource. Default: `gpu`.",
-        "account_flag": "`-A` if `account` is an account and not a project. Default: `-P`.",
+        "account_flag": "Flag for the key `account`: `-A` for an account, `-P` for a project. Default: `-P`.",
     },
     "pbs": {"flavour": "`openpbs` or `torque`. Default: `openpbs`."},
     "kubernetes": {
@@ -185,7 +189,7 @@ SITE_OPTIONS = {
         "namespace": "Namespace for Jobs and Secrets.",
         "context": "Context of the configuration.",
         "kubeconfig": "Configuration file.",
-        "pull_policy": "When the image is pulled.",
+        "pull_policy": "The `imagePullPolicy` of the container: when the image is pulled.",
         "service_account": "Service account of the Pods.",
         "node_selector": "`name=value,...`: labels of the nodes.",
         "run_as": "User id in the container.",
@@ -202,17 +206,17 @@ SITE_OPTIONS = {
 
 VARIABLES = {
     "PILOTFISH_HOME": "Directory of pools, journals and settings. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
-    "PILOTFISH_POOL": "Pool of commands without `--pool`. Default: `default`.",
-    "NO_COLOR": "Any value switches colours off.",
+    "PILOTFISH_POOL": "Pool that commands use if `--pool` is not given. Default: `default`.",
+    "NO_COLOR": "If it has any value, the output has no colours.",
 }
 TASK_VARIABLES = {
     "PILOTFISH_TASK": "Id of the task, `RUN.INDEX`.",
     "PILOTFISH_ATTEMPT": "Number of the attempt, from 1.",
-    "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` is the same unless you set it.",
-    "PILOTFISH_NODES": "Number of nodes; only with `--nodes`.",
-    "PILOTFISH_HOSTFILE": "File with one line per node, as `mpirun --hostfile` reads it; only with `--nodes`.",
-    "PILOTFISH_DEADLINE": "End of the time limit, in seconds since 1970; only with a time limit.",
-    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970; only if it is known, as in a batch job.",
+    "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` has the same value if you do not set it.",
+    "PILOTFISH_NODES": "Number of nodes of the task. It is set only with `--nodes`.",
+    "PILOTFISH_HOSTFILE": "File with one line per node, for `mpirun --hostfile`. It is set only with `--nodes`.",
+    "PILOTFISH_DEADLINE": "End of the time limit of the task, in seconds since 1970. It is set only if the task has a time limit.",
+    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970. It is set if the walltime is known, as in a batch job.",
     "PILOTFISH_WORKER": "Name of the worker.",
 }
 
@@ -258,7 +262,10 @@ LIFECYCLES = {
 
 
 def state_page() -> str:
-    lines = [NOTE + "# Task, worker and pilot states\n", "These tables list all transitions. Other transitions are refused.\n"]
+    lines = [
+        NOTE + "# Task, worker and pilot states\n",
+        "The column *next* lists the states to which a state can change. The master refuses all other transitions.\n",
+    ]
     for key, (names, meanings, steps, title) in LIFECYCLES.items():
         lines += [f"## {title}\n", f"![The states of a {key}](states-{key}.svg)\n", "| state | meaning | next |", "|---|---|---|"]
         for number, name in enumerate(names):
@@ -303,7 +310,7 @@ def _arc(before: int, after: int, middle: int) -> str:
 def decision_page() -> str:
     lines = [
         NOTE + "# Decisions\n",
-        "Each page has context, decision and consequences. A changed decision gets a new page.\n",
+        "Each page describes the context, the decision and the consequences. If a decision changes, a new page describes the change.\n",
     ]
     for page in sorted((HERE / "explanation" / "decisions").glob("0*.md")):
         title = page.read_text().splitlines()[0].removeprefix("# ")
@@ -315,45 +322,45 @@ def decision_page() -> str:
 
 # Documented classes in this order, each with an introduction.
 CLASSES: dict[type, str] = {
-    Executor: "A `concurrent.futures.Executor` with a private pool; the `with` block ends it.",
-    Run: "Belongs to the pool that the command line shows and outlives the program. The `with` block closes it.",
-    Submitter: "Returned by `run.options(...)`.",
-    TaskFuture: "Returned by `submit`. A `concurrent.futures.Future` with these additions:",
-    ExecutableFuture: "Returned by `executable`. A `TaskFuture` with these additions:",
-    Completed: "The result of an executable.",
-    BalanceReport: "Returned by `divide` and `iterate`; prints as a table.",
-    Iteration: "An element of `BalanceReport.iterations`.",
-    ApplicationManager: "Creates tasks at run time in a run file; see the [tutorial](../tutorials/applications.md).",
-    ApplicationWorker: "Executes the tasks that a manager adds with `tasks.work`.",
-    TaskList: "The `tasks` of a run file and of a manager.",
-    TaskDone: "A finished task, passed to `tasks_done` of a manager.",
+    Executor: "It is a `concurrent.futures.Executor` with a private pool. The pool ends at the end of the `with` block.",
+    Run: "A run belongs to the pool of the command line. It continues if your program ends. The `with` block closes the run at its end.",
+    Submitter: "`run.options(...)` returns it.",
+    TaskFuture: "`submit` returns it. It is a `concurrent.futures.Future` with these additions:",
+    ExecutableFuture: "`executable` returns it. It is a `TaskFuture` with these additions:",
+    Completed: "It is the result of an executable.",
+    BalanceReport: "`divide` and `iterate` return it. `print(report)` shows it as a table.",
+    Iteration: "It is an element of `BalanceReport.iterations`.",
+    ApplicationManager: "A manager in a run file creates tasks at run time; see the [tutorial](../tutorials/applications.md).",
+    ApplicationWorker: "It executes the tasks that a manager adds with `tasks.work`.",
+    TaskList: "It is the argument `tasks` of `run(tasks)` in a run file and of the methods of a manager.",
+    TaskDone: "It is a finished task, which is passed to `tasks_done` of a manager.",
 }
 # Members without a docstring of their own.
 MEMBERS = {
-    "Executor.submit": "Submits a call as a task. If it cannot be pickled, `result()` of the future raises the error.",
+    "Executor.submit": "Submits a call as a task. If the call cannot be pickled, `result()` of the future raises the error.",
     "Run.id": "Number of the run on the command line.",
     "Run.uid": "Unique id; `Run(uid=...)` opens the run again.",
     "TaskFuture.stdout": "Standard output of the finished task.",
     "TaskFuture.stderr": "Standard error output.",
-    "TaskFuture.cancel": "Cancels the task unless it is known to run; returns whether it was cancelled.",
+    "TaskFuture.cancel": "Cancels the task if it is not known to run. Returns whether the task was cancelled.",
     "TaskList.specs": "",
     "TaskList.take": "",
     "TaskFuture.add_done_callback": "",
     "TaskFuture.began": "",
     "TaskFuture.ended": "",
-    "Completed.exit": "Exit status; None if a signal ended it.",
-    "Completed.signal": "Number of the signal that ended it, or None.",
-    "Completed.stdout": "Standard output as bytes; `text` is the same as text.",
-    "Completed.stderr": "Standard error output.",
-    "Completed.files": "Its output files by name; each has `name`, `size`, `mode` and `content`, and can be an input of another task. One"
-    " that was kept has no `content` here.",
-    "Completed.stdout_dropped": "Number of bytes omitted in the middle because of `output_cap`.",
-    "Completed.stderr_dropped": "The same for standard error.",
+    "Completed.exit": "Exit status of the program; None if a signal ended the program.",
+    "Completed.signal": "Number of the signal that ended the program, or None.",
+    "Completed.stdout": "Standard output as bytes; `text` is standard output as text.",
+    "Completed.stderr": "Standard error output as bytes.",
+    "Completed.files": "Output files by name. Each file has `name`, `size`, `mode` and `content`, and it can be an input of another task."
+    " A file that was kept on the worker has no `content`.",
+    "Completed.stdout_dropped": "Number of bytes that were omitted in the middle of standard output because of `output_cap`.",
+    "Completed.stderr_dropped": "Number of bytes that were omitted in the middle of standard error because of `output_cap`.",
     "TaskDone.index": "Index in the run, from 0.",
     "TaskDone.state": "`done`, `failed` or `cancelled`.",
-    "TaskDone.value": "Return value; for an executable, a `Completed`.",
-    "TaskDone.error": "The exception if it failed, otherwise None.",
-    "TaskDone.usage": "`wall_us`, `cpu_us` and `rss_kib`: time and memory used.",
+    "TaskDone.value": "Return value of a call; for an executable, a `Completed`.",
+    "TaskDone.error": "The exception if the task failed, otherwise None.",
+    "TaskDone.usage": "Time and memory that the task used: `wall_us`, `cpu_us` and `rss_kib`.",
 }
 TASK_OPTIONS = {
     "name": "name in listings",
@@ -371,17 +378,18 @@ TASK_OPTIONS = {
     "rank": 'expression; workers with a larger value are preferred, such as `"cores"`',
 }
 EXECUTABLE_OPTIONS = {
-    "inputs": "files and directories to copy to the sandbox: a list, or a dict of names and paths. A path can also be a file that"
-    " another task left",
+    "inputs": "files and directories to copy to the sandbox: a list of paths, or a dict from names to paths. Instead of a path, you can"
+    " give a file of another task",
     "outputs": "files, directories or patterns to copy back",
-    "keep": "the same, but the files stay on the worker for later tasks",
+    "keep": "files, directories or patterns that stay on the worker for later tasks",
     "stdin": "standard input: bytes or text",
     "env": "environment variables to set",
     "cwd": "working directory",
     "sandbox": "`True`: run in a private directory; the default with `inputs`, `outputs` or `keep`",
     "shell": "`True`: the first element is a script for `sh`, the others are its arguments",
-    "output_cap": 'maximum stored output, head and tail, such as `"1 MiB"`; default 16 MiB',
-    "warn_signal": 'signal sent shortly before the worker ends, such as `"USR1"`; default: none, because an unhandled signal ends it',
+    "output_cap": 'maximum size of the stored output, such as `"1 MiB"`; the beginning and the end are stored; default 16 MiB',
+    "warn_signal": 'signal that the program gets shortly before the worker ends, such as `"USR1"`; default: no signal, because a signal'
+    " ends a program that does not handle it",
 }
 
 
@@ -392,19 +400,26 @@ def python_page() -> str:
     assert not missing, f"exported, but not documented: {missing}"
     lines = [
         NOTE + "# Python API\n",
-        "`from pilotfish import ...` provides all of these except `Submitter`, `Iteration`, `TaskList` and `TaskDone`, which the API"
-        " returns or passes to you. Introduction: [Using Pilotfish from Python](../tutorials/python.md).\n",
+        "`from pilotfish import ...` provides all names on this page except `Submitter`, `Iteration`, `TaskList` and `TaskDone`. You get"
+        " objects of these four classes from the API. For an introduction, see [Using Pilotfish from Python](../tutorials/python.md).\n",
     ]
     for cls, first in CLASSES.items():
         lines += [f"## {cls.__name__}\n", *_constructor(cls), _prose(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
     lines += ["## divide and iterate\n", "See [Divisible loads](../how-to/divisible.md).\n"]
     for function in (divide, iterate):
         lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _prose(function.__doc__ or "") + "\n"]
-    lines += ["They accept all task options except `rank`, and:\n", *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)), ""]
-    lines += ["## Task options\n", "Keywords of `Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add`:\n"]
-    lines += [*_options(TASK_OPTIONS, TASK_KEYWORDS), "", "Executables also take:\n"]
+    lines += [
+        "`divide` and `iterate` accept all task options except `rank`, and these options:\n",
+        *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)),
+        "",
+    ]
+    lines += [
+        "## Task options\n",
+        "`Executor(...)`, `run.options(...)`, `run.work`, `run.executable` and `tasks.add` take these keywords:\n",
+    ]
+    lines += [*_options(TASK_OPTIONS, TASK_KEYWORDS), "", "Executables also take these keywords:\n"]
     lines += [*_options(EXECUTABLE_OPTIONS, tuple(name for name in EXECUTABLE_KEYWORDS if name not in TASK_KEYWORDS)), ""]
-    lines += ["## Errors\n", "All errors have `hint`, a suggestion, and `code`, for `pilotfish explain`.\n"]
+    lines += ["## Errors\n", "All errors have the attributes `hint` (a suggestion) and `code` (an argument of `pilotfish explain`).\n"]
     lines += ["| error | code | meaning |", "|---|---|---|"]
     for cls in sorted(errors, key=lambda cls: (str(cls.code), len(cls.__mro__))):
         bases = ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base is not Exception)

@@ -7,13 +7,13 @@ from pilotfish.errors import IllegalTransition
 WAITING, READY, ASSIGNED, RUNNING, DONE, FAILED, CANCELLED = range(7)
 TASK_STATES = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
 TASK_MEANING = {
-    "waiting": "waits for other tasks",
-    "ready": "can start when a worker has free resources",
-    "assigned": "sent to a worker, not yet reported as running",
-    "running": "reported as running by its worker",
-    "done": "succeeded; its result is stored",
-    "failed": "failed, with no retries left; its cause is stored",
-    "cancelled": "cancelled by a user or a rule",
+    "waiting": "the task waits for other tasks",
+    "ready": "the task can start when a worker has free resources",
+    "assigned": "the task was sent to a worker, which has not reported yet that the task runs",
+    "running": "the worker has reported that the task runs",
+    "done": "the task succeeded, and its result is stored",
+    "failed": "the task failed and has no retries left; the cause of the failure is stored",
+    "cancelled": "a user or a rule cancelled the task",
 }
 TASK_STEPS: dict[int, tuple[int, ...]] = {
     WAITING: (READY, FAILED, CANCELLED),
@@ -28,10 +28,10 @@ TASK_STEPS: dict[int, tuple[int, ...]] = {
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")
 WORKER_MEANING = {
-    "joined": "accepts tasks (idle or busy)",
-    "draining": "finishes its tasks and accepts no more",
-    "left": "left or was released",
-    "lost": "died or became silent; its tasks run elsewhere",
+    "joined": "the worker accepts tasks; it can be idle or busy",
+    "draining": "the worker finishes its tasks and accepts no more tasks",
+    "left": "the worker left the pool by itself or was released",
+    "lost": "the worker died or became silent; its tasks run on other workers",
 }
 WORKER_STEPS: dict[int, tuple[int, ...]] = {
     JOINED: (DRAINING, LEFT, LOST),
@@ -43,11 +43,11 @@ WORKER_STEPS: dict[int, tuple[int, ...]] = {
 REQUESTED, SUBMITTED, ACTIVE, ENDING, ENDED = range(5)
 PILOT_STATES = ("requested", "submitted", "active", "ending", "ended")
 PILOT_MEANING = {
-    "requested": "recorded, not yet submitted",
-    "submitted": "accepted by the site",
-    "active": "its agent joined",
-    "ending": "being cancelled or released",
-    "ended": "no longer at the site",
+    "requested": "the pilot is recorded, but not yet submitted",
+    "submitted": "the site has accepted the pilot",
+    "active": "the agent of the pilot has joined the pool",
+    "ending": "the pilot is being cancelled or released",
+    "ended": "the pilot is no longer at the site",
 }
 PILOT_STEPS: dict[int, tuple[int, ...]] = {
     REQUESTED: (SUBMITTED, ACTIVE, ENDING, ENDED),

@@ -19,15 +19,16 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     linger_s: float = 30.0
     """Seconds without unfinished tasks and without a client after which the master ends."""
     author_s: float = 30.0
-    """Seconds after which a run of a vanished client is closed (or cancelled, if the client owned it)."""
+    """Seconds after which a run is closed if its client has disconnected. If the client owned the run, the run is cancelled instead."""
     idle_s: float = 0.0
     """Seconds without a task after which a worker is released; 0: never."""
     ahead_s: float = 0.05
-    """Seconds of work that are prefetched for a worker, in short tasks; long tasks are never prefetched."""
+    """Seconds of work that are prefetched for a worker. Only short tasks are prefetched."""
     quarantine_s: float = 600.0
-    """Seconds for which a worker that keeps failing gets no tasks."""
+    """Seconds of a quarantine. A worker in quarantine gets no tasks, because tasks failed on it again and again."""
     quarantine_after: int = 5
-    """Number of different tasks that must fail on a worker in a row, while other workers succeed, before it is put in quarantine."""
+    """If this number of different tasks fail on a worker one after another while tasks on other workers succeed, the worker is put in
+    quarantine."""
     host: str = "127.0.0.1"
     """Address on which the master listens for agents."""
     port: int = 0
@@ -37,14 +38,15 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     cache_size: int = 0
     """Maximum size of the cache of the workers of this machine, such as "50G"; 0: half of the free space of its disk."""
     poll_s: float = 0.0
-    """0: agents keep their connections open. Otherwise, seconds between short connections."""
+    """Seconds between short connections of an agent to the master; 0: agents stay connected."""
     matching: str = "auto"
-    """Who assigns tasks: the master (central), or a site master at each site, to which tasks are delegated in bulk (distributed). auto:
-    distributed at sites of 200 workers or more."""
+    """Who assigns tasks to workers. central: the master. distributed: the master delegates tasks in bulk to a site master at each site,
+    which assigns them. auto: distributed at sites with 200 workers or more, otherwise central."""
     policy: str = "auto"
-    """Scheduling policy: auto (chooses, and re-chooses during a run), near, workqueue, stealing, or a plan by min-min, max-min, sufferage
-    or xsufferage."""
+    """Scheduling policy: auto, near, workqueue, stealing, min-min, max-min, sufferage or xsufferage. auto chooses one of the others and
+    can choose again during a run. The last four make a plan."""
     factory: str = "demand"
     """Pilot factory: demand, simple, heuristic, hybrid or swift."""
     pilots: int = 0
-    """Maximum pilots at all sites together; 0: as many as the tasks can use (10 for simple, heuristic and hybrid)."""
+    """Maximum number of pilots at all sites together. 0: as many as the tasks can use; 10 with the factories simple,
+    heuristic and hybrid."""

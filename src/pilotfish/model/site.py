@@ -57,34 +57,34 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     backend: str
     """Backend: ssh, slurm, sge, pbs, lsf, htcondor, kubernetes or arc."""
     via: str = ""
-    """Login node for its commands, as an argument of ssh; empty: this machine."""
+    """Login node on which the commands of the site run, as an argument of ssh; empty: this machine."""
     hosts: tuple[str, ...] = ()
     """For the ssh backend: hosts, as arguments of ssh."""
 
     max_pilots: int = 10
-    """Maximum pilots, queued and running."""
+    """Maximum number of pilots, queued and running."""
     max_queued: int = 5
-    """Maximum queued pilots."""
+    """Maximum number of queued pilots."""
     max_cores: int = 0
-    """Maximum cores of all pilots; 0: no limit."""
+    """Maximum number of cores of all pilots together; 0: no limit."""
 
     cores: int = 0
     """Cores per node of a pilot; 0: as many as the tasks need (with ssh: all cores of the host)."""
     nodes: int = 1
-    """Nodes of a pilot; more than one with slurm, pbs and lsf only."""
+    """Number of nodes of a pilot. Only slurm, pbs and lsf allow more than one."""
     memory: int = 0
     """Memory per node of a pilot; 0: the default of the site, or as much as the tasks need."""
     gpus: int = 0
     walltime_s: float = 3600.0
     """Walltime of a pilot."""
     idle_s: float = 300.0
-    """Release a pilot after this time without tasks, unless the user requested it; 0: never."""
+    """Time without tasks after which a pilot is released; 0: never. Pilots that the user requested are not released."""
     queue: str = ""
     """Queue or partition; empty: the default of the site."""
     account: str = ""
     """Account or project to charge."""
     directives: tuple[str, ...] = ()
-    """Extra batch directives, as after ``#SBATCH``."""
+    """Extra batch directives, written as the text after ``#SBATCH``."""
     options: dict[str, str] = {}
     """Backend-specific options, such as a container image."""
     environment: dict[str, str] = {}
@@ -92,43 +92,43 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``pilotfish site show --dry-run`` shows them, and they are in no process list."""
 
     credentials: tuple[str, ...] = ()
-    """Credentials that its commands need, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``. You are warned
-    before they expire, and pilots wait for a new one."""
+    """Credentials that the commands of the site need, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``. You
+    are warned before a credential expires. If it has expired, pilots wait for a new credential."""
 
     folder: str = "~/.pilotfish"
     """Directory for files of pilots at the site."""
     scratch: str = ""
     """Directory for sandboxes on the nodes; empty: the temporary directory of the node."""
     cache: str = ""
-    """Directory for cached files on the nodes, also between pilots; empty: next to the sandboxes. On a disk that the nodes share, one
+    """Directory on the nodes for the cache, which later pilots also use; empty: next to the sandboxes. If the nodes share the disk, one
     copy serves all nodes."""
     cache_size: int = 0
     """Maximum size of the cache; 0: half of the free space."""
     storage: tuple[str, ...] = ()
-    """Directories on the nodes with existing files, by name or by hash: files found there are not sent."""
+    """Directories on the nodes that already contain files, named by their own name or by their hash. These files are not sent."""
     peers: bool = True
-    """Agents of the site exchange files."""
+    """Whether agents of the site exchange files."""
     transfers: int = 16
-    """Maximum simultaneous transfers between the master and agents of the site."""
+    """Maximum number of simultaneous transfers between the master and agents of the site."""
     python: str = ""
-    """Python on the nodes, 3.8 or later; empty: the first one found."""
+    """Path of Python 3.8 or later on the nodes; empty: the first suitable Python that is found."""
     setup: tuple[str, ...] = ()
     """Shell lines to run before the agent starts, such as ``module load python``. Do not put secrets here: some batch systems show them
     to all users."""
     tags: dict[str, str] = {}
-    """Tags of its workers; tasks can require them. Any name except ``site``."""
+    """Tags of the workers of the site. Tasks can require tags. A tag can have any name except ``site``."""
 
     reach: str = "auto"
     """Connection of agents to the master: ``direct``, or ``tunnel`` through the login node; ``auto``: a tunnel if the site is reached
     through ssh and has no ``address``."""
     address: str = ""
-    """For ``direct``: address of the master's machine as seen from the nodes; the master must listen there, see ``host`` in
-    ``config.toml``."""
+    """For ``direct``: address under which the nodes reach the machine of the master. The master must listen on this address: see ``host``
+    in ``config.toml``."""
     poll_s: float = 0.0
-    """0: agents stay connected. Otherwise, seconds between short connections."""
+    """Seconds between short connections of an agent to the master; 0: agents stay connected."""
 
     period_s: float = 30.0
-    """Interval between polls of its queue; at least 1s."""
+    """Interval between polls of the queue of the site; at least 1s."""
     submissions_per_minute: float = 300.0
     commands_at_once: int = 4
     paused: bool = False

@@ -457,24 +457,6 @@ FromAgent = (
     | Peeked
 )
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
-ToAgent = (
-    Banner
-    | Proved
-    | Refused
-    | Welcome
-    | Introduce
-    | SetHeartbeats
-    | Assign
-    | Delegate
-    | ReleaseContents
-    | Acked
-    | Kill
-    | Recall
-    | HeartbeatAck
-    | Drain
-    | Retire
-    | Peek
-)
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 
 encode = msgspec.json.Encoder().encode
@@ -489,7 +471,6 @@ def frame_message(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_client = msgspec.json.Decoder(FromClient).decode
 decode_to_client = msgspec.json.Decoder(ToClient).decode
-decode_to_agent = msgspec.json.Decoder(ToAgent).decode
 
 
 # The body is split by the lengths in the header. If the sums differ, the connection fails.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import run_reasons, site_reasons, task_reasons
+from pilotfish.core.explain import site_reasons, task_reasons
 from pilotfish.core.explain.lookup import (
     NamedObject,
     NamedPilot,
@@ -83,7 +83,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "command": run.options.command,
         "cwd": run.options.cwd,
         "state": "done" if run.finished else "closed" if run.closed else "open",
-        "status": run_reasons.status_of(run),
+        "status": task_reasons.status_of(run),
         "incomplete": run.incomplete,
         "closed": run.closed,
         "paused": run.paused,
@@ -287,7 +287,7 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         return site_reasons.explain_pilot(machine, subject)
     if isinstance(subject, NamedSite):
         return site_reasons.explain_site(machine, subject)
-    return run_reasons.explain_run(machine, subject)
+    return task_reasons.explain_run(machine, subject)
 
 
 def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:

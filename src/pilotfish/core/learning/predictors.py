@@ -85,19 +85,10 @@ class Series:
             self._forecast = Forecast(self._predictions[best], self._error(), NAMES[best], self.samples)
         return self._forecast
 
-    def predictions(self) -> dict[str, float]:
-        """The prediction of each predictor, by name."""
-        self._process_pending()
-        return dict(zip(NAMES, self._predictions, strict=False))
-
     def ratios(self) -> list[float]:
         """Ratios of recent values to their forecasts."""
         self._process_pending()
         return list(self._ratios)
-
-    def quantile(self, q: float) -> float:
-        """Quantile of these ratios; 1 if there are none."""
-        return quantile(sorted(self.ratios()), q)
 
     def relearn(self, values: Iterable[float]) -> None:
         """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""

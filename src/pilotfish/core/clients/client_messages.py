@@ -22,7 +22,7 @@ from pilotfish.model.contents import DIGEST, Content, ExpectedFile
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec
+from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec, sent_bytes
 from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 if TYPE_CHECKING:
@@ -227,8 +227,8 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind not in ANSWERS:
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     answer = _answer_once(machine, message)
-    if isinstance(answer, queries.PayloadAnswer):
-        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
+    if isinstance(answer, bytes | StoredPayload):
+        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": sent_bytes(answer, whole=True)}), [answer], whole=True))
     else:
         machine.send(link, m.Answer(message.query, answer))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pilotfish.core.data import data_rows
 from pilotfish.core.explain import site_reasons, task_reasons
@@ -27,7 +28,7 @@ from pilotfish.core.tasks.run_deadlines import late_s
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
-from pilotfish.model.task import Failure, Payload
+from pilotfish.model.task import Payload
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -36,17 +37,6 @@ MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MAX_ROWS = 10_000
 """Maximum rows per answer; ask for more with an offset."""
-
-
-@dataclass(slots=True)
-class PayloadAnswer:
-    """An answer that is a payload."""
-
-    payload: Payload
-
-    @property
-    def length(self) -> int:
-        return len(self.payload) if isinstance(self.payload, bytes) else self.payload.length
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
@@ -66,10 +56,6 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise BadInput(f"{name}: {value!r} is no text", "use the same version of Pilotfish on both sides")
     return value
-
-
-def failure_row(failure: Failure | None) -> dict[str, str] | None:
-    return {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure is not None else None
 
 
 def run_row(machine: Machine, run: Run) -> dict[str, Any]:
@@ -119,7 +105,7 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "attempt": task.attempt,
         "worker": task.worker.id if task.worker is not None else None,
         "copy": copy.worker.id if copy is not None and copy.worker is not None else None,
-        "failure": failure_row(task.failure),
+        "failure": msgspec.structs.asdict(task.failure) if task.failure is not None else None,
         "wall_s": run.wall_us[index] / 1e6,
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
@@ -255,11 +241,11 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _payload(machine: Machine, arguments: dict[str, Any]) -> PayloadAnswer:
+def _payload(machine: Machine, arguments: dict[str, Any]) -> Payload:
     task = find_task(machine.state, arguments.get("task"))
     if arguments.get("which", "result") == "result":
-        return PayloadAnswer(task.output if task.state >= DONE else b"")
-    return PayloadAnswer(task.payload)
+        return task.output if task.state >= DONE else b""
+    return task.payload
 
 
 def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:

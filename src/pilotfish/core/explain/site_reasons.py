@@ -349,24 +349,16 @@ def _failures(record: SiteRecord) -> dict[str, int]:
 def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
     if named.events:
-        return _explain_ended(machine, named)
-    pilot, status = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
-    reason = pilot_reason(machine, pilot)
-    asked = make_reason("asked", f"it was requested because: {pilot.reason}")
+        reasons, end = [ended_pilot_reason(machine, named.name, named.events)], end_of(named.events)
+        state, job, status = ENDED, "", None
+    else:
+        pilot, status, end = machine.state.pilots[named.name], machine.pilot_status.get(named.name), None
+        reasons = [pilot_reason(machine, pilot), make_reason("asked", f"it was requested because: {pilot.reason}")]
+        state, job = pilot.state, pilot.job
     return {
-        **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
-        "job": pilot.job,
+        **answer(f"pilot {named.name}", PILOT_STATES[state], reasons, reasons[0].text),
+        "job": job,
         "seen": None if status is None else {"runs": status.runs, "reason": status.reason},
-        "end": None,
-    }
-
-
-def _explain_ended(machine: Machine, named: NamedPilot) -> dict[str, Any]:
-    reason, end = ended_pilot_reason(machine, named.name, named.events), end_of(named.events)
-    return {
-        **answer(f"pilot {named.name}", PILOT_STATES[ENDED], [reason], reason.text),
-        "job": "",
-        "seen": None,
         "end": None if end is None else {"kind": end.kind, "cause": end.cause or end.kind, "reason": end.reason},
     }
 

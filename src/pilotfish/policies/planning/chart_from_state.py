@@ -41,8 +41,8 @@ def make_plan(
     files = [builder.files_of(task) for task in tasks]
     batches = batches_of(files, seconds, [builder.width(task) for task in tasks], [builder.allowed(task) for task in tasks])
     horizon_s = max(horizon_s, HORIZON_FACTOR * builder.longest_transfer_s())
-    schedule = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
-    placements = sorted(schedule.placements, key=lambda placement: placement.start_s)
+    placements = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
+    placements.sort(key=lambda placement: placement.start_s)
     return [(builder.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
 
 

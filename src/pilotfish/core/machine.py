@@ -418,14 +418,6 @@ def _output_space_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
     machine.output_space_problem = item.problem
 
 
-def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
-    machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
-
-
-def _resume_requested(machine: Machine, item: i.ResumeRequested) -> None:
-    machine.resume()
-
-
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.AgentMessage: agent_messages.handle,
     i.ClientMessage: client_messages.handle,
@@ -435,8 +427,8 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     **site_events.HANDLERS,
     i.JournalSpaceChanged: _journal_space_changed,
     i.OutputSpaceChanged: _output_space_changed,
-    i.TransferMeasured: _link_measured,
-    i.ResumeRequested: _resume_requested,
+    i.TransferMeasured: lambda machine, item: machine.record(f.LinkMeasured(item.site, item.size, item.seconds)),
+    i.ResumeRequested: lambda machine, item: machine.resume(),
 }
 
 

@@ -6,6 +6,7 @@ Every pilot must fit a waiting task, and there are never more pilots than the wo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
@@ -67,9 +68,7 @@ class PilotNeeds:
     """Pilots that the waiting work could use, counted by size. A requested pilot removes all needs that it can serve."""
 
     def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
-        self._counts: dict[tuple[PilotSize, tuple[str, ...]], int] = {}
-        for kind in zip(sizes, places or [()] * len(sizes), strict=True):
-            self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._counts = Counter(zip(sizes, places or [()] * len(sizes), strict=True))
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -92,8 +91,7 @@ class PilotNeeds:
             if other.cores > size.cores or other.memory > size.memory or other.gpus > size.gpus or other.nodes > size.nodes:
                 continue
             asked = (other.all_cores, float(other.memory * other.nodes), other.gpus * other.nodes)
-            left = self._counts.get(kind, 0)
-            more = min([left, *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
+            more = min([self._counts[kind], *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
             if more > 0 and other.all_cores > 0:
                 room = [spare - more * part for spare, part in zip(room, asked, strict=True)]
                 self._reduce(kind, more)

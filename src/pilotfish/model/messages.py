@@ -8,6 +8,7 @@ same arrays with the standard library; ``tests/contract`` round-trips every mess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Annotated, Any
 
 import msgspec
@@ -489,9 +490,4 @@ def split_body(message: object, body: memoryview) -> list[memoryview]:
         lengths = []
     if sum(lengths) != len(body) or min(lengths, default=0) < 0:
         raise ConnectionFailed(f"a body of {len(body)} bytes does not match its header, which counts {sum(lengths)}")
-    parts = []
-    start = 0
-    for length in lengths:
-        parts.append(body[start : start + length])
-        start += length
-    return parts
+    return [body[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]

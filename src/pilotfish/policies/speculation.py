@@ -183,11 +183,5 @@ def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
     """Workers with room for which no task is ready."""
     state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
-    found = 0
-    for worker in view.roomy:
-        if worker.id in given or worker.runs_suspect or any(worker.suits(shape, view.now) for shape in waiting):
-            continue
-        yield worker
-        found += 1
-        if found == MAX_WORKERS:
-            return
+    able = (worker for worker in view.roomy if worker.id not in given and not worker.runs_suspect)
+    return islice((worker for worker in able if not any(worker.suits(shape, view.now) for shape in waiting)), MAX_WORKERS)

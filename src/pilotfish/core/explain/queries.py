@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +149,6 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
 def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     state = machine.state
     workers = [worker_row(machine, worker) for worker in state.workers.values()]
-    counts: dict[str, int] = {}
-    for row in workers:
-        counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
         **machine.host_status,
         "uptime_s": machine.now - machine.started_at,
@@ -159,7 +157,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "unfinished": state.unfinished,
         "local_cores": state.local_cores,
         "cores": sum(row["capacity"].get("cores", 0) for row in workers),
-        "workers": counts,
+        "workers": dict(Counter(row["state"] for row in workers)),
         "shares": [_share_row(account) for account in state.shares.values()],
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],

@@ -197,7 +197,7 @@ def _restore_worker(state: State, row: Any) -> None:
             task.worker = worker
             target[task] = tuple((name, amount) for name, amount in needs)
             if target is worker.active:
-                fair_share.add_occupied(task.shape.run, target[task])
+                fair_share.add_occupied(task.shape.run, fair_share.cores_of(target[task]))
     worker.recalled = {state.task(number): None for number in recalled}
     worker.started = {state.task(number): at for number, at in started}
     worker.streak = dict.fromkeys(streak)

@@ -50,7 +50,7 @@ class Speculation:
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
-        self._expected_seconds = expected_seconds
+        self._expected_s: ExpectedSeconds = expected_seconds or (lambda state, task, worker: None)
         self._look_at = 0.0
         self._runs: list[Run] = []
         """Runs that allow copies, when there were ``_run_count`` runs. Most pools have none, and then nothing is done."""
@@ -106,9 +106,6 @@ class Speculation:
                     late = self._how_late(state, task, worker, view.now - since)
                     if late is not None:
                         yield late
-
-    def _expected_s(self, state: State, task: Task, worker: Worker) -> float | None:
-        return self._expected_seconds(state, task, worker) if self._expected_seconds is not None else None
 
     def _how_late(self, state: State, task: Task, worker: Worker, ran_s: float) -> _LateTask | None:
         expected_s = self._expected_s(state, task, worker)

@@ -17,7 +17,7 @@ from pilotfish.core.data.data_reasons import (
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, state_reason, too_few_nodes
 from pilotfish.core.pilots import credential_status
-from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
+from pilotfish.core.state import UNIT, FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
 from pilotfish.model.ids import INDEX_MASK, show_task
@@ -202,19 +202,15 @@ def no_workers(machine: Machine) -> Reason:
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     """What every worker has too little of, and the largest amount there is."""
-    lacks = []
+    lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
         if largest < amount:
             lacks.append(f"{show_amount(name, amount)} asked for, the largest worker has {show_amount(name, largest)}")
+            if name == CORES:
+                commands.append(f"pilotfish workers --local-cores {-(-amount // UNIT)}")
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
-    wanted = dict(needs).get(CORES, 0)
-    commands = (
-        [f"pilotfish workers --local-cores {-(-wanted // UNIT)}"]
-        if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
-        else []
-    )
     return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
@@ -327,12 +323,8 @@ def _named(account: ShareAccount) -> str:
 
 def cut_off(task: Task) -> Reason | None:
     """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
-    failure_counts = task.failure_counts
-    charged = (
-        sum((failure_counts.failures, failure_counts.losses, failure_counts.deaths, failure_counts.crashes, failure_counts.ooms))
-        if failure_counts
-        else 0
-    )
+    counts = task.failure_counts or FailureCounts()
+    charged = counts.failures + counts.losses + counts.deaths + counts.crashes + counts.ooms
     if task.attempt - charged <= MAX_RESTARTS:
         return None
     text = f"task {show_task(task.id)} was started {task.attempt} times: each time its worker ended first or returned it"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -202,17 +203,15 @@ def quantile(ordered: list[float], q: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
+@dataclass(slots=True, eq=False)
 class LinkSeries:
     """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: the latency, in bytes that could be sent meanwhile."""
 
-    __slots__ = ("_head", "_last", "_pending", "series")
-
-    def __init__(self) -> None:
-        self.series = Series()
-        """Seconds per byte."""
-        self._head = 1.0
-        self._last: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+    series: Series = field(default_factory=Series)
+    """Seconds per byte."""
+    _head: float = 1.0
+    _last: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _pending: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def observe(self, size: float, seconds: float) -> None:
         if 0.0 <= size <= LARGEST and 0.0 <= seconds <= LARGEST:

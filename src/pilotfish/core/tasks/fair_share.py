@@ -60,16 +60,10 @@ def cores_of(needs: Needs) -> int:
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
-def add_occupied(run: Run, needs: Needs) -> None:
-    cores = cores_of(needs)
+def add_occupied(run: Run, cores: int) -> None:
+    """Note that tasks of the run occupy more cores; fewer if negative."""
     run.occupied += cores
     run.account.occupied += cores
-
-
-def remove_occupied(run: Run, needs: Needs) -> None:
-    cores = cores_of(needs)
-    run.occupied -= cores
-    run.account.occupied -= cores
 
 
 def settle(state: State, at: float) -> None:

@@ -161,7 +161,7 @@ class SiteScores:
             site_score.score = min(0.0, site_score.score - self._settings.failure_factor)
             self.hibernate(event.site, FAILURE, event.at)
         elif event.kind == RELEASED and site_score.hibernated:
-            self.wake(event.site)
+            self.wake(event.site, WOKEN_WITH)
         elif event.kind == WITHDRAWN and event.cause == OUTRUN:
             site_score.score -= self._settings.queue_time_factor
             self.check_wait(event.site, event.pilot, event.seconds, event.at)
@@ -194,15 +194,12 @@ class SiteScores:
         site_score = self.of(site)
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
-    def wake(self, site: str) -> None:
-        self._return(site, WOKEN_WITH)
-
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
         """Wake a site whose pilot keeps working. Like a success after a failure, it shows that the failure was not the site's."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:
-            self._return(pilot.site, BACK_WITH)
+            self.wake(pilot.site, BACK_WITH)
 
     def _succeeded(self, event: SiteEvent) -> None:
         site_score = self.of(event.site)
@@ -210,13 +207,13 @@ class SiteScores:
         site_score.hibernations = 0
         too_long = wait > self.throttle(event.at)
         if site_score.hibernated and not too_long:
-            self._return(event.site, BACK_WITH)
+            self.wake(event.site, BACK_WITH)
         elif not site_score.hibernated:
             site_score.score += self._settings.success_factor
         if too_long and not self._settings.replication_limit:
             self.hibernate(event.site, LONG_QUEUE, event.at)
 
-    def _return(self, site: str, score: float) -> None:
+    def wake(self, site: str, score: float) -> None:
         site_score = self.of(site)
         site_score.hibernated = ""
         site_score.score = score
@@ -335,7 +332,7 @@ class SwiftFactory(BaseFactory):
                 if round_.now < rested_at:
                     round_.look_again(rested_at)
                     continue
-                self._scores.wake(name)
+                self._scores.wake(name, WOKEN_WITH)
                 if self.status(by_name[name], round_.now) == CANDIDATE:
                     return by_name[name]
         return None

@@ -239,10 +239,32 @@ def error_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+TASK_MEANING = {
+    "waiting": "waits for other tasks",
+    "ready": "can start when a worker has free resources",
+    "assigned": "sent to a worker, not yet reported as running",
+    "running": "reported as running by its worker",
+    "done": "succeeded; its result is stored",
+    "failed": "failed, with no retries left; its cause is stored",
+    "cancelled": "cancelled by a user or a rule",
+}
+WORKER_MEANING = {
+    "joined": "accepts tasks (idle or busy)",
+    "draining": "finishes its tasks and accepts no more",
+    "left": "left or was released",
+    "lost": "died or became silent; its tasks run elsewhere",
+}
+PILOT_MEANING = {
+    "requested": "recorded, not yet submitted",
+    "submitted": "accepted by the site",
+    "active": "its agent joined",
+    "ending": "being cancelled or released",
+    "ended": "no longer at the site",
+}
 LIFECYCLES = {
-    "task": (states.TASK_STATES, states.TASK_MEANING, states.TASK_STEPS, "Tasks"),
-    "worker": (states.WORKER_STATES, states.WORKER_MEANING, states.WORKER_STEPS, "Workers"),
-    "pilot": (states.PILOT_STATES, states.PILOT_MEANING, states.PILOT_STEPS, "Pilots"),
+    "task": (states.TASK_STATES, TASK_MEANING, states.TASK_STEPS, "Tasks"),
+    "worker": (states.WORKER_STATES, WORKER_MEANING, states.WORKER_STEPS, "Workers"),
+    "pilot": (states.PILOT_STATES, PILOT_MEANING, states.PILOT_STEPS, "Pilots"),
 }
 
 

@@ -6,15 +6,6 @@ from pilotfish.errors import IllegalTransition
 
 WAITING, READY, ASSIGNED, RUNNING, DONE, FAILED, CANCELLED = range(7)
 TASK_STATES = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
-TASK_MEANING = {
-    "waiting": "waits for other tasks",
-    "ready": "can start when a worker has free resources",
-    "assigned": "sent to a worker, not yet reported as running",
-    "running": "reported as running by its worker",
-    "done": "succeeded; its result is stored",
-    "failed": "failed, with no retries left; its cause is stored",
-    "cancelled": "cancelled by a user or a rule",
-}
 TASK_STEPS: dict[int, tuple[int, ...]] = {
     WAITING: (READY, FAILED, CANCELLED),
     READY: (ASSIGNED, CANCELLED, FAILED),
@@ -27,12 +18,6 @@ TASK_STEPS: dict[int, tuple[int, ...]] = {
 
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")
-WORKER_MEANING = {
-    "joined": "accepts tasks (idle or busy)",
-    "draining": "finishes its tasks and accepts no more",
-    "left": "left or was released",
-    "lost": "died or became silent; its tasks run elsewhere",
-}
 WORKER_STEPS: dict[int, tuple[int, ...]] = {
     JOINED: (DRAINING, LEFT, LOST),
     DRAINING: (LEFT, LOST),
@@ -42,13 +27,6 @@ WORKER_STEPS: dict[int, tuple[int, ...]] = {
 
 REQUESTED, SUBMITTED, ACTIVE, ENDING, ENDED = range(5)
 PILOT_STATES = ("requested", "submitted", "active", "ending", "ended")
-PILOT_MEANING = {
-    "requested": "recorded, not yet submitted",
-    "submitted": "accepted by the site",
-    "active": "its agent joined",
-    "ending": "being cancelled or released",
-    "ended": "no longer at the site",
-}
 PILOT_STEPS: dict[int, tuple[int, ...]] = {
     REQUESTED: (SUBMITTED, ACTIVE, ENDING, ENDED),
     SUBMITTED: (ACTIVE, ENDING, ENDED),

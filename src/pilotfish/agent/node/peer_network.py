@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ...portable.expressions.worker_properties import worker_properties
 from ...portable.transfer.content_cache import ContentCache
-from ...portable.transfer.content_source import FileReader, PartialFileReader, ServedContent
+from ...portable.transfer.content_source import FileReader, PartialFileReader
 from ...portable.transfer.incoming_content import IncomingContent, NoSpace
 from ...portable.transfer.transfer_client import has_ended
 from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, ContentAbsent, ContentReader, TransferChannel
@@ -464,7 +464,7 @@ class PeerContentSource:
         with self._lock:
             self._contacts.pop(asker, None)
 
-    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ContentReader:
         with self._lock:
             readers = self._readers.setdefault(digest, [])
             others = [self._contacts[other] for other in readers if other in self._contacts and other != asker]
@@ -472,7 +472,9 @@ class PeerContentSource:
                 raise AskElsewhere(others)
             readers.append(asker)
         try:
-            return ServedContent(self._open(digest, size), lambda: self._done(digest, asker))
+            reading = self._open(digest, size)
+            reading.on_closed = lambda: self._done(digest, asker)
+            return reading
         except BaseException:
             self._done(digest, asker)
             raise

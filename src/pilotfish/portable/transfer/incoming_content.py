@@ -49,6 +49,7 @@ class IncomingContent:
         self.size = size
         self.path = path
         self.offset = os.fstat(descriptor).st_size
+        """Number of bytes that can be read; they are not verified yet."""
         self.state = GROWING
         self.on_closed: Callable[[], None] = lambda: None
         """Called when writing has ended."""
@@ -131,10 +132,6 @@ class IncomingContent:
     def _discard(self) -> None:
         _remove(self.path)
         self.close()
-
-    def available(self) -> int:
-        """Number of bytes that can be read; they are not verified yet."""
-        return self.offset
 
     def wait(self, offset: int, timeout_s: float) -> int:
         """Wait until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Return what is

@@ -94,22 +94,31 @@ class ByteStream(Protocol):
     def close(self) -> None: ...
 
 
-class ContentReader(Protocol):
-    """A readable content, perhaps still incomplete."""
+class ContentReader:
+    """An open content. A subclass says how many bytes are there, if some are missing, and whether they can be trusted."""
 
-    size: int
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called once, after ``close``."""
+        self._descriptor = descriptor
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        return self._descriptor
 
-    def available(self) -> int: ...
+    def available(self) -> int:
+        return self.size
 
     def wait(self, offset: int, timeout_s: float) -> int:
         """Wait until more than ``offset`` bytes are available, or no more will be, or the time is over. Return what is available."""
+        return self.size
 
     def check(self) -> None:
         """Raises ContentAbsent if the bytes read can no longer be trusted."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        os.close(self._descriptor)
+        self.on_closed()
 
 
 class TransferChannel:

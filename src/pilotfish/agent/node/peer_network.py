@@ -25,8 +25,8 @@ from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
 from ..peers.contacts import Contact, MalformedMessage
+from ..peers.peer import SiteMember
 from ..peers.site_matching import SiteMatching
-from ..peers.site_member import SiteMember
 from .agent_machine import WorkerOffer
 from .assignment_reader import check_assignment
 from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer

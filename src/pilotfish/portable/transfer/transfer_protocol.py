@@ -10,13 +10,12 @@ Both ends block, in threads. Received messages are checked here; a side that vio
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
 
-from ..wire.frames import PREFIX, frame_buffers
+from ..wire.frames import PREFIX, FrameError, decode_header, frame_buffers
 from .file_copy import extents
 from .incoming_content import IncomingContent
 
@@ -193,9 +192,11 @@ class TransferChannel:
             raise ProtocolViolation("a frame of %d + %d bytes was announced" % (header_length, body_length))
         self._start += PREFIX.size
         self._fill(header_length)
-        text = self._small[self._start : self._start + header_length]
+        try:
+            header = decode_header(self._small[self._start : self._start + header_length])
+        except FrameError as error:
+            raise ProtocolViolation(str(error)) from None
         self._start += header_length
-        header = _message(text)
         if not body_length:
             return header, NOTHING
         body = self.piece()[:body_length]
@@ -240,16 +241,6 @@ class TransferChannel:
         if not count:
             raise ConnectionCut("the other side closed the connection")
         return count
-
-
-def _message(text: memoryview) -> List[Any]:
-    try:
-        header = json.loads(bytes(text))
-    except (ValueError, RecursionError) as error:
-        raise ProtocolViolation("a header that is no JSON: %s" % error) from None
-    if not isinstance(header, list) or not header or not isinstance(header[0], str):
-        raise ProtocolViolation("a header that is no message")
-    return header
 
 
 def is_count(value: Any, limit: int = MAX_SIZE) -> bool:

@@ -150,14 +150,14 @@ class PeerNetwork:
         answered.wait(FIND_TIMEOUT_S)
         return found
 
-    def publish(self, digests: Sequence[str]) -> None:
-        """Announces contents that peers can fetch here."""
+    def publish(self, digest: str) -> None:
+        """Announces a content that peers can fetch here."""
         if self._member is not None:
-            self._post(self._publish, list(digests))
+            self._post(self._publish, digest)
 
-    def withdraw(self, digests: Sequence[str]) -> None:
+    def withdraw(self, digest: str) -> None:
         if self._member is not None:
-            self._post(self._withdraw, list(digests))
+            self._post(self._withdraw, digest)
 
     def channel(self, contact: Contact) -> TransferChannel:
         """Returns a transfer connection to a peer. Raises ConnectionCut if the peer cannot be reached."""
@@ -261,18 +261,18 @@ class PeerNetwork:
         for contact in master:
             self._overlay.peer.appointed(term, contact, now)
         self._overlay.connected(now)
-        self._publish([digest for digest in list(self.holds) if not self._overlay.peer.publishes(int(digest, 16))])
+        for digest in list(self.holds):
+            if not self._overlay.peer.publishes(int(digest, 16)):
+                self._publish(digest)
 
     def _find(self, digest: str, on_found: Callable[[List[Contact]], None]) -> None:
         self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
 
-    def _publish(self, digests: List[str]) -> None:
-        for digest in digests:
-            self._overlay.peer.publish(int(digest, 16), time.monotonic())
+    def _publish(self, digest: str) -> None:
+        self._overlay.peer.publish(int(digest, 16), time.monotonic())
 
-    def _withdraw(self, digests: List[str]) -> None:
-        for digest in digests:
-            self._overlay.peer.withdraw(int(digest, 16), time.monotonic())
+    def _withdraw(self, digest: str) -> None:
+        self._overlay.peer.withdraw(int(digest, 16), time.monotonic())
 
     def _leave_overlay(self, done: threading.Event) -> None:
         self._overlay.peer.leave(time.monotonic())

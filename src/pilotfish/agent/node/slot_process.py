@@ -114,7 +114,7 @@ class SlotProcess:
         self.inherited_bytes = 0
         """Memory that earlier calls had left when the present attempts were assigned."""
         self.killing = False
-        self.is_open = True
+        self._open = True
         self.peeks: Dict[int, int] = {}
         """Open peeks that the slot answers, with their offsets."""
         self.stopped_since: Optional[float] = None
@@ -232,11 +232,11 @@ class SlotProcess:
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
         """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
-            reports, self.is_open = self.reader.receive(self.channel)
+            reports, self._open = self.reader.receive(self.channel)
         except BlockingIOError:
             raise
         except OSError:
-            self.is_open = False
+            self._open = False
             return [], []
         return self._sort(reports, now)
 
@@ -369,8 +369,11 @@ class SlotProcess:
             self.process.returncode = status
         return bool(pid)
 
+    def is_open(self) -> bool:
+        return self._open
+
     def close(self) -> None:
-        self.is_open = False
+        self._open = False
         self.channel.close()
         self.page.close()
         for output in self.outputs:

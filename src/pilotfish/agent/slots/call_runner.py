@@ -149,18 +149,14 @@ class CallRunner:
 
     def _pickle_exception(self, error: BaseException) -> bytes:
         """Pickle an exception; empty if it cannot be pickled or loaded again. Then the text must do."""
-        try:
-            pickled = to_pickle(error, 5)
-            from_pickle(pickled)
-            return pickled
-        except Exception:  # noqa: BLE001  exceptions of users often cannot be pickled
-            pass
-        try:
-            pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
-            from_pickle(pickled)
-            return pickled
-        except Exception:  # noqa: BLE001  the same
-            return b""
+        for dumps in (to_pickle, lambda value, protocol: self._cloudpickle().dumps(value, protocol)):
+            try:
+                pickled = bytes(dumps(error, 5))
+                from_pickle(pickled)
+                return pickled
+            except Exception:  # noqa: BLE001  exceptions of users often cannot be pickled
+                continue
+        return b""
 
     # --- specs --------------------------------------------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class SlotLoop:
         page.words32[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
-        self.share: str = settings.get("share", "")
+        self.share: str = settings["share"]
         """The directory of shared payloads; empty where there is none."""
         self.reports = ReportWriter(channel, page, self.share)
         self.orders = OrderReader(channel, self.reports)
@@ -158,7 +158,7 @@ class SlotLoop:
         self._user_code_ran = True
         """Whether any code of the current attempt has run: then it must not run again."""
         self._has_earlier_call = False
-        self._directories = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
+        self._directories = TaskDirectories(settings["scratch"], settings["cache"], settings["outbox"])
         self._channel = channel
         self._pid = getpid()
         self._cpu_s = process_time()

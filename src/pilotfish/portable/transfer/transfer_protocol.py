@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from ..wire.frames import PREFIX, FrameError, decode_header, frame_buffers
+from ..wire.tls_stream import TlsStream
 from .file_copy import extents
 from .incoming_content import IncomingContent
 
@@ -78,21 +79,6 @@ class ContentAbsent(TransferRefused):
         self.blame = blame
 
 
-class ByteStream(Protocol):
-    """An authenticated, blocking connection: an SSLSocket, a Unix socket, or a link of the master."""
-
-    def sendall(self, data: Any, /) -> None: ...
-
-    def recv_into(self, buffer: Any, /) -> int:
-        """0 at the end."""
-
-    def settimeout(self, seconds: Optional[float], /) -> None: ...
-
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class ContentReader:
     """An open content. A subclass says how many bytes are there, if some are missing, and whether they can be trusted."""
 
@@ -121,9 +107,9 @@ class ContentReader:
 
 
 class TransferChannel:
-    """Frames over an authenticated connection, for one thread. A body is valid until the second next ``receive``."""
+    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second next ``receive``."""
 
-    def __init__(self, connection: ByteStream, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
         self.silence_s = silence_s
         self._closing = threading.Lock()
@@ -154,14 +140,11 @@ class TransferChannel:
         self._pieces = [NOTHING, NOTHING]
         if self._start == self._end:
             self._small, self._start, self._end = NOTHING, 0, 0
-        rest = getattr(self.connection, "rest", None)
-        if rest is not None:
-            rest()
+        self.connection.rest()
 
     def pending(self) -> bool:
         """Whether received bytes wait in a buffer, where the descriptor does not show them."""
-        pending = getattr(self.connection, "pending", None)
-        return self._end > self._start or bool(pending is not None and pending())
+        return self._end > self._start or self.connection.pending()
 
     def piece(self) -> memoryview:
         """A buffer for one piece. There are two, used in turn: a received piece stays valid while the next one arrives."""

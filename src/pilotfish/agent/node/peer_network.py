@@ -24,7 +24,7 @@ from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, 
 from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
-from ..peers.contacts import Contact, MalformedMessage
+from ..peers.contacts import NEVER, Contact, MalformedMessage
 from ..peers.peer import SiteMember
 from ..peers.site_matching import SiteMatching
 from .agent_machine import WorkerOffer
@@ -49,7 +49,6 @@ MAX_UNSENT = 1000
 MAX_READERS = 2
 MAX_CONTACTS = 1000
 """Maximum peers to which others may be redirected."""
-NEVER = float("inf")
 GOODBYE = ["goodbye"]
 
 
@@ -264,7 +263,7 @@ class PeerNetwork:
             self._overlay.peer.appointed(term, contact, now)
         self._overlay.connected(now)
         for digest in list(self.holds):
-            if not self._overlay.peer.publishes(int(digest, 16)):
+            if int(digest, 16) not in self._overlay.peer.kademlia.published:
                 self._publish(digest)
 
     def _publish(self, digest: str) -> None:

@@ -64,10 +64,6 @@ class RoutingTable:
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self.buckets.values())
 
-    def __contains__(self, node: int) -> bool:
-        bucket = self.buckets.get(self.index_of(node))
-        return bucket is not None and node in bucket
-
     def __iter__(self) -> Iterator[Contact]:
         for index in self._indices:
             for contact, _ in self.buckets[index].values():
@@ -156,9 +152,6 @@ class PeerRequests:
         self._on_silent = on_silent
         self._pending: OrderedDict[int, Tuple[float, int, OnAnswer]] = OrderedDict()
         self._last = first
-
-    def __len__(self) -> int:
-        return len(self._pending)
 
     @property
     def deadline(self) -> float:
@@ -308,7 +301,7 @@ class Kademlia:
         while self._agenda and self._agenda[0][0] <= now:
             at, key = heappop(self._agenda)
             if self.published.get(key) == at:
-                self._publish(key, lambda kept, at: None, now)
+                self.publish(key, lambda kept, at: None, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
 
@@ -439,17 +432,13 @@ class Kademlia:
     def publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
         """Announce that this node holds the content. ``report`` gets the number of nodes that keep the record."""
         self.published[key] = NEVER
-        self._publish(key, report, now)
+        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
 
     def withdraw(self, key: int, now: float) -> None:
         self.published.pop(key, None)
         self.content_holders.remove(key, self.me.node)
         for contact in self._keepers.pop(key, []):
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
-
-    def _publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
-        self.published[key] = NEVER
-        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
         """Find more keepers than needed: one may fail, and a node a little farther away may know a nearer one."""

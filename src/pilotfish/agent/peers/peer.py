@@ -139,9 +139,6 @@ class Peer:
         self.kademlia.publish(key, lambda kept, at: self._effects.append(("stored", query, kept)), now)
         return query
 
-    def publishes(self, key: int) -> bool:
-        return key in self.kademlia.published
-
     def withdraw(self, key: int, now: float) -> None:
         self.kademlia.withdraw(key, now)
 

@@ -33,8 +33,7 @@ class Terminated(BaseException):
 class CallSpec:
     """One spec in this slot, with its function, loaded once."""
 
-    def __init__(self, number: int, kind: str, launch: Dict[str, Any], code: bytes) -> None:
-        self.number = number
+    def __init__(self, kind: str, launch: Dict[str, Any], code: bytes) -> None:
         self.kind = kind
         self.launch = launch
         self.code: Any = code

@@ -49,9 +49,7 @@ class TaskDirectories(NamedTuple):
 class ExecutableSpec:
     """One spec in this slot. ``code`` is the payload of the shared input files."""
 
-    def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
-        self.number = number
-        self.kind = "exec"
+    def __init__(self, launch: Dict[str, Any], code: bytes) -> None:
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code

@@ -278,7 +278,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self._refuse("wrong or revoked key")
             return
         self.role, self.key_id = prove.role, prove.key_id
-        self._inbox.trust()
+        self._inbox.proved = True
         admission.leave(self)
         self.send(m.Proved(make_proof(key, LISTENER, claim, (prove.nonce, self._nonce)), admission.epoch))
         self.flush()

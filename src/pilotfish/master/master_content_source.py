@@ -20,7 +20,7 @@ from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.content_source import FileReader, ServedContent
+from pilotfish.portable.transfer.content_source import FileReader
 from pilotfish.portable.transfer.incoming_content import IncomingContent, NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from pilotfish.store.pool_directory import PoolDirectory
@@ -88,7 +88,7 @@ class MasterContentSource:
         """Return the site of a worker that has asked for a transfer; empty if it has none."""
         return self._sites.get(asker, "")
 
-    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
         known = self._calls.call(lambda: self._lookup.content(asker, digest, size, no_redirect))
         if known is None:
             raise ContentAbsent(f"no run needs a content {digest} of {size} bytes", "site")
@@ -96,9 +96,10 @@ class MasterContentSource:
             raise AskElsewhere(known.sources)
         site = self._enter(asker, known.asker)
         try:
-            served = ServedContent(self._open(asker, known), lambda: self._sent(site))
+            reading = self._open(asker, known)
+            reading.on_closed = lambda: self._sent(site)
             self._meter.count_start(site)
-            return served
+            return reading
         except BaseException:
             self._limit.leave(site)
             raise

@@ -25,8 +25,8 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.sim.shared_link import SharedLink, SiteDisk
-from pilotfish.sim.simulated_host import SimulatedHost
+from pilotfish.sim.shared_link import SharedLink, SimulatedTransfer, SiteDisk
+from pilotfish.sim.simulated_host import SimulatedAttempt, SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 CLIENT_LINK = 1
@@ -61,6 +61,10 @@ class WorldResult:
     """Bytes sent over the link of each site."""
     intervals: list[TaskInterval] = field(default_factory=list)
     """Recorded only on request."""
+    transfers: dict[str, list[SimulatedTransfer]] = field(default_factory=dict)
+    """Transfers to each site, in the order of their ends."""
+    busy_s: float = 0.0
+    """Core seconds of tasks whose results counted."""
 
 
 class OneTimeProvisioner:
@@ -108,7 +112,8 @@ class LightWorld:
         self.links = {site.name: SharedLink(self, site.bandwidth, site.latency_s) for site in sites}
         self.disks = {site.name: SiteDisk(self.links[site.name], site.files) for site in sites}
         self.hosts: dict[int, SimulatedHost] = {}
-        self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0))
+        transfers = {name: disk.transfers for name, disk in self.disks.items()}
+        self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
         self.on_fact: Callable[[State, f.Fact, float], None] | None = None
         """Optional listener for all recorded facts."""
         self._record_intervals = record_intervals
@@ -225,11 +230,11 @@ class LightWorld:
         host = self.hosts[link] = SimulatedHost(self, link, self.sites[site], speed, cores)
         return host
 
-    def note_ended(self, host: SimulatedHost, task: int, assigned_at: float, started_at: float) -> None:
+    def note_ended(self, host: SimulatedHost, attempt: SimulatedAttempt) -> None:
+        self.result.busy_s += (self.now - attempt.started_at) * attempt.cores
         if self._record_intervals:
-            self.result.intervals.append(
-                TaskInterval(task & INDEX_MASK, host.site.name, host.link - FIRST_LINK, assigned_at, started_at, self.now)
-            )
+            task, number = attempt.task & INDEX_MASK, host.link - FIRST_LINK
+            self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
         """Starts periodic bandwidth measurements of a site's link while it is busy."""

@@ -18,11 +18,10 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.sim.light_world import CLIENT_LINK, LightWorld
-from pilotfish.sim.projections.duration_samples import DurationSamples
 from pilotfish.sim.projections.finish_estimate import estimate_finish
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, AttemptHistory, PoolSnapshot, Variation
 from pilotfish.sim.projections.prediction_record import MIN_TESTED, Prediction, PredictionRecord
-from pilotfish.sim.projections.projection import Projection
+from pilotfish.sim.projections.projection import DurationSamples, Projection
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 

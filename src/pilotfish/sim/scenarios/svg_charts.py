@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from pilotfish.sim.light_world import TaskInterval
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation, SimulatedTransfer, SimulationTrace
+from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation, SimulationTrace
+from pilotfish.sim.shared_link import SimulatedTransfer
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7a00", "#7a5195", "#999999")
@@ -178,8 +179,7 @@ def _draw(title: str, sites: Sequence[SimulatedSite], trace: SimulationTrace, me
         shown = len(rows[site.name])
         if trace.work.files:
             parts.append(text(LEFT - 8, y + LINK_HEIGHT - 3, "files come", "end", ' class="w" font-size="10"'))
-            coming = [transfer for transfer in trace.transfers if transfer.site == site.name]
-            _draw_link(coming, colours, ran, (across, y))
+            _draw_link(trace.world_result.transfers[site.name], colours, ran, (across, y))
             y += LINK_HEIGHT + 2
         parts.append(text(LEFT - 8, y + 12, site.name, "end", ' font-weight="bold"'))
         count_text = f"{count} cores" if shown == count else f"{shown} of {count}"

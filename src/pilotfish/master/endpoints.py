@@ -16,6 +16,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -55,7 +56,7 @@ class EndpointRules:
 
     def admits(self, address: str) -> bool:
         peer = ipaddress.ip_address(address)
-        return any(peer.version == network.version and peer in network for network in self.networks)
+        return any(peer in network for network in self.networks)
 
 
 class Admission:
@@ -80,11 +81,8 @@ class Admission:
         self.unauthenticated: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Read buffer of all connections; data is copied out before the next read."""
-        self._links = 0
-
-    def next_number(self) -> int:
-        self._links += 1
-        return self._links
+        self.numbers = count(1)
+        """Numbers of the connections."""
 
     def enter(self, link: EndpointLink) -> None:
         if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
@@ -105,7 +103,7 @@ class EndpointLink(asyncio.BufferedProtocol):
     def __init__(self, admission: Admission, rules: EndpointRules) -> None:
         self.admission = admission
         self.rules = rules
-        self.number = admission.next_number()
+        self.number = next(admission.numbers)
         self.role = ""
         self.key_id = ""
         self.is_local = False

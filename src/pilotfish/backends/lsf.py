@@ -75,7 +75,7 @@ class LsfBackend:
         return [CommandExchange(Command(argv), read)]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        return [CommandExchange(Command((*_FAIL_FAST, "bkill", *jobs)), _cancelled)]
+        return [CommandExchange(Command((*_FAIL_FAST, "bkill", *jobs)), lambda answer: answer.require_cancelled(_HARMLESS))]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         # The star matches the elements of an array, named TAG[1] and so on.
@@ -140,9 +140,3 @@ def _status(state: str, ended: str, waits: str) -> JobStatus | None:
     if phase == ENDED:
         return JobStatus(ENDED, f"{state} ({ended})" if ended else state, well=state == "DONE", expired=bool(_EXPIRED.search(ended)))
     return None
-
-
-def _cancelled(answer: CommandOutput) -> None:
-    lines = answer.lines()
-    if answer.status is None or (answer.status != 0 and not (lines and all(map(_HARMLESS.search, lines)))):
-        raise answer.unclear()

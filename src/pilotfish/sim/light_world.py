@@ -184,7 +184,7 @@ class LightWorld:
             elif type(effect) is e.SubmitPilot:
                 self._start_pilot(effect)
             elif type(effect) is e.CancelPilot:
-                self._cancel_pilot(effect.pilot)
+                self.deliver(i.PilotEndReported(effect.pilot, True, "it was cancelled"))
         deadline = self.machine.deadline
         if deadline is not None and (deadline < self._wake_at or self._wake_at <= self.now):
             self._wake_at = max(deadline, self.now)
@@ -207,9 +207,6 @@ class LightWorld:
         wait_s = site.wait_s * self.rng.lognormvariate(0.0, site.wait_spread) if site.wait_s else 0.0
         self.deliver(i.PilotAccepted(effect.pilot, effect.pilot))
         self.after(wait_s, self._join, effect.pilot, site)
-
-    def _cancel_pilot(self, pilot: str) -> None:
-        self.deliver(i.PilotEndReported(pilot, True, "it was cancelled"))
 
     def _join(self, pilot: str, site: SimulatedSite) -> None:
         speed = site.speed * self.rng.lognormvariate(0.0, site.spread) if site.spread else site.speed

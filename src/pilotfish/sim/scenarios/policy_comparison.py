@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,25 +13,6 @@ from pilotfish.sim.light_world import LightWorld, WorldResult
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.scenarios.scenario_file import Scenario
 from pilotfish.sim.workload import Workload
-
-
-@dataclass(slots=True, frozen=True)
-class MeanAndDeviation:
-    mean: float
-    deviation: float
-    count: int
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.deviation / math.sqrt(self.count)
-
-    @staticmethod
-    def of(values: Iterable[float]) -> MeanAndDeviation:
-        known = list(values)
-        mean = sum(known) / len(known)
-        return MeanAndDeviation(mean, math.sqrt(sum((value - mean) ** 2 for value in known) / max(1, len(known) - 1)), len(known))
-
 
 HEARTBEAT_S = 1.0
 """Seconds between reports of started tasks, for the stealing policy."""
@@ -106,3 +87,9 @@ def simulate_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResul
     return in_parallel(
         partial(simulate, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores
     )
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and the standard deviation of a sample."""
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))

@@ -283,9 +283,7 @@ class EndpointLink(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str) -> None:
         self.send(m.Refused(reason))
-        self.flush()
-        if self.transport is not None:
-            self.transport.close()
+        self.hang_up()
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
         """Queues a message; ``flush`` sends all queued messages at once."""

@@ -17,7 +17,6 @@ from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalPro
 from pilotfish.core.policy_interface import HoldProposal, Policy
 from pilotfish.core.state import State
 from pilotfish.model import effects as e
-from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import Content
@@ -32,8 +31,6 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 CLIENT_LINK = 1
 FIRST_LINK = 10
 NEVER = float("inf")
-TURN_S = 0.005
-"""Seconds for which inputs are collected into one turn, as by a live master."""
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
 """Seconds between bandwidth measurements of a busy link. During long transfers the interval grows to this fraction of the elapsed time."""
@@ -87,6 +84,8 @@ class OneTimeProvisioner:
 class LightWorld:
     heartbeat_s = 0.0
     """Seconds between heartbeats that report started tasks; 0: no heartbeats."""
+    turn_s = 0.005
+    """Seconds for which inputs are collected into one turn, as by a live master."""
 
     def __init__(
         self,
@@ -95,12 +94,10 @@ class LightWorld:
         policy: Policy,
         seed: int = 0,
         *,
-        turn_s: float = TURN_S,
         record_intervals: bool = False,
     ) -> None:
         self.now = 0.0
         self.work = work
-        self.turn_s = turn_s
         self.rng = random.Random(f"rehearsal {seed}")
         pilots = [
             PilotProposal(site.name, PilotSize(cores=site.cores, walltime_s=site.walltime_s), "for the simulation")
@@ -114,8 +111,6 @@ class LightWorld:
         self.hosts: dict[int, SimulatedHost] = {}
         transfers = {name: disk.transfers for name, disk in self.disks.items()}
         self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
-        self.on_fact: Callable[[State, f.Fact, float], None] | None = None
-        """Optional listener for all recorded facts."""
         self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
         """Time since which a link has been busy, by site."""
@@ -172,9 +167,6 @@ class LightWorld:
 
     def _perform(self, turn: Turn) -> None:
         self.result.turns += 1
-        if self.on_fact is not None:
-            for fact in turn.facts:
-                self.on_fact(self.machine.state, fact, self.now)
         hosts = self.hosts
         for effect in turn.effects:
             if type(effect) is e.Send:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import ceil, log
 from pathlib import Path
 
@@ -57,15 +58,10 @@ class PredictionRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.predictions: list[Prediction] = []
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
-            try:
-                self.predictions.append(msgspec.json.decode(line, type=Prediction))
-            except msgspec.DecodeError:
-                continue
+        with suppress(OSError):
+            for line in path.read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):
+                    self.predictions.append(msgspec.json.decode(line, type=Prediction))
 
     @property
     def tested(self) -> list[Prediction]:

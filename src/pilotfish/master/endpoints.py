@@ -15,7 +15,7 @@ import ssl
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -49,14 +49,10 @@ class EndpointRules:
     roles: tuple[str, ...]
     subnets: tuple[str, ...] = ()
     context: ssl.SSLContext | None = None
-    networks: list[Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.networks = [ipaddress.ip_network(subnet) for subnet in self.subnets]
 
     def admits(self, address: str) -> bool:
         peer = ipaddress.ip_address(address)
-        return any(peer in network for network in self.networks)
+        return any(peer in ipaddress.ip_network(subnet) for subnet in self.subnets)
 
 
 class Admission:

@@ -232,8 +232,7 @@ class Projection(LightWorld):
         return self._snapshot.started_at.get((worker.id, task.id))
 
     def _elapsed(self, worker: Worker, task: Task) -> float:
-        started_at = self._started_at(worker, task)
-        assert started_at is not None
+        started_at = self._snapshot.started_at[worker.id, task.id]
         elapsed = max(0.0, self.snapshot_at - started_at - self._snapshot.launches.get(worker.site, 0.0))
         return elapsed / _cost(task) / self._slowness[worker.id]
 

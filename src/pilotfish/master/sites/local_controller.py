@@ -147,16 +147,14 @@ class LocalController:
             process.kill_timer.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.kill_timer is not None
-        self._tell(i.PilotEndReported(pilot, well, self._reason(pilot, status), witnessed=status is not None))
+        reason = "ended"
+        if status is not None:
+            reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
+        self._tell(i.PilotEndReported(pilot, well, reason, witnessed=status is not None))
         # Agents remove their working directory themselves, unless they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(self._pool.pilot(pilot))
-
-    def _reason(self, pilot: str, status: int | None) -> str:
-        if status is None:
-            return "ended"
-        return describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
 
 
 def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_ending
-from pilotfish.applications.future_files import make_future_file
+from pilotfish.applications.executable_encoder import make_future_file
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Usage

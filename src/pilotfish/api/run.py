@@ -14,8 +14,13 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import map_by
 from pilotfish.api.run_futures import RunFutures
-from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_patterns, take_future_files
+from pilotfish.applications.executable_encoder import (
+    ExecutableDefaults,
+    ExecutableEncoder,
+    ExecutableKeywords,
+    kept_patterns,
+    take_future_files,
+)
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_task_options

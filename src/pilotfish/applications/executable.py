@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.input_files import Source, StoredFile, pack_files
+from pilotfish.applications.input_files import PackedFiles, Source, StoredFile
 from pilotfish.applications.python_call import current_directory
 from pilotfish.applications.python_result import (
     UNKNOWN_FAILURE,
@@ -219,7 +219,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
-    packed = pack_files(launch.inputs)
+    packed = PackedFiles(launch.inputs)
     described = {
         "cwd": launch.cwd or current_directory(),
         "sandbox": launch.sandbox,
@@ -237,7 +237,7 @@ def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT
 
 def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
     """Returns the payload of a task and the contents that it needs."""
-    packed = pack_files(task.inputs)
+    packed = PackedFiles(task.inputs)
     described = {"argv": task.argv, "env": task.env, "inputs": packed.entries, "outputs": task.outputs}
     if task.keep:
         described["keep"] = task.keep

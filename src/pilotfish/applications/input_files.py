@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pilotfish.applications.safe_paths import check_name, copy_below, write_below
 from pilotfish.config import home
@@ -81,28 +81,29 @@ class StoredFile:
 Source = str | os.PathLike[str] | bytes | StoredFile
 
 
-class PackedFiles(NamedTuple):
-    """Inputs ready to be sent: entries, the bytes of small files, and the contents of the others."""
+class PackedFiles:
+    """Inputs of a spec or task, ready to be sent: entries, the bytes of small files, and the contents of the others."""
 
-    entries: list[list[Any]]
-    parts: list[bytes]
-    contents: tuple[Content, ...]
-
-
-class FilePacker:
-    """Collects the inputs of a spec or task into a PackedFiles."""
-
-    def __init__(self) -> None:
+    def __init__(self, inputs: Mapping[str, Source]) -> None:
         self.entries: list[list[Any]] = []
         self.parts: list[bytes] = []
-        self.contents: dict[str, Content] = {}
+        self._contents: dict[str, Content] = {}
         self._room = INLINE_TOTAL_BYTES
+        for name, source in inputs.items():
+            self._add(name, source)
 
-    def add(self, name: str, source: Source) -> None:
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        return tuple(self._contents.values())
+
+    def _add(self, name: str, source: Source) -> None:
         if isinstance(source, bytes):
             source = StoredFile(source)
         if isinstance(source, StoredFile):
-            self._add_file(name, source)
+            if source.data is None:
+                self._refer(name, source.mode, Content(source.digest, source.size))
+            else:
+                self._inline(name, source.mode, source.data)
             return
         try:
             if os.path.isdir(source):
@@ -114,12 +115,6 @@ class FilePacker:
             path = error.filename or os.fspath(source)
             raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
 
-    def _add_file(self, name: str, file: StoredFile) -> None:
-        if file.data is None:
-            self._refer(name, file.mode, Content(file.digest, file.size))
-        else:
-            self._inline(name, file.mode, file.data)
-
     def _inline(self, name: str, mode: int, data: bytes) -> None:
         self._room -= len(data)
         self.entries.append([name, mode])
@@ -127,7 +122,7 @@ class FilePacker:
 
     def _refer(self, name: str, mode: int, content: Content) -> None:
         self.entries.append([name, mode, content.digest, content.size])
-        self.contents[content.digest] = content
+        self._contents[content.digest] = content
 
     def _add_entry(self, name: str, path: str) -> None:
         if len(self.entries) >= MAX_ENTRIES:
@@ -156,13 +151,6 @@ class FilePacker:
             self._refer(name, mode, Content(digest, status.st_size, full, status.st_mtime_ns, status.st_ino))
         finally:
             os.close(descriptor)
-
-
-def pack_files(inputs: Mapping[str, Source]) -> PackedFiles:
-    packing = FilePacker()
-    for name, source in inputs.items():
-        packing.add(name, source)
-    return PackedFiles(packing.entries, packing.parts, tuple(packing.contents.values()))
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:

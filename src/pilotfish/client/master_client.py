@@ -341,7 +341,7 @@ class MasterClient:
     def _queue_frames(self, connection: MasterConnection) -> None:
         """Queues all unsent frames on the connection. The caller holds the sending lock."""
         with self._lock:
-            for encoded in self._requests.take_open_frames():
+            for encoded in self._requests.take_frames(opens=True):
                 connection.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
@@ -354,47 +354,42 @@ class MasterClient:
                 if run.close_wanted and not run.close_sent:
                     connection.put(frame_message(Close(run.run)))
                     run.close_sent = True
-            for encoded in self._requests.take_request_frames():
+            for encoded in self._requests.take_frames(opens=False):
                 connection.put(encoded)
             self._last_sent = time.monotonic()
             self._space.notify_all()
 
     def _handle(self, message: Any, body: memoryview) -> None:
-        if isinstance(message, Ended):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                items, body = run.new_endings(message.cursor, message.items, body)
-                run.listener.ended(items, body)
-                run.processed(items)
-        elif isinstance(message, Accepted):
-            run = self._runs.get(message.run)
-            if run is not None:
-                with self._lock:
-                    run.accepted(message.tasks)
-        elif isinstance(message, Began):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                run.listener.began(message.indices)
-        elif isinstance(message, RunFinished):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                run.listener.finished(message.counts)
-        elif isinstance(message, Opened):
+        if isinstance(message, Opened):
             self._opened(message)
         elif isinstance(message, (Answer, Problem)):
             self._answered(message, body)
+        elif isinstance(message, (Ended, Accepted, Began, RunFinished)) and (run := self._runs.get(message.run)) is not None:
+            if isinstance(message, Accepted):
+                with self._lock:
+                    run.accepted(message.tasks)
+            elif run.listener is None:
+                return
+            elif isinstance(message, Ended):
+                items, body = run.new_endings(message.cursor, message.items, body)
+                run.listener.ended(items, body)
+                run.processed(items)
+            elif isinstance(message, Began):
+                run.listener.began(message.indices)
+            else:
+                run.listener.finished(message.counts)
 
     def _opened(self, message: Opened) -> None:
         with self._lock:
-            opened = self._requests.opened(message.uid)
-            if opened is not None:
-                self._runs[message.run] = opened[0]
+            opened = self._requests.answered(message.uid)
+            if opened is not None and opened.submission is not None:
+                self._runs[message.run] = opened.submission
             run = self._runs.get(message.run)
             if run is not None and run.uid == message.uid:
                 run.take_numbers(message)
             lost_runs = [known for known in self._runs.values() if known.uid == message.uid and known.run != message.run]
         if opened is not None:
-            opened[1].set_result(Reply(None))
+            opened.set_result(Reply(None))
         for lost in lost_runs:
             if lost.listener is not None:
                 lost.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pilotfish.client.submission import Submission
 from pilotfish.errors import ConnectionFailed
-from pilotfish.model.messages import Ask, frame_message
+from pilotfish.model.messages import Ask, Message, frame_message
 from pilotfish.portable.payload_format import Buffer
 
 MAX_TRIES = 3
@@ -23,12 +23,13 @@ class Reply(NamedTuple):
 
 
 class PendingRequest(Future[Reply]):
-    """A request; its result is the answer."""
+    """A request; its result is the answer. ``submission``: the run that it opens, if that is what it asks for."""
 
-    def __init__(self, kind: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, kind: str, arguments: dict[str, Any], submission: Submission | None = None) -> None:
         super().__init__()
         self.kind = kind
         self.arguments = arguments
+        self.submission = submission
         self.sent = False
         self._tries = 0
 
@@ -46,28 +47,23 @@ class PendingRequest(Future[Reply]):
 
 
 class PendingRequests:
-    """Runs to open and requests to answer, each until the master replies."""
+    """Runs to open, by uid, and other requests, by number, each until the master replies."""
 
     def __init__(self) -> None:
-        self._opens: dict[str, tuple[Submission, PendingRequest]] = {}
-        self._requests: dict[int, PendingRequest] = {}
+        self._requests: dict[str | int, PendingRequest] = {}
         self._next = 0
         self._name = secrets.token_hex(8)
         """Unique name of this client in the pool."""
 
     def __bool__(self) -> bool:
-        return bool(self._opens or self._requests)
-
-    def all(self) -> list[PendingRequest]:
-        return [*self._requests.values(), *(request for _, request in self._opens.values())]
+        return bool(self._requests)
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self) and not all(request.sent for request in self.all())
+        return not all(request.sent for request in self._requests.values())
 
     def open(self, submission: Submission) -> PendingRequest:
-        request = PendingRequest("open", {})
-        self._opens[submission.uid] = submission, request
+        request = self._requests[submission.uid] = PendingRequest("open", {}, submission)
         return request
 
     def ask(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
@@ -75,50 +71,47 @@ class PendingRequests:
         self._next += 1
         return request
 
-    def take_open_frames(self) -> list[list[Buffer]]:
-        """Returns the frames that open runs; they are sent before all others."""
-        unsent = [(submission, request) for submission, request in self._opens.values() if not request.sent]
-        for _, request in unsent:
-            request.sent = True
-        return [frame_message(submission.open_message()) for submission, _ in unsent]
+    def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
+        """Returns the unsent frames that open runs, which are sent before all others, or those of the other requests.
 
-    def take_request_frames(self) -> list[list[Buffer]]:
-        """Returns the frames of requests; they are sent last, so that a request about a task follows the task.
-
-        A request always has the same id, so that the master recognises repetitions.
+        The latter are sent last, so that a request about a task follows the task. A request always has the same id, so that the master
+        recognises repetitions.
         """
-        unsent = [(number, request) for number, request in self._requests.items() if not request.sent]
-        for _, request in unsent:
-            request.sent = True
-        return [frame_message(Ask(number, request.kind, request.arguments, f"{self._name}-{number}")) for number, request in unsent]
+        frames = []
+        for number, request in self._requests.items():
+            if not request.sent and (request.submission is not None) == opens:
+                request.sent = True
+                message: Message
+                if request.submission is not None:
+                    message = request.submission.open_message()
+                else:
+                    message = Ask(int(number), request.kind, request.arguments, f"{self._name}-{number}")
+                frames.append(frame_message(message))
+        return frames
 
     def runs_to_forget(self) -> set[Any]:
         """Returns the runs with an unanswered ``forget``; the master may have forgotten them already."""
         return {request.arguments.get("run") for request in self._requests.values() if request.kind == "forget"}
 
-    def opened(self, uid: str) -> tuple[Submission, PendingRequest] | None:
-        return self._opens.pop(uid, None)
-
     def oldest_open(self) -> PendingRequest | None:
         """Removes and returns the oldest pending Open, which was refused."""
-        uid = next(iter(self._opens), None)
-        return None if uid is None else self._opens.pop(uid)[1]
+        uid = next((key for key, request in self._requests.items() if request.submission is not None), None)
+        return None if uid is None else self._requests.pop(uid)
 
-    def answered(self, number: int) -> PendingRequest | None:
-        return self._requests.pop(number, None)
+    def answered(self, key: str | int) -> PendingRequest | None:
+        """Removes and returns the request of this number, or the Open of this uid."""
+        return self._requests.pop(key, None)
 
     def connection_broke(self) -> None:
         """Removes requests that are not to be repeated; the others that were sent get no answer over this connection."""
-        self._requests = {number: request for number, request in self._requests.items() if not request.connection_broke()}
-        self._opens = {uid: opened for uid, opened in self._opens.items() if not opened[1].connection_broke()}
+        self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke()}
 
     def repeat(self) -> None:
         """Marks all requests to be sent again over a new connection."""
-        for request in self.all():
+        for request in self._requests.values():
             request.sent = False
 
     def give_up(self) -> list[PendingRequest]:
         """Removes and returns all requests; none will be answered."""
-        pending = self.all()
-        self._requests, self._opens = {}, {}
+        pending, self._requests = list(self._requests.values()), {}
         return pending

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -47,45 +48,38 @@ class RunListener(Protocol):
         """Called when no more updates will come, because the master is lost or refused the run."""
 
 
+@dataclass(slots=True, eq=False)
 class SubmitBatch:
-    """Content of one Submit message. ``size`` is the number of bytes of its body."""
+    """Content of one Submit message. ``size`` is the number of bytes of its body. ``whole``: nothing may be added."""
 
-    __slots__ = (
-        "advance", "codes", "contents", "costs", "dependencies", "deps", "first", "first_spec", "future_files", "payloads", "size", "specs",
-        "tasks", "whole",
-    )  # fmt: skip
-
-    def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
-        self.first = first
-        self.first_spec = first_spec
-        self.specs: list[TaskSpec] = []
-        self.codes: list[bytes] = []
-        self.tasks: list[tuple[int, int]] = []
-        self.payloads: list[Buffer] = []
-        self.deps: dict[int, list[int]] = {}
-        self.contents: dict[int, tuple[Content, ...]] = {}
-        self.future_files: dict[int, tuple[ExpectedFile, ...]] = {}
-        self.costs: list[float] = []
-        """Costs of the first tasks; the others cost 1."""
-        self.size = 0
-        self.dependencies = 0
-        self.advance = -1
-        self.whole = whole
-        """True if nothing may be added."""
+    first: int
+    first_spec: int
+    whole: bool = False
+    advance: int = -1
+    size: int = 0
+    dependencies: int = 0
+    specs: list[TaskSpec] = field(default_factory=list)
+    codes: list[bytes] = field(default_factory=list)
+    tasks: list[tuple[int, int]] = field(default_factory=list)
+    payloads: list[Buffer] = field(default_factory=list)
+    deps: dict[int, list[int]] = field(default_factory=dict)
+    contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)
+    future_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
+    costs: list[float] = field(default_factory=list)
+    """Costs of the first tasks; the others cost 1."""
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
         place = len(self.tasks)
-        if needs.after:
-            self.deps[place] = list(needs.after)
-            self.dependencies += len(needs.after)
-        if needs.contents:
-            self.contents[place] = needs.contents
-            self.dependencies += len(needs.contents)
-        if needs.future_files:
-            self.future_files[place] = needs.future_files
-            self.dependencies += len(needs.future_files)
-        if needs.cost != 1.0:
-            self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
+        if needs is not NO_NEEDS:
+            if needs.after:
+                self.deps[place] = list(needs.after)
+            if needs.contents:
+                self.contents[place] = needs.contents
+            if needs.future_files:
+                self.future_files[place] = needs.future_files
+            self.dependencies += len(needs.after) + len(needs.contents) + len(needs.future_files)
+            if needs.cost != 1.0:
+                self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
         self.tasks.append((spec, len(payload)))
         self.payloads.append(payload)
 

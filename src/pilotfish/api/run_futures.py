@@ -208,11 +208,7 @@ class RunFutures:
 
     def _end_if_drained(self) -> None:
         # A shared pool continues; there the session ends when the master reports the end of the run.
-        if self._draining and self._private_cores and not self._futures:
-            self._stop_pool()
-
-    def _stop_pool(self) -> None:
-        if self._first_to_end():
+        if self._draining and self._private_cores and not self._futures and self._first_to_end():
             self.client.request("stop", now=True)
             self.client.close(wait=False)
 

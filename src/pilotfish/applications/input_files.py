@@ -12,11 +12,12 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.applications.safe_paths import check_name, copy_below, write_below
+from pilotfish.applications.safe_paths import check_name, write_below
 from pilotfish.config import home
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model.contents import Content
@@ -75,7 +76,7 @@ class StoredFile:
             raise self.missing_error()
         with self.path.open("rb") as file:
             self._check_digest(hashlib.file_digest(file, "sha256").hexdigest())
-        return copy_below(directory, name, self.path, self.mode & MODE_MASK)
+        return write_below(directory, name, self.path, self.mode & MODE_MASK)
 
 
 Source = str | os.PathLike[str] | bytes | StoredFile
@@ -264,17 +265,11 @@ class DigestCache:
             scratch.unlink(missing_ok=True)
 
     def _append(self, key: Key, digest: str) -> None:
-        try:
+        with suppress(OSError):  # only a cache: the hash is computed again
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return  # only a cache: the hash is computed again
-        try:
-            os.write(descriptor, _line(key, digest).encode())
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
+                file.write(_line(key, digest).encode())
 
 
 def _line(key: Key, digest: str) -> str:

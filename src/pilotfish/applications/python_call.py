@@ -154,7 +154,9 @@ def _is_stateless(function: object) -> bool:
 class CallEncoder:
     """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
 
-    def __init__(self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = _unchanged) -> None:
+    def __init__(
+        self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function
+    ) -> None:
         if form not in (PICKLE, SOURCE):
             raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
         self._register = register

@@ -28,7 +28,6 @@ from pilotfish.portable.payload_format import Buffer, PackedPayload, join_pieces
 from pilotfish.portable.payload_reference import SHARE_BYTES, write_payload
 from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import shared_directory
 
 RECONNECT_S = 60.0
 """Seconds until the client gives up on a master."""
@@ -57,7 +56,7 @@ class MasterClient:
         reconnect_s: float = RECONNECT_S,
     ) -> None:
         self.pool_directory = pool_directory
-        self.share = shared_directory(PoolDirectory(pool_directory).payloads)
+        self.share = PoolDirectory(pool_directory).shared_payloads
         self.contents = PoolDirectory(pool_directory).contents
         """Directory of large contents, which all processes on this machine read and write directly."""
         self.on_end: Callable[[], None] | None = None
@@ -236,24 +235,20 @@ class MasterClient:
 
     def _send_now(self) -> None:
         """Sends in the caller's thread, unless the client's thread is sending."""
-        if not self._sending.acquire(blocking=False):
-            with self._lock:
-                self._wake()
-            return
-        try:
-            connection = self._connection
-            if connection is not None and not connection.waiting:
-                self._queue_frames(connection)
-                connection.flush()
-            if connection is None or connection.waiting:
-                with self._lock:
-                    self._wake()
-        except OSError:
-            # The client's thread finds the same error and reconnects; unconfirmed frames are repeated then.
-            with self._lock:
-                self._wake()
-        finally:
-            self._sending.release()
+        if self._sending.acquire(blocking=False):
+            try:
+                connection = self._connection
+                if connection is not None and not connection.waiting:
+                    self._queue_frames(connection)
+                    connection.flush()
+                    if not connection.waiting:
+                        return
+            except OSError:
+                pass  # the client's thread finds the same error and reconnects; unconfirmed frames are repeated then
+            finally:
+                self._sending.release()
+        with self._lock:
+            self._wake()
 
     # --- the client's thread ------------------------------------------------------------------------------------------------------
 

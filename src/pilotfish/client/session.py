@@ -169,15 +169,8 @@ class PoolSession:
 
 # --- connecting -----------------------------------------------------------------------------------------------------------------------
 
-Connector = Callable[[str, bool, int | None], PoolSession]
-_connector: Connector | None = None
+_connector: Callable[[str, bool, int | None], PoolSession] | None = None
 """Creates all sessions if set, so that tests need no master."""
-
-
-def use_connector(connector: Connector | None) -> None:
-    """Creates sessions with ``connector`` from now on; None restores real masters."""
-    global _connector
-    _connector = connector
 
 
 def connect(pool: str, start: bool = False, local_cores: int | None = None) -> PoolSession:

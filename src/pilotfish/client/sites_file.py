@@ -30,11 +30,6 @@ def sites_path() -> Path:
     return home() / "sites.toml"
 
 
-def read_tables(path: Path) -> dict[str, Table]:
-    """Reads all tables; checks only that the file is TOML."""
-    return parse_toml(path, read_toml(path))
-
-
 def write_site(path: Path, name: str, table: Table | None) -> None:
     """Writes the table of one site and keeps all others. None removes the site."""
     text = read_toml(path)

@@ -260,17 +260,15 @@ def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNod
     """Returns a node; for a splice, its nodes without children (``last``) or without parents in it."""
     splice = scope.splices.get(name)
     if splice is None:
-        return scope.find(name, line) if name.upper() != ALL_NODES else _refuse_all_nodes(line, name)
+        if name.upper() == ALL_NODES:
+            raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
+        return scope.find(name, line)
     nodes = splice.all_nodes()
     names = {node.name for node in nodes}
     if last:
         inner = {parent for node in nodes for parent in node.parents}
         return [node for node in nodes if node.name not in inner]
     return [node for node in nodes if not any(parent in names for parent in node.parents)]
-
-
-def _refuse_all_nodes(line: DagLine, name: str) -> list[DagNode]:
-    raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
 
 
 def _retry(scope: _Scope, line: DagLine, words: list[str]) -> None:

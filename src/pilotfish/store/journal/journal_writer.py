@@ -106,16 +106,6 @@ class Journal:
         """Size of the snapshot. A new one is worth writing when the rest is a multiple of it."""
         return self._other_files[self._snapshot].size if self._snapshot in self._other_files else 0
 
-    @property
-    def last_sequence(self) -> int:
-        """Sequence number of the last appended record; the first is 1."""
-        return self._next_sequence - 1
-
-    @property
-    def durable_sequence(self) -> int:
-        """Sequence number of the last durable record."""
-        return self._durable
-
     def append(self, records: Sequence[bytes]) -> int:
         """Writes all of the records or none; returns the sequence number of the last. They are durable only after ``sync``."""
         self._require_usable()

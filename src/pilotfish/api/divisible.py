@@ -470,7 +470,7 @@ class ChunkWorkers:
                 requirement=" and ".join(conditions),
                 rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
             )
-            self._calls[key] = CallEncoder(self._session.register, options)
+            self._calls[key] = CallEncoder(self._session.upload.spec, options)
         return self._calls[key]
 
     def _record_end(self, chunk: Chunk, at: float, title: str) -> None:

@@ -9,6 +9,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
@@ -144,8 +145,9 @@ class Executor(concurrent.futures.Executor):
     def _make_encoder(self, session: RunFutures) -> CallEncoder:
         initializer, initargs = self._initializer
         if initializer is None:
-            return CallEncoder(session.register, self._options)
-        return CallEncoder(session.register, self._options, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
+            return CallEncoder(session.upload.spec, self._options)
+        wrap = partial(initialized, initializer=initializer, initargs=initargs, token=session.uid)
+        return CallEncoder(session.upload.spec, self._options, wrap=wrap)
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()

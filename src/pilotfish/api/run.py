@@ -99,8 +99,8 @@ class Run(Submitter):
         )
         session = RunFutures(place, options, uid)
         selection.use(session.session.ask)
-        super().__init__(session, CallEncoder(session.register))
-        self._executables = ExecutableEncoder(self._session.register)
+        super().__init__(session, CallEncoder(session.upload.spec))
+        self._executables = ExecutableEncoder(self._session.upload.spec)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
         """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
@@ -124,7 +124,7 @@ class Run(Submitter):
         """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
         ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
-        calls = CallEncoder(self._session.register, read_task_options(task_options, "options"), form)
+        calls = CallEncoder(self._session.upload.spec, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
@@ -157,7 +157,7 @@ class Run(Submitter):
         key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
-            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_task_options(task_options, "work")))
+            spec = self._workers[key] = self._session.upload.spec(*worker_spec(worker, read_task_options(task_options, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 

@@ -19,7 +19,7 @@ from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.model.task import RunOptions
 from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.portable.payload_reference import resolve
 
@@ -74,9 +74,6 @@ class RunFutures:
         return len(self._futures)
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
-
-    def register(self, spec: TaskSpec, code: bytes) -> int:
-        return self.upload.spec(spec, code)
 
     def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         """Submits a task. ``command``: command line of an executable, for listings."""

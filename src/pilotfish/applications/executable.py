@@ -220,17 +220,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
     packed = PackedFiles(launch.inputs)
-    described = {
-        "cwd": launch.cwd or current_directory(),
-        "sandbox": launch.sandbox,
-        "env": launch.env,
-        "inputs": packed.entries,
-        "outputs": list(launch.outputs),
-        **({"keep": list(launch.keep)} if launch.keep else {}),
-        "output_cap": launch.output_cap,
-        "shell": launch.shell,
-        **({"warn_signal": launch.warn_signal} if launch.warn_signal else {}),
-    }
+    described = msgspec.structs.asdict(launch) | {"cwd": launch.cwd or current_directory(), "inputs": packed.entries}
+    for option in ("keep", "warn_signal"):  # most specs have neither
+        if not described[option]:
+            del described[option]
     spec = msgspec.structs.replace(wanted.spec("exec", name, described), contents=packed.contents)
     return spec, (pack(packed.parts) if packed.parts else b"")
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
-from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
-from pilotfish.client.submission import RunListener, Submission
+from pilotfish.client.submission import PendingRequest, PendingRequests, Reply, RunListener, Submission
 from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch, frame_message
 from pilotfish.model.quantities import show_bytes

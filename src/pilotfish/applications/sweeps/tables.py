@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish import plugins
-from pilotfish.applications.sweeps.axes import Axis, FileAxis, ListedValues, Row
+from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, file_axis
 from pilotfish.errors import BadInput, did_you_mean
 
 LINE = ""
@@ -70,7 +70,7 @@ def _from_file(path: str, option: str, names: Row, read: Callable[[Path], Iterat
     file = existing_file(path, option)
     if file.stat().st_size <= SMALL_FILE_BYTES:
         return _not_empty(ListedValues(names, list(read(file))), f"{option} {path}" if "@" not in option else option)
-    return _not_empty(FileAxis(names, file, sum(1 for _ in read(file)), read), option)
+    return _not_empty(file_axis(names, file, read), option)
 
 
 def existing_file(path: str, option: str) -> Path:

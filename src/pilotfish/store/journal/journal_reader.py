@@ -53,15 +53,6 @@ class Gap:
     durable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedTail:
-    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
-
-    file: str
-    offset: int
-    length: int
-
-
 @dataclass(slots=True)
 class DamageReport:
     """Damage found while reading; each entry is added before the first record after it is returned.
@@ -71,7 +62,8 @@ class DamageReport:
 
     damages: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    cut: TruncatedTail | None = None
+    cut: Damage | None = None
+    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
 
 
 @dataclass(slots=True)
@@ -215,7 +207,7 @@ class JournalReader:
             torn = [damage for damage in self.damage_report.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
             for damage in torn:
                 self.damage_report.damages.remove(damage)
-                self.damage_report.cut = TruncatedTail(damage.file, damage.offset, damage.length)
+                self.damage_report.cut = damage
             self._disk.truncate(file.descriptor, scan.good_end)
         self._disk.sync(file.descriptor)
         return Tail(number, self._expected, scan.good_end, file.descriptor)

@@ -58,16 +58,10 @@ class RunFutures:
         except PilotfishError:
             self.client.close()
             raise
+        self.run = self.upload.number
+        self.uid = self.upload.uid
         self._register = TaskRegister(self.session.directory, self.run)
         _sessions.add(self)
-
-    @property
-    def run(self) -> int:
-        return self.upload.number
-
-    @property
-    def uid(self) -> str:
-        return self.upload.uid
 
     @property
     def unfinished(self) -> int:

@@ -43,14 +43,9 @@ _CLOSURES_PER_CODE = 16
 """Maximum closures over one code object that become specs. More of them count as data and are sent with the arguments."""
 
 
-def _libraries() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")})
-
-
 def import_path() -> list[str]:
     """Returns the directories that a slot of the same Python needs to import what the caller can import."""
-    libraries = _libraries()
+    libraries = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     found: dict[str, None] = {}
     for entry in sys.path:
         place = os.path.realpath(entry or os.getcwd())

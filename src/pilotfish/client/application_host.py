@@ -22,7 +22,7 @@ from pilotfish.applications.application_manager import ApplicationManager, TaskD
 from pilotfish.applications.run_file import SHAPE, load_application
 from pilotfish.applications.task_list import TaskEntry, TaskList
 from pilotfish.client.master_client import MasterClient
-from pilotfish.client.submission import RunListener, Submission
+from pilotfish.client.submission import Submission
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, command_in
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -38,7 +38,7 @@ _QueueItem = list[TaskDone] | PilotfishError
 """Ended tasks, or the error that ended the connection. An empty list: tasks were added outside of a callback."""
 
 
-class ApplicationHost(RunListener):
+class ApplicationHost:
     """Runs one manager to its end. ``run`` blocks; its thread is the manager's thread."""
 
     def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
@@ -162,6 +162,12 @@ class ApplicationHost(RunListener):
             done.append(read_ending(item, payload, self._client.contents))
             start += item.length
         self._queue.put(done)
+
+    def began(self, indices: list[int]) -> None:
+        pass
+
+    def finished(self, counts: dict[str, int]) -> None:
+        pass
 
     def lost(self, error: PilotfishError) -> None:
         self._queue.put(error)

@@ -68,7 +68,7 @@ class MasterClient:
         self._sleeping = False
         self._last_sent = 0.0
         self._repeat_at: float | None = None
-        self._failure: PilotfishError | None = None
+        self.failure: PilotfishError | None = None
         self._closing = False
         self._runs: dict[int, Submission] = {}
         self._requests = PendingRequests()
@@ -129,7 +129,7 @@ class MasterClient:
             raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
 
     def submit(
-        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NO_NEEDS
+        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None] | None = None, needs: TaskNeeds = NO_NEEDS
     ) -> int:
         """Adds one task. ``register`` gets its index before any message about it can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
@@ -138,13 +138,14 @@ class MasterClient:
         else:
             payload = join_pieces(packed)
         with self._lock:
-            if self._failure is not None or self._closing:
+            if self.failure is not None or self._closing:
                 self._check()
             if run.unsent_bytes > _BACKLOG_BYTES and self.in_other_thread():
-                self._space.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
+                self._space.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self.failure is not None)
                 self._check()
             index = run.add(spec, payload, needs)
-            register(index)
+            if register is not None:
+                register(index)
             if not self._sleeping:
                 return index
             direct = time.monotonic() - self._last_sent > _DIRECT_AFTER_S
@@ -202,10 +203,6 @@ class MasterClient:
         if wait and self.in_other_thread():
             self._thread.join()
 
-    @property
-    def failure(self) -> PilotfishError | None:
-        return self._failure
-
     def in_other_thread(self) -> bool:
         """Whether the caller may wait for the client's thread, because it runs in another one."""
         return threading.current_thread() is not self._thread
@@ -216,8 +213,8 @@ class MasterClient:
     # --- helpers of callers -------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise type(self._failure)(str(self._failure), self._failure.hint)
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure), self.failure.hint)
         if self._closing:
             raise ConnectionFailed("this client has been closed")
 
@@ -465,7 +462,7 @@ class MasterClient:
     def _fail(self, error: PilotfishError) -> None:
         """Reports the end to all waiting callers and listeners."""
         with self._lock:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
             requests = self._requests.give_up()
             runs = list(self._runs.values())
             self._runs.clear()
@@ -482,7 +479,7 @@ class MasterClient:
         self._sending = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._sleeping = False
-        self._failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
+        self.failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -130,7 +129,3 @@ def _start(pool: PoolHandle) -> str:
             os.close(writing)
         with process:
             return answer.readline().strip() or NO_ANSWER
-
-
-def remove_pool(pool: PoolHandle) -> None:
-    shutil.rmtree(pool.directory, ignore_errors=True)

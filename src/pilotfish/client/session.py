@@ -90,7 +90,7 @@ class RunUpload:
 
     def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
         """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any message about it can arrive."""
-        self._client.submit(self._submission, spec, payload, register or _ignore, needs)
+        self._client.submit(self._submission, spec, payload, register, needs)
 
     def close(self) -> None:
         """Declares that no more tasks will come."""
@@ -109,10 +109,6 @@ class RunUpload:
         added = self._submission.next_index
         if known != added:
             raise PilotfishError(f"the master has {known:,} of {added:,} tasks: it refused the others", "see: pilotfish doctor")
-
-
-def _ignore(index: int) -> None:
-    """Default of ``register``."""
 
 
 class PoolSession:

@@ -42,11 +42,9 @@ class RunListener(Protocol):
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
 
-    def began(self, indices: list[int]) -> None:
-        """Called when tasks are known to run."""
+    def began(self, indices: list[int]) -> None: ...
 
-    def finished(self, counts: dict[str, int]) -> None:
-        """Called when the run is finished."""
+    def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
         """Called when no more updates will come, because the master is lost or refused the run."""

@@ -53,9 +53,6 @@ def read_column(name: str, path: str) -> Axis:
         content = _load_json(file)
         if isinstance(content, list) and not any(isinstance(item, dict | list) for item in content):
             return _not_empty(ListedValues((name,), [(_scalar(file, name, item),) for item in content]), option)
-        names, rows = _json_table(file)
-        column = _column(file, names, name)
-        return _not_empty(ListedValues((name,), [(row[column],) for row in rows]), option)
     if file.suffix in (".csv", ".tsv"):
         column = _column(file, _csv_names(file), name)
         return _from_file(path, option, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))

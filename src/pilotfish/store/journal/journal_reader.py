@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -124,7 +124,7 @@ class JournalReader:
         last = max(bases[0], *present, 1)
         with_all_segments = [basis for basis in bases[1:] if present.issuperset(range(max(basis, 1), last + 1))]
         for basis in [bases[0], *with_all_segments[:-1]] if with_all_segments else []:
-            if snapshot_is_whole(self._disk, self._directory, basis, self._pool):
+            if snapshot_is_whole(self._disk, self._directory, basis, self._pool, read=True):
                 return basis
             name = snapshot_name(basis)
             size = self._disk.identify(os.path.join(self._directory, name)).size
@@ -135,8 +135,7 @@ class JournalReader:
         if basis == 0:
             self._expected = 1 if 1 in self._listing.segments or not self._listing.segments else 0
             return
-        file = open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)
-        try:
+        with closing(open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)) as file:
             self._note_header(file)
             end, count = record_bounds(file)
             scan = RecordScan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
@@ -148,8 +147,6 @@ class JournalReader:
             if file.header is not None:
                 self._expected = file.header.first_sequence
                 self._proven = self._expected - 1
-        finally:
-            file.close()
 
     def _read_segments(self, basis: int) -> Iterator[list[bytes]]:
         numbers = [number for number in self._listing.segments if number >= basis]

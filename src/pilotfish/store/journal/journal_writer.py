@@ -38,7 +38,7 @@ from pilotfish.store.journal.segment_files import (
     snapshot_name,
     write_pool,
 )
-from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_looks_whole
+from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_is_whole
 
 SEGMENT_BYTES = 64 << 20
 PREALLOCATED_BYTES = 1 << 20
@@ -171,7 +171,7 @@ class Journal:
         self._snapshot_in_progress = False
         name = snapshot_name(writer.number)
         try:
-            if not snapshot_looks_whole(self._disk, self._directory, writer.number, self.pool):
+            if not snapshot_is_whole(self._disk, self._directory, writer.number, self.pool, read=False):
                 raise JournalError(f"{name} is not whole; the older files are kept.", "Check the disk.")
             self._disk.sync_directory(self._directory)
             identity = self._disk.identify(self._path(name))
@@ -200,13 +200,10 @@ class Journal:
 
     def restore_reserve(self) -> bool:
         """Reserves the space again; False if there is not enough."""
-        try:
+        with suppress(OSError):
             if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
                 return True
-        except OSError:
-            pass
-        with suppress(OSError):
-            self._disk.remove(self._path(RESERVE_FILE))
+        self.release_reserve()
         try:
             descriptor = self._disk.create(self._path(RESERVE_FILE))
             try:

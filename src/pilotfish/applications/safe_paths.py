@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from pilotfish.errors import BadInput
@@ -30,14 +31,6 @@ def check_name(name: object, field: str) -> tuple[str, ...]:
     return parts
 
 
-def _enter(parent: int, name: str) -> int:
-    try:
-        os.mkdir(name, 0o755, dir_fd=parent)
-    except FileExistsError:
-        pass
-    return os.open(name, _DIRECTORY, dir_fd=parent)
-
-
 def _copy_all(target: int, source: Path) -> None:
     """Copies the bytes and keeps holes: blocks of zeros are not written."""
     with open(source, "rb", buffering=0) as stream:
@@ -56,7 +49,9 @@ def write_below(directory: str | os.PathLike[str], name: str, content: bytes | P
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            inner = _enter(place, folder)
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o755, dir_fd=place)
+            inner = os.open(folder, _DIRECTORY, dir_fd=place)
             os.close(place)
             place = inner
         _write_here(place, last, mode, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import secrets
 from collections.abc import Callable, Iterator
@@ -225,15 +226,14 @@ def all_tasks(
 ) -> Iterator[dict[str, Any]]:
     """Returns the tasks of a run, read page by page; all of them without a limit."""
     filtered = {"state": state} if state else {}
-    left = limit
-    while left is None or left > 0:
-        page = PAGE if left is None else min(PAGE, left)
+    end = math.inf if limit is None else offset + limit
+    while offset < end:
+        page = int(min(PAGE, end - offset))
         rows = master.ask("tasks", run=run, limit=page, offset=offset, **filtered)
         yield from rows
         if len(rows) < page:
             return
         offset += page
-        left = None if left is None else left - page
 
 
 def task_name(text: str) -> str:

@@ -79,10 +79,6 @@ class TomlStatement:
     header: tuple[str, ...] = ()
     key: str | None = None
 
-    @property
-    def is_comment(self) -> bool:
-        return self.text.lstrip().startswith("#")
-
 
 def statements(text: str) -> list[TomlStatement]:
     """Splits a text into statements. Each is the fewest lines that parse on their own, because a value may span several."""
@@ -164,7 +160,7 @@ def without_table(text: str, name: str) -> str:
 
 def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
     count = 0
-    while count < len(lines) and lines[-1 - count].is_comment:
+    while count < len(lines) and lines[-1 - count].text.lstrip().startswith("#"):
         count += 1
     return lines[len(lines) - count :]
 

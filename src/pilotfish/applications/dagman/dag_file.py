@@ -126,17 +126,13 @@ class _Scope:
         """Returns the node of this name, or all nodes for ALL_NODES."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
-        found = self.find_exact(name)
-        if found is None:
-            raise BadInput(f"{line.where}: there is no node {name!r}", f"Define it: JOB {name} FILE.sub")
-        return [found]
-
-    def find_exact(self, name: str) -> DagNode | None:
         scope: _Scope | None = self
         *path, last = name.split("+")
         for part in path:
             scope = scope.splices.get(part) if scope is not None else None
-        return scope.nodes.get(last) if scope is not None else None
+        if scope is None or last not in scope.nodes:
+            raise BadInput(f"{line.where}: there is no node {name!r}", f"Define it: JOB {name} FILE.sub")
+        return [scope.nodes[last]]
 
     def all_nodes(self) -> list[DagNode]:
         return [*self.nodes.values(), *(node for splice in self.splices.values() for node in splice.all_nodes())]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
-from pilotfish.api.ordered_map import map_by
+from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run_futures import RunFutures
 from pilotfish.applications.executable_encoder import (
     ExecutableDefaults,
@@ -36,7 +36,7 @@ Arguments = ParamSpec("Arguments")
 DEFAULT_POOL = "default"
 
 
-class Submitter:
+class Submitter(OrderedMap):
     """Submits calls as tasks, all with the same options. ``run.options(cores=2).submit(f, x)``"""
 
     def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
@@ -55,17 +55,6 @@ class Submitter:
         spec, payload = self._calls.encode(fn, args, kwargs)
         future: TaskFuture[Value] = TaskFuture(self._session)
         return self._session.submit(future, spec, payload, self._needs)
-
-    def map(
-        self,
-        fn: Callable[..., Value],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Value]:
-        """Returns the results of ``fn`` in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
-        return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
 
 class Run(Submitter):

@@ -221,6 +221,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
     packed = PackedFiles(launch.inputs)
     described = msgspec.structs.asdict(launch) | {"cwd": launch.cwd or current_directory(), "inputs": packed.entries}
+    described |= {"outputs": list(launch.outputs), "keep": list(launch.keep)}
     for option in ("keep", "warn_signal"):  # most specs have neither
         if not described[option]:
             del described[option]

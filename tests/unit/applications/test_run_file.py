@@ -39,7 +39,7 @@ def run(tasks):
     assert loaded.tasks is not None
     assert len(loaded.tasks) == 20
     ((spec, code),) = loaded.tasks.specs
-    assert list(spec.launch["outputs"]) == ["message.out"]
+    assert spec.launch["outputs"] == ["message.out"]
     assert spec.launch["inputs"][0][0] == "hello"
     assert b"#!/bin/sh" in code
 

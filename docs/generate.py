@@ -17,6 +17,7 @@ from pilotfish.api.balance_report import BalanceReport, Iteration
 from pilotfish.api.divisible import BALANCING_OPTIONS, divide, iterate
 from pilotfish.api.executor import Executor
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
+from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run import Run, Submitter
 from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.executable import Completed
@@ -445,7 +446,8 @@ def _signature(function: Callable[..., object], first: int = 1) -> str:
 def _members(cls: type) -> list[str]:
     lines = []
     texts = _attribute_texts(cls)
-    members = {**vars(cls), **vars(Submitter)} if cls is Run else vars(cls)
+    inherited = [base for base in (Submitter, OrderedMap) if issubclass(cls, base)]
+    members = {name: member for owner in dict.fromkeys((cls, *inherited)) for name, member in vars(owner).items()}
     names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *members])]
     for name in names:
         member, key = members.get(name), f"{cls.__name__}.{name}"

@@ -68,7 +68,7 @@ class MasterServer:
         self.lock = PoolLock.acquire(pool.directory)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
-        self.payloads = PayloadStore(pool.payloads)
+        self.payloads = PayloadStore(pool.payloads, pool.shared_payloads)
         state = replay(recovery)
         for stored in stored_payloads(state):
             self.payloads.add_reference(stored)

@@ -22,7 +22,6 @@ from pilotfish.model.site import PilotSize
 from pilotfish.portable.processes import processes_of, started_at
 from pilotfish.store.keyring import Keyring
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import shared_directory
 
 KILL_AFTER_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -159,7 +158,7 @@ class LocalController:
 
 def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:
     """Command line of an agent. The key is in the credentials file, never in the arguments."""
-    credentials, share = pool.pilot(pilot) / "credentials.json", shared_directory(pool.payloads)
+    credentials, share = pool.pilot(pilot) / "credentials.json", pool.shared_payloads
     argv = [sys.executable, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
     argv += ["--workdir", pool.work / pilot, "--share", share, "--cache", pool.cache, "--home", pool.contents]
     argv += ["--cache-bytes", cache_size] if cache_size else []

@@ -23,10 +23,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pilotfish.model import messages as m
 from pilotfish.portable.wire.frames import PROTOCOL
 
 PREFIX = struct.Struct("!II")
+ToAgent = (
+    m.Banner
+    | m.Proved
+    | m.Refused
+    | m.Welcome
+    | m.Introduce
+    | m.SetHeartbeats
+    | m.Assign
+    | m.Delegate
+    | m.ReleaseContents
+    | m.Acked
+    | m.Kill
+    | m.Recall
+    | m.HeartbeatAck
+    | m.Drain
+    | m.Retire
+    | m.Peek
+)
+decode_to_agent = msgspec.json.Decoder(ToAgent).decode
 NOTHING = struct.pack("!I4Q", 4, 0, 4, 0, 0) + b"\x80\x05N."
 """Payload of a Python task that returned None."""
 AT_THE_DOOR = 64
@@ -109,7 +130,7 @@ class LightAgent(asyncio.Protocol):
             if end > len(self.received):
                 break
             header = bytes(self.received[start + PREFIX.size : start + PREFIX.size + header_length])
-            self.hear(m.decode_to_agent(header))
+            self.hear(decode_to_agent(header))
             start = end
         del self.received[:start]
 

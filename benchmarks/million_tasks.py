@@ -29,7 +29,7 @@ class Conversation:
     def __init__(self, pool: OwnPool) -> None:
         from pilotfish.client.master_connection import dial
 
-        self.link = dial(pool.directory, 30.0)
+        self.link = dial(pool.directory)
 
     def send(self, message: Any, parts: list[bytes] | None = None) -> None:
         from pilotfish.model.messages import frame_message

@@ -57,8 +57,8 @@ def measure(case: str, heuristic: Heuristic, tasks: int, hosts: int) -> dict[str
     grouped = time.process_time()
     made = plan(chart, batches, heuristic, now=0.0)
     ended = time.process_time()
-    if len(made.placements) != tasks:
-        raise RuntimeError(f"{len(made.placements)} of {tasks} tasks were planned")
+    if len(made) != tasks:
+        raise RuntimeError(f"{len(made)} of {tasks} tasks were planned")
     return {
         "case": case,
         "heuristic": heuristic,
@@ -69,7 +69,7 @@ def measure(case: str, heuristic: Heuristic, tasks: int, hosts: int) -> dict[str
         "planning_s": ended - grouped,
         "us_per_placement": (ended - began) / tasks * 1e6,
         "total_s": ended - began,
-        "makespan_s": max(placement.end_s for placement in made.placements),
+        "makespan_s": max(placement.end_s for placement in made),
         "lower_bound_s": _lower_bound(chart, batches),
     }
 

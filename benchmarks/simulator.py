@@ -27,8 +27,8 @@ def main(options: Options) -> int:
             [SimulatedSite("here", workers // 2), SimulatedSite("there", workers // 2)],
             work,
             plugins.load("policies", "auto")(),
-            turn_s=TURN_S,
         )
+        world.turn_s = TURN_S
         began = time.process_time()
         result = world.run()
         took = time.process_time() - began

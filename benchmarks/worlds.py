@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from pilotfish import plugins
+from pilotfish.core.machine import Turn
 from pilotfish.core.state import State, Worker
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
@@ -98,13 +99,17 @@ class World(LightWorld):
         if rng.random() < 0.5:
             self._recall(rng)
         self.past = AttemptHistory()
-        self.on_fact = self.past.observe
 
     def _recall(self, rng: random.Random) -> None:
         """Adds earlier queue waits of the sites to the forecasts."""
         for site in self.sites.values():
             for _ in range(5 if site.wait_s else 0):
                 self.machine.state.forecasts.waited(site.name, site.wait_s * rng.lognormvariate(0.0, site.wait_spread))
+
+    def _perform(self, turn: Turn) -> None:
+        for fact in turn.facts:
+            self.past.observe(self.machine.state, fact, self.now)
+        super()._perform(turn)
 
     def snapshot(self) -> PoolSnapshot:
         return PoolSnapshot.of(self.machine.state, self.past, PoolSettings(policy=self.policy_name), self.now)

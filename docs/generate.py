@@ -17,6 +17,7 @@ from pilotfish.api.balance_report import BalanceReport, Iteration
 from pilotfish.api.divisible import BALANCING_OPTIONS, divide, iterate
 from pilotfish.api.executor import Executor
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
+from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run import Run, Submitter
 from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.executable import Completed
@@ -254,10 +255,32 @@ def error_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+TASK_MEANING = {
+    "waiting": "the task waits for other tasks",
+    "ready": "the task can start when a worker has free resources",
+    "assigned": "the task was sent to a worker, which has not reported yet that the task runs",
+    "running": "the worker has reported that the task runs",
+    "done": "the task succeeded, and its result is stored",
+    "failed": "the task failed and has no retries left; the cause of the failure is stored",
+    "cancelled": "a user or a rule cancelled the task",
+}
+WORKER_MEANING = {
+    "joined": "the worker accepts tasks; it can be idle or busy",
+    "draining": "the worker finishes its tasks and accepts no more tasks",
+    "left": "the worker left the pool by itself or was released",
+    "lost": "the worker died or became silent; its tasks run on other workers",
+}
+PILOT_MEANING = {
+    "requested": "the pilot is recorded, but not yet submitted",
+    "submitted": "the site has accepted the pilot",
+    "active": "the agent of the pilot has joined the pool",
+    "ending": "the pilot is being cancelled or released",
+    "ended": "the pilot is no longer at the site",
+}
 LIFECYCLES = {
-    "task": (states.TASK_STATES, states.TASK_MEANING, states.TASK_STEPS, "Tasks"),
-    "worker": (states.WORKER_STATES, states.WORKER_MEANING, states.WORKER_STEPS, "Workers"),
-    "pilot": (states.PILOT_STATES, states.PILOT_MEANING, states.PILOT_STEPS, "Pilots"),
+    "task": (states.TASK_STATES, TASK_MEANING, states.TASK_STEPS, "Tasks"),
+    "worker": (states.WORKER_STATES, WORKER_MEANING, states.WORKER_STEPS, "Workers"),
+    "pilot": (states.PILOT_STATES, PILOT_MEANING, states.PILOT_STEPS, "Pilots"),
 }
 
 
@@ -449,7 +472,8 @@ def _signature(function: Callable[..., object], first: int = 1) -> str:
 def _members(cls: type) -> list[str]:
     lines = []
     texts = _attribute_texts(cls)
-    members = {**vars(cls), **vars(Submitter)} if cls is Run else vars(cls)
+    inherited = [base for base in (Submitter, OrderedMap) if issubclass(cls, base)]
+    members = {name: member for owner in dict.fromkeys((cls, *inherited)) for name, member in vars(owner).items()}
     names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *members])]
     for name in names:
         member, key = members.get(name), f"{cls.__name__}.{name}"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 
 from experiments.grid.grid_sites import GridSite, draw_grid, draw_uneven_grid
 from experiments.grid.grid_world import TICK_S, GridFigures, GridWorld, TaskBag
+from experiments.spreads import MeanAndDeviation
 from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.factories.heuristic import HeuristicFactory, HeuristicSettings, HybridFactory
 from pilotfish.factories.on_demand import DemandFactory, DemandSettings
 from pilotfish.factories.simple import RANDOM, ROUND_ROBIN, SimpleFactory
 from pilotfish.factories.swift import BEST, SwiftFactory, SwiftSettings
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
 WORKERS = 20
 PATIENCE_S = 1800.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.grid.__main__ import FIGURES, MAKERS, compare, gains
 from experiments.grid.grid_sites import draw_uneven_grid
 from experiments.grid.grid_world import GridFigures, TaskBag
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
+from experiments.spreads import MeanAndDeviation
 
 PICTURE = Path(__file__).parents[2] / "docs" / "explanation" / "images" / "factories.svg"
 NAIVE = ("by turns", "at random")

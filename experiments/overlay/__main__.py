@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.overlay.overlay_settings import ARCHITECTURES, SIZES, WORKFLOWS, OverlayRun
 from experiments.overlay.overlay_world import OverlayWorld
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
+from experiments.spreads import MeanAndDeviation
 
 BEATS = "beat"
 

@@ -11,8 +11,8 @@ from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.node.peer_handshake import node_id
 from pilotfish.agent.node.peer_network import valid_contacts
 from pilotfish.agent.peers.contacts import Contact
+from pilotfish.agent.peers.peer import SiteMember
 from pilotfish.agent.peers.site_matching import SiteMatching
-from pilotfish.agent.peers.site_member import SiteMember
 from pilotfish.portable.expressions.worker_properties import worker_properties
 from tests.simulation.world.wire_codec import Frame, read_to_agent, write_from_agent
 

@@ -33,7 +33,7 @@ def home() -> Path:
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
     """Settings from the table ``[pool]`` of the file, if it exists, with ``overrides`` applied."""
-    content = _read(path)
+    content = read_tables(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
     if "workers" in table and "local_cores" not in table:
@@ -68,7 +68,8 @@ def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str], what: s
             raise BadInput(f"{path}: unknown setting {_shown(key)}{what}", _nearest_or_all(key, known))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_tables(path: Path) -> dict[str, Any]:
+    """Reads all tables; checks only that the file is TOML."""
     return parse_toml(path, read_toml(path))
 
 
@@ -132,7 +133,7 @@ class SiteTable(dict[str, Site]):
 def read_sites(path: Path) -> SiteTable:
     """Read all sites of ``sites.toml``, one table each. An error in one site does not affect the others."""
     sites = SiteTable()
-    for name, table in _read(path).items():
+    for name, table in read_tables(path).items():
         try:
             sites[name] = make_site(name, table, str(path))
         except PilotfishError as problem:

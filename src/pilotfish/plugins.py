@@ -39,6 +39,7 @@ class BuiltInCommand(NamedTuple):
     """A command of Pilotfish. ``pool``: whether it has the option ``--pool``; for a group of commands, the subcommands that have it."""
 
     target: str
+    """Module and attribute in ``pilotfish.cli``."""
     text: str
     """First line of its help; a test compares them."""
     pool: bool | tuple[str, ...] = False
@@ -46,69 +47,51 @@ class BuiltInCommand(NamedTuple):
 
 SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
     "Run": {
-        "run": BuiltInCommand("pilotfish.cli.commands.run_command:run", "Run a command, sweep, task list, run file or DAGMan file.", True),
-        "attach": BuiltInCommand("pilotfish.cli.commands.attach_command:attach", "Follow a run until it finishes.", True),
-        "results": BuiltInCommand("pilotfish.cli.commands.results_command:results", "Show task results; save output files.", True),
-        "rerun": BuiltInCommand("pilotfish.cli.commands.control_commands:rerun", "Run the failed tasks of a run again.", True),
+        "run": BuiltInCommand("commands.run_command:run", "Run a command, sweep, task list, run file or DAGMan file.", True),
+        "attach": BuiltInCommand("commands.attach_command:attach", "Follow a run until it finishes.", True),
+        "results": BuiltInCommand("commands.results_command:results", "Show task results; save output files.", True),
+        "rerun": BuiltInCommand("commands.control_commands:rerun", "Run the failed tasks of a run again.", True),
     },
     "Inspect": {
-        "status": BuiltInCommand("pilotfish.cli.commands.status_commands:status", "Show runs, workers and warnings.", True),
-        "tasks": BuiltInCommand("pilotfish.cli.commands.status_commands:tasks", "List the tasks of a run.", True),
-        "workers": BuiltInCommand("pilotfish.cli.commands.status_commands:workers", "List workers and what they run.", True),
-        "pilots": BuiltInCommand("pilotfish.cli.site_commands.pilots_command:pilots", "List pilots; request more with add.", True),
-        "sites": BuiltInCommand("pilotfish.cli.site_commands.sites_command:sites", "Show sites, their pilots and recent failures.", True),
-        "data": BuiltInCommand("pilotfish.cli.commands.data_command:data", "Show files, where they are, and transfers.", True),
-        "why": BuiltInCommand(
-            "pilotfish.cli.commands.why_command:why", "Explain why a task, run, worker, pilot or site is in its state.", True
-        ),
-        "logs": BuiltInCommand("pilotfish.cli.commands.log_commands:logs", "Print the output of a task.", True),
-        "tail": BuiltInCommand(
-            "pilotfish.cli.commands.log_commands:tail", "Print the last lines of a task's output, also while it runs.", True
-        ),
+        "status": BuiltInCommand("commands.status_commands:status", "Show runs, workers and warnings.", True),
+        "tasks": BuiltInCommand("commands.status_commands:tasks", "List the tasks of a run.", True),
+        "workers": BuiltInCommand("commands.status_commands:workers", "List workers and what they run.", True),
+        "pilots": BuiltInCommand("site_commands.pilots_command:pilots", "List pilots; request more with add.", True),
+        "sites": BuiltInCommand("site_commands.sites_command:sites", "Show sites, their pilots and recent failures.", True),
+        "data": BuiltInCommand("commands.data_command:data", "Show files, where they are, and transfers.", True),
+        "why": BuiltInCommand("commands.why_command:why", "Explain why a task, run, worker, pilot or site is in its state.", True),
+        "logs": BuiltInCommand("commands.log_commands:logs", "Print the output of a task.", True),
+        "tail": BuiltInCommand("commands.log_commands:tail", "Print the last lines of a task's output, also while it runs.", True),
     },
     "Control": {
-        "cancel": BuiltInCommand("pilotfish.cli.commands.control_commands:cancel", "Cancel a run or some of its tasks.", True),
-        "pause": BuiltInCommand(
-            "pilotfish.cli.commands.control_commands:pause", "Start no more tasks of a run; running tasks continue.", True
-        ),
-        "resume": BuiltInCommand("pilotfish.cli.commands.control_commands:resume", "Resume a paused run.", True),
-        "set": BuiltInCommand(
-            "pilotfish.cli.commands.control_commands:set_options", "Change the priority, share or deadline of a run.", True
-        ),
-        "forget": BuiltInCommand("pilotfish.cli.commands.control_commands:forget", "Delete finished runs and their stored results.", True),
-        "stop": BuiltInCommand(
-            "pilotfish.cli.commands.stop_command:stop", "Stop the master and its workers; verify that nothing is left.", True
-        ),
-        "site": BuiltInCommand(
-            "pilotfish.cli.site_commands.site_command:site", "Add, change and test sites.", ("exec", "log", "login", "show", "test")
-        ),
+        "cancel": BuiltInCommand("commands.control_commands:cancel", "Cancel a run or some of its tasks.", True),
+        "pause": BuiltInCommand("commands.control_commands:pause", "Start no more tasks of a run; running tasks continue.", True),
+        "resume": BuiltInCommand("commands.control_commands:resume", "Resume a paused run.", True),
+        "set": BuiltInCommand("commands.control_commands:set_options", "Change the priority, share or deadline of a run.", True),
+        "forget": BuiltInCommand("commands.control_commands:forget", "Delete finished runs and their stored results.", True),
+        "stop": BuiltInCommand("commands.stop_command:stop", "Stop the master and its workers; verify that nothing is left.", True),
+        "site": BuiltInCommand("site_commands.site_command:site", "Add, change and test sites.", ("exec", "log", "login", "show", "test")),
     },
     "Predict": {
         "forecasts": BuiltInCommand(
-            "pilotfish.cli.predictions.forecasts_command:forecasts", "Show learned task times, link speeds and queue waits.", True
+            "predictions.forecasts_command:forecasts", "Show learned task times, link speeds and queue waits.", True
         ),
-        "predict": BuiltInCommand(
-            "pilotfish.cli.predictions.predict_command:predict", "Estimate when a run finishes and where the time goes.", True
-        ),
+        "predict": BuiltInCommand("predictions.predict_command:predict", "Estimate when a run finishes and where the time goes.", True),
         "whatif": BuiltInCommand(
-            "pilotfish.cli.predictions.whatif_command:whatif",
-            "Estimate the finish time with more workers, other sites or another policy.",
-            True,
+            "predictions.whatif_command:whatif", "Estimate the finish time with more workers, other sites or another policy.", True
         ),
-        "replay": BuiltInCommand(
-            "pilotfish.cli.predictions.replay_command:replay", "Simulate a finished run again under another policy.", True
-        ),
-        "simulate": BuiltInCommand("pilotfish.cli.predictions.simulate_command:simulate", "Compare policies by simulation."),
+        "replay": BuiltInCommand("predictions.replay_command:replay", "Simulate a finished run again under another policy.", True),
+        "simulate": BuiltInCommand("predictions.simulate_command:simulate", "Compare policies by simulation."),
     },
     "Maintain": {
-        "doctor": BuiltInCommand("pilotfish.cli.commands.doctor_command:doctor", "Check this installation or a site; suggest fixes.", True),
-        "gc": BuiltInCommand("pilotfish.cli.commands.gc_command:gc", "List and remove leftovers of dead masters."),
-        "bench": BuiltInCommand("pilotfish.cli.commands.bench_command:bench", "Benchmark this machine for ten seconds."),
-        "demo": BuiltInCommand("pilotfish.cli.commands.demo_command:demo", "Run a 30-second demo that kills processes on purpose."),
-        "explain": BuiltInCommand("pilotfish.cli.about_commands:explain_code", "Explain an error code or failure cause."),
-        "completion": BuiltInCommand("pilotfish.cli.about_commands:completion", "Print the shell completion script."),
-        "help": BuiltInCommand("pilotfish.cli.about_commands:help_of", "Show the help of a command."),
-        "version": BuiltInCommand("pilotfish.cli.about_commands:version", "Show the version."),
+        "doctor": BuiltInCommand("commands.doctor_command:doctor", "Check this installation or a site; suggest fixes.", True),
+        "gc": BuiltInCommand("commands.gc_command:gc", "List and remove leftovers of dead masters."),
+        "bench": BuiltInCommand("commands.bench_command:bench", "Benchmark this machine for ten seconds."),
+        "demo": BuiltInCommand("commands.demo_command:demo", "Run a 30-second demo that kills processes on purpose."),
+        "explain": BuiltInCommand("about_commands:explain_code", "Explain an error code or failure cause."),
+        "completion": BuiltInCommand("about_commands:completion", "Print the shell completion script."),
+        "help": BuiltInCommand("about_commands:help_of", "Show the help of a command."),
+        "version": BuiltInCommand("about_commands:version", "Show the version."),
     },
 }
 """Commands of Pilotfish by help section. Commands of plug-ins are listed there too, or under More."""
@@ -152,7 +135,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "tsv": f"{_SWEEPS}:read_csv",
         "json": f"{_SWEEPS}:read_json",
     },
-    "commands": {name: command.target for section in SECTIONS.values() for name, command in section.items()},
+    "commands": {name: f"pilotfish.cli.{command.target}" for section in SECTIONS.values() for name, command in section.items()},
 }
 _DISPATCHER = "pilotfish.policies.dispatcher:Dispatcher"
 

@@ -172,7 +172,10 @@ def test_as_much_is_kept_of_an_executables_output_as_of_a_calls_and_as_the_docum
     assert len(executable["stdout"]) == len(call[2]) == OUTPUT_CAP
     assert executable["stdout_dropped"] == json.loads(call[0])["stdout_dropped"] == 1000
     assert executable_spec("sh", LaunchSpec())[0].launch["output_cap"] == 0, "the agent decides"
-    assert f"{OUTPUT_CAP >> 20} MiB each are kept" in Path("docs/how-to/files.md").read_text()
+    assert (
+        f"{OUTPUT_CAP >> 20} MiB of standard output and {OUTPUT_CAP >> 20} MiB of standard error are kept"
+        in Path("docs/how-to/files.md").read_text()
+    )
 
 
 def test_stdin_and_output_may_be_large(client: Client) -> None:

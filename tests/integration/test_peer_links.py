@@ -16,8 +16,7 @@ from pilotfish.agent.node.agent_machine import WorkerOffer
 from pilotfish.agent.node.peer_handshake import PeerIdentity, dial_peer, node_id
 from pilotfish.agent.node.peer_network import PeerNetwork
 from pilotfish.agent.peers.contacts import Contact
-from pilotfish.agent.peers.peer import Peer
-from pilotfish.agent.peers.site_member import SiteMember
+from pilotfish.agent.peers.peer import Peer, SiteMember
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.transfer_client import fetch
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost

@@ -161,7 +161,7 @@ def test_an_agent_after_hello_gets_no_bulk_connection(endpoint: TransferEndpoint
     link.connection.sendall(framed(["beat", []]) + framed(["bulk"]))
     assert hangs_up(link)
     eventually(lambda: endpoint.closed == 1)
-    assert "a connection for contents was not to be expected" in endpoint.problems[0]
+    assert "unexpected connection for contents" in endpoint.problems[0]
 
 
 def test_a_master_without_a_transfer_server_refuses_transfers(endpoint: TransferEndpoint) -> None:

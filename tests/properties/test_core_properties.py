@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import fingerprint
 from pilotfish.core.explain import task_reasons
 from pilotfish.core.state import State
 from pilotfish.model import inputs as i
@@ -20,6 +19,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Request, TaskSpec
 from tests.support.machine_stage import CLIENT, Stage
+from tests.support.state_check import fingerprint
 
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
 RUNS = st.integers(1, 3)

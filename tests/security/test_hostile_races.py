@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.agent.slots.sandbox import SandboxError
+from pilotfish.portable.failures import AttemptError
 from tests.support.hostile_sandbox import ACTS, CONTENT, SECRET, World
 
 ROUNDS = 15
@@ -107,7 +107,7 @@ def test_at_whatever_moment_a_link_is_put_on_the_way_nothing_is_gained(
                 with monkeypatch.context() as patch:
                     for call in CALLS:
                         patch.setattr(os, call, adversary.watch(getattr(os, call)))
-                    with suppress(SandboxError):
+                    with suppress(AttemptError):
                         STEPS[step](world)
                 world.start_again()
                 if adversary.calls < moment:
@@ -160,14 +160,14 @@ def act_in_all_ways(world: World) -> int:
     done = 0
     for act in ("write_file", "add_cached_file", "make_directory", "make_link"):
         for name in (f"d/{act}", f"d/etc/{act}"):
-            with suppress(SandboxError):
+            with suppress(AttemptError):
                 ACTS[act](world, name)
                 done += 1
     for patterns in (["d/f"], ["d/**"], ["d"], ["**/x", "d/etc/*"], ["d/large", "d/etc/passwd"]):
-        with suppress(SandboxError):
+        with suppress(AttemptError):
             assert not any(SECRET in content for content in world.taken_out(*patterns))
             done += 1
-    with suppress(SandboxError):
+    with suppress(AttemptError):
         world.sandbox.write_file("d/f", 0o600, CONTENT)
     return done
 

@@ -15,9 +15,9 @@ import pytest
 from experiments.grid.__main__ import FIGURES, MAKERS, compare, gains
 from experiments.grid.grid_sites import BAD, DEAD, GOOD, draw_grid, draw_site, draw_uneven_grid
 from experiments.grid.grid_world import LATEST_S, GridWorld
+from experiments.spreads import MeanAndDeviation
 from pilotfish.core.pilots.factory_interface import Factory, FactoryView, PilotProposal, SiteEvent, SiteView, WithdrawalProposal
 from pilotfish.factories.site_limits import is_queued
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
 
 SEEDS = range(200)
 NAIVE, LEARNING = ("by turns", "at random"), ("heuristic", "swift")

@@ -14,7 +14,7 @@ from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.session import NoPool, PoolSession, RunUpdate, RunUpload, RunWatcher
 from pilotfish.client.submission import RunListener
 from pilotfish.core.explain.lookup import find_run
-from pilotfish.core.explain.run_reasons import explain_run, status_of
+from pilotfish.core.explain.task_reasons import explain_run, status_of
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import CLIENT_GONE, Run, State, Task, TaskShape
 from pilotfish.errors import BadInput, PilotfishError

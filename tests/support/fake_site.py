@@ -255,7 +255,8 @@ class Desk:
             task.cancel()
         batches = BatchRegistry(self.directory / "orders")
         self.master = MasterEndpoint(self.told.append, self._known, batches, lambda pilot: f"pf-{pilot}")
-        self.controller = SiteController("pond", self.about, self.site, self.site, self.master)
+        access: Any = self.site
+        self.controller = SiteController("pond", self.about, self.site, access, self.master)
 
     def _known(self, pilot: str) -> Pilot:
         known = Pilot(pilot, "pond", ONE, 0.0, joined=int(pilot in self.joined))

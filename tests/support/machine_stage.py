@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from pilotfish import plugins
 from pilotfish.core.apply import apply
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import LIMITS, Machine, Turn
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
@@ -20,6 +19,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.state_check import check, fingerprint
 
 CLIENT = 1_000_000
 Kind = TypeVar("Kind", bound=m.Message)

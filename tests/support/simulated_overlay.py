@@ -128,6 +128,14 @@ class Network:
             self.peers[sender.node].unreachable(node, self.now)
             self.step(self.peers[sender.node])
 
+    def look_up(self, peer: Peer, target: int) -> list[Contact]:
+        """Run until the peer has found the nodes nearest to an id."""
+        found: list[list[Contact]] = []
+        peer.kademlia.look_up(target, lambda nodes, at: found.append(nodes), self.now)
+        self.step(peer)
+        self.run(1000.0, until=lambda: bool(found))
+        return found[0]
+
     def answer_to(self, peer: Peer, query: int, kind: str, within_s: float = 1000.0) -> Any:
         """Run until this query is answered."""
         seen = self.reports[peer.me.node]

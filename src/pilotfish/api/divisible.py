@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -52,13 +52,6 @@ BASELINE_ITERATIONS = 2
 """Default number of iterations with equal chunks: two, because the first includes the start-up of the workers."""
 
 
-class _Balancing(TypedDict, total=False):
-    cut: Callable[[int, int], Any]
-    baseline: bool | int
-    ratio: float | tuple[float, float]
-    progress: bool
-
-
 BALANCING_OPTIONS = {
     "cut": "`cut(start, stop)` returns the argument of the function for these units; default: that range, or that slice of the load",
     "baseline": "`True`: equal chunks in the first two iterations (or a number of iterations), to measure the speed-up by balancing",
@@ -67,8 +60,13 @@ BALANCING_OPTIONS = {
 }
 
 
-class Balancing(_Balancing, TaskKeywords, total=False):
+class Balancing(TaskKeywords, total=False):
     """Keywords of ``divide`` and ``iterate``; task options apply to each chunk."""
+
+    cut: Callable[[int, int], Any]
+    baseline: bool | int
+    ratio: float | tuple[float, float]
+    progress: bool
 
 
 def divide(
@@ -472,7 +470,7 @@ class ChunkWorkers:
                 requirement=" and ".join(conditions),
                 rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
             )
-            self._calls[key] = CallEncoder(self._session.register, options)
+            self._calls[key] = CallEncoder(self._session.upload.spec, options)
         return self._calls[key]
 
     def _record_end(self, chunk: Chunk, at: float, title: str) -> None:

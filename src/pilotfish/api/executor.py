@@ -8,11 +8,12 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.api.ordered_map import map_by
+from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_exits, usable_cores
 from pilotfish.applications.python_call import CallEncoder
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
@@ -88,7 +89,7 @@ class _ExecutorSession(RunFutures):
             self.broken = ExecutorBroken(str(error), "fix the initializer")
 
 
-class Executor(concurrent.futures.Executor):
+class Executor(OrderedMap, concurrent.futures.Executor):
     """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
 
     The end of the ``with`` block checks that no processes or files of the private pool are left; otherwise it raises LeftBehind. Task
@@ -144,8 +145,9 @@ class Executor(concurrent.futures.Executor):
     def _make_encoder(self, session: RunFutures) -> CallEncoder:
         initializer, initargs = self._initializer
         if initializer is None:
-            return CallEncoder(session.register, self._options)
-        return CallEncoder(session.register, self._options, wrap=lambda function: initialized(function, initializer, initargs, session.uid))
+            return CallEncoder(session.upload.spec, self._options)
+        wrap = partial(initialized, initializer=initializer, initargs=initargs, token=session.uid)
+        return CallEncoder(session.upload.spec, self._options, wrap=wrap)
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()
@@ -175,17 +177,6 @@ class Executor(concurrent.futures.Executor):
     def _broken(self) -> bool:
         # Not public, but read by libraries that know the executors of the standard library.
         return self._session is not None and self._session.failure is not None
-
-    def map(
-        self,
-        fn: Callable[..., Value],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Value]:
-        """As in the standard library. ``chunksize``: calls per task; more than 1 is rarely needed here."""
-        return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Declares that no more tasks will come. With ``wait``, returns after the last task and the end of the private pool."""

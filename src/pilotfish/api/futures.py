@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 
 from pilotfish.applications.executable import Completed, FutureFile, decode_ending
-from pilotfish.applications.future_files import make_future_file
+from pilotfish.applications.executable_encoder import make_future_file
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Usage
@@ -85,7 +85,11 @@ class TaskFuture(Future[Value]):
         self._ended = item
         try:
             if item.state not in (DONE, FAILED):
-                self._end_cancelled(item.state)
+                assert item.state == CANCELLED, TASK_STATES[item.state]
+                if super().cancel():
+                    self.set_running_or_notify_cancel()
+                else:
+                    self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
                 return
             value, error, stdout, stderr = decode_ending(item, payload, self._is_executable, self._session.client.contents)
             if stdout or stderr:
@@ -100,13 +104,6 @@ class TaskFuture(Future[Value]):
             # It was cancelled here before its end arrived.
             if self.cancelled():
                 self.set_running_or_notify_cancel()
-
-    def _end_cancelled(self, state: int) -> None:
-        assert state == CANCELLED, TASK_STATES[state]
-        if super().cancel():
-            self.set_running_or_notify_cancel()
-        else:
-            self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
 
 
 class ExecutableFuture(TaskFuture[Completed]):

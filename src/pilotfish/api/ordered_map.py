@@ -5,28 +5,39 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pilotfish.applications.python_call import chunked
 
 Value = TypeVar("Value")
-Submit = Callable[..., "Future[Any]"]
 
 
-def map_by(
-    submit: Submit, fn: Callable[..., Value], iterables: Sequence[Iterable[Any]], timeout: float | None, sizes: tuple[int, int | None]
-) -> Iterator[Value]:
-    """Returns the results of ``fn`` in order. ``sizes``: calls per task, and maximum tasks ahead of the consumer (None: no limit)."""
-    chunksize, buffersize = sizes
-    _check_sizes(chunksize, buffersize)
-    rows = zip(*iterables, strict=False)
-    if chunksize == 1:
-        return _results((submit(fn, *row) for row in rows), timeout, buffersize)
-    chunk = chunked(fn)
-    lists = _results((submit(chunk, part) for part in _chunks(rows, chunksize)), timeout, buffersize)
-    return itertools.chain.from_iterable(lists)
+class Submits(Protocol):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]: ...
+
+
+class OrderedMap:
+    """Base of classes with ``submit``."""
+
+    def map(
+        self: Submits,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """Returns the results of ``fn`` in order, as in the standard library. ``chunksize``: calls per task; more than 1 is rarely needed
+        here. ``buffersize``: maximum number of tasks whose results are not yet taken."""
+        _check_sizes(chunksize, buffersize)
+        rows = zip(*iterables, strict=False)
+        if chunksize == 1:
+            return _results((self.submit(fn, *row) for row in rows), timeout, buffersize)
+        chunk = chunked(fn)
+        lists = _results((self.submit(chunk, part) for part in _chunks(rows, chunksize)), timeout, buffersize)
+        return itertools.chain.from_iterable(lists)
 
 
 def _check_sizes(chunksize: int, buffersize: int | None) -> None:

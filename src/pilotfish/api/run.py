@@ -12,10 +12,15 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
-from pilotfish.api.ordered_map import map_by
+from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run_futures import RunFutures
-from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_patterns, take_future_files
+from pilotfish.applications.executable_encoder import (
+    ExecutableDefaults,
+    ExecutableEncoder,
+    ExecutableKeywords,
+    kept_patterns,
+    take_future_files,
+)
 from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_task_options
@@ -31,7 +36,7 @@ Arguments = ParamSpec("Arguments")
 DEFAULT_POOL = "default"
 
 
-class Submitter:
+class Submitter(OrderedMap):
     """Submits calls as tasks, all with the same options. ``run.options(cores=2).submit(f, x)``"""
 
     def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
@@ -50,17 +55,6 @@ class Submitter:
         spec, payload = self._calls.encode(fn, args, kwargs)
         future: TaskFuture[Value] = TaskFuture(self._session)
         return self._session.submit(future, spec, payload, self._needs)
-
-    def map(
-        self,
-        fn: Callable[..., Value],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Value]:
-        """Returns the results of ``fn`` in order. ``buffersize``: maximum number of tasks whose results are not yet taken."""
-        return map_by(self.submit, fn, iterables, timeout, (chunksize, buffersize))
 
 
 class Run(Submitter):
@@ -94,8 +88,8 @@ class Run(Submitter):
         )
         session = RunFutures(place, options, uid)
         selection.use(session.session.ask)
-        super().__init__(session, CallEncoder(session.register))
-        self._executables = ExecutableEncoder(self._session.register)
+        super().__init__(session, CallEncoder(session.upload.spec))
+        self._executables = ExecutableEncoder(self._session.upload.spec)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
         """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
@@ -119,7 +113,7 @@ class Run(Submitter):
         """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
         ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
-        calls = CallEncoder(self._session.register, read_task_options(task_options, "options"), form)
+        calls = CallEncoder(self._session.upload.spec, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
@@ -152,7 +146,7 @@ class Run(Submitter):
         key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
-            spec = self._workers[key] = self._session.register(*worker_spec(worker, read_task_options(task_options, "work")))
+            spec = self._workers[key] = self._session.upload.spec(*worker_spec(worker, read_task_options(task_options, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 

@@ -19,7 +19,7 @@ from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.task import RunOptions, TaskSpec
+from pilotfish.model.task import RunOptions
 from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.portable.payload_reference import resolve
 
@@ -58,25 +58,16 @@ class RunFutures:
         except PilotfishError:
             self.client.close()
             raise
+        self.run = self.upload.number
+        self.uid = self.upload.uid
         self._register = TaskRegister(self.session.directory, self.run)
         _sessions.add(self)
-
-    @property
-    def run(self) -> int:
-        return self.upload.number
-
-    @property
-    def uid(self) -> str:
-        return self.upload.uid
 
     @property
     def unfinished(self) -> int:
         return len(self._futures)
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
-
-    def register(self, spec: TaskSpec, code: bytes) -> int:
-        return self.upload.spec(spec, code)
 
     def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         """Submits a task. ``command``: command line of an executable, for listings."""
@@ -208,11 +199,7 @@ class RunFutures:
 
     def _end_if_drained(self) -> None:
         # A shared pool continues; there the session ends when the master reports the end of the run.
-        if self._draining and self._private_cores and not self._futures:
-            self._stop_pool()
-
-    def _stop_pool(self) -> None:
-        if self._first_to_end():
+        if self._draining and self._private_cores and not self._futures and self._first_to_end():
             self.client.request("stop", now=True)
             self.client.close(wait=False)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pilotfish.applications.input_files import Source, StoredFile, pack_files
+from pilotfish.applications.input_files import PackedFiles, Source, StoredFile
 from pilotfish.applications.python_call import current_directory
 from pilotfish.applications.python_result import (
     UNKNOWN_FAILURE,
@@ -219,25 +219,19 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
-    packed = pack_files(launch.inputs)
-    described = {
-        "cwd": launch.cwd or current_directory(),
-        "sandbox": launch.sandbox,
-        "env": launch.env,
-        "inputs": packed.entries,
-        "outputs": list(launch.outputs),
-        **({"keep": list(launch.keep)} if launch.keep else {}),
-        "output_cap": launch.output_cap,
-        "shell": launch.shell,
-        **({"warn_signal": launch.warn_signal} if launch.warn_signal else {}),
-    }
+    packed = PackedFiles(launch.inputs)
+    described = msgspec.structs.asdict(launch) | {"cwd": launch.cwd or current_directory(), "inputs": packed.entries}
+    described |= {"outputs": list(launch.outputs), "keep": list(launch.keep)}
+    for option in ("keep", "warn_signal"):  # most specs have neither
+        if not described[option]:
+            del described[option]
     spec = msgspec.structs.replace(wanted.spec("exec", name, described), contents=packed.contents)
     return spec, (pack(packed.parts) if packed.parts else b"")
 
 
 def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
     """Returns the payload of a task and the contents that it needs."""
-    packed = pack_files(task.inputs)
+    packed = PackedFiles(task.inputs)
     described = {"argv": task.argv, "env": task.env, "inputs": packed.entries, "outputs": task.outputs}
     if task.keep:
         described["keep"] = task.keep

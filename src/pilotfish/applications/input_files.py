@@ -12,11 +12,12 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pilotfish.applications.safe_paths import check_name, copy_below, write_below
+from pilotfish.applications.safe_paths import check_name, write_below
 from pilotfish.config import home
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.model.contents import Content
@@ -75,34 +76,35 @@ class StoredFile:
             raise self.missing_error()
         with self.path.open("rb") as file:
             self._check_digest(hashlib.file_digest(file, "sha256").hexdigest())
-        return copy_below(directory, name, self.path, self.mode & MODE_MASK)
+        return write_below(directory, name, self.path, self.mode & MODE_MASK)
 
 
 Source = str | os.PathLike[str] | bytes | StoredFile
 
 
-class PackedFiles(NamedTuple):
-    """Inputs ready to be sent: entries, the bytes of small files, and the contents of the others."""
+class PackedFiles:
+    """Inputs of a spec or task, ready to be sent: entries, the bytes of small files, and the contents of the others."""
 
-    entries: list[list[Any]]
-    parts: list[bytes]
-    contents: tuple[Content, ...]
-
-
-class FilePacker:
-    """Collects the inputs of a spec or task into a PackedFiles."""
-
-    def __init__(self) -> None:
+    def __init__(self, inputs: Mapping[str, Source]) -> None:
         self.entries: list[list[Any]] = []
         self.parts: list[bytes] = []
-        self.contents: dict[str, Content] = {}
+        self._contents: dict[str, Content] = {}
         self._room = INLINE_TOTAL_BYTES
+        for name, source in inputs.items():
+            self._add(name, source)
 
-    def add(self, name: str, source: Source) -> None:
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        return tuple(self._contents.values())
+
+    def _add(self, name: str, source: Source) -> None:
         if isinstance(source, bytes):
             source = StoredFile(source)
         if isinstance(source, StoredFile):
-            self._add_file(name, source)
+            if source.data is None:
+                self._refer(name, source.mode, Content(source.digest, source.size))
+            else:
+                self._inline(name, source.mode, source.data)
             return
         try:
             if os.path.isdir(source):
@@ -114,12 +116,6 @@ class FilePacker:
             path = error.filename or os.fspath(source)
             raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
 
-    def _add_file(self, name: str, file: StoredFile) -> None:
-        if file.data is None:
-            self._refer(name, file.mode, Content(file.digest, file.size))
-        else:
-            self._inline(name, file.mode, file.data)
-
     def _inline(self, name: str, mode: int, data: bytes) -> None:
         self._room -= len(data)
         self.entries.append([name, mode])
@@ -127,7 +123,7 @@ class FilePacker:
 
     def _refer(self, name: str, mode: int, content: Content) -> None:
         self.entries.append([name, mode, content.digest, content.size])
-        self.contents[content.digest] = content
+        self._contents[content.digest] = content
 
     def _add_entry(self, name: str, path: str) -> None:
         if len(self.entries) >= MAX_ENTRIES:
@@ -156,13 +152,6 @@ class FilePacker:
             self._refer(name, mode, Content(digest, status.st_size, full, status.st_mtime_ns, status.st_ino))
         finally:
             os.close(descriptor)
-
-
-def pack_files(inputs: Mapping[str, Source]) -> PackedFiles:
-    packing = FilePacker()
-    for name, source in inputs.items():
-        packing.add(name, source)
-    return PackedFiles(packing.entries, packing.parts, tuple(packing.contents.values()))
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
@@ -276,17 +265,11 @@ class DigestCache:
             scratch.unlink(missing_ok=True)
 
     def _append(self, key: Key, digest: str) -> None:
-        try:
+        with suppress(OSError):  # only a cache: the hash is computed again
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return  # only a cache: the hash is computed again
-        try:
-            os.write(descriptor, _line(key, digest).encode())
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
+                file.write(_line(key, digest).encode())
 
 
 def _line(key: Key, digest: str) -> str:

@@ -18,7 +18,7 @@ import sysconfig
 import textwrap
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -43,14 +43,9 @@ _CLOSURES_PER_CODE = 16
 """Maximum closures over one code object that become specs. More of them count as data and are sent with the arguments."""
 
 
-def _libraries() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")})
-
-
 def import_path() -> list[str]:
     """Returns the directories that a slot of the same Python needs to import what the caller can import."""
-    libraries = _libraries()
+    libraries = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     found: dict[str, None] = {}
     for entry in sys.path:
         place = os.path.realpath(entry or os.getcwd())
@@ -154,7 +149,9 @@ def _is_stateless(function: object) -> bool:
 class CallEncoder:
     """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
 
-    def __init__(self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = _unchanged) -> None:
+    def __init__(
+        self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function
+    ) -> None:
         if form not in (PICKLE, SOURCE):
             raise BadInput(f"form: {form!r} is not known", f'write form="{PICKLE}" or form="{SOURCE}"')
         self._register = register
@@ -184,7 +181,7 @@ class CallEncoder:
             code = cloudpickle.dumps(self._wrap(function), 5)
             if not self._gets_spec(function, code):
                 return None
-        number = self._register(self._wanted.spec("python", _show(function), self._launch(function.__name__)), code)
+        number = self._register(self._wanted.spec("python", _show(function), _launch(function.__name__, self._form)), code)
         identity = id(function)
         self._known[identity] = weakref.ref(function, lambda _, known=self._known: known.pop(identity, None)), number  # type: ignore[misc]
         return number
@@ -205,30 +202,22 @@ class CallEncoder:
         name = _show(function)
         number = self._generic_specs.get(name)
         if number is None:
-            spec = self._wanted.spec("python", name, self._launch("call"))
+            spec = self._wanted.spec("python", name, _launch("call", self._form))
             number = self._generic_specs[name] = self._register(spec, cloudpickle.dumps(self._wrap(operator.call), 5))
         return number
 
-    def _launch(self, name: str) -> dict[str, Any]:
-        path: Iterable[str] = import_path()
-        if self._form == SOURCE:
-            # The slot may have another Python, which cannot use the packages installed for this one.
-            path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
-        return {"python": PYTHON, "form": self._form, "name": name, "path": list(path), "cwd": current_directory(), "env": {}}
+
+def _launch(name: str, form: str) -> dict[str, Any]:
+    path = import_path()
+    if form == SOURCE:
+        # The slot may have another Python, which cannot use the packages installed for this one.
+        path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
+    return {"python": PYTHON, "form": form, "name": name, "path": path, "cwd": current_directory(), "env": {}}
 
 
-def worker_spec(worker: object, wanted: TaskOptions, in_process: bool = False) -> tuple[TaskSpec, bytes]:
+def worker_spec(worker: object, wanted: TaskOptions) -> tuple[TaskSpec, bytes]:
     """Returns the spec of tasks executed by an ApplicationWorker, given its class or any callable that creates one."""
-    launch: dict[str, Any] = {
-        "python": PYTHON,
-        "form": PICKLE,
-        "name": _show(worker),
-        "path": import_path(),
-        "cwd": current_directory(),
-        "env": {},
-        "in_process": in_process,
-    }
-    return wanted.spec("application", _show(worker), launch), cloudpickle.dumps(worker, 5)
+    return wanted.spec("application", _show(worker), _launch(_show(worker), PICKLE)), cloudpickle.dumps(worker, 5)
 
 
 def worker_payload(parameters: object) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pilotfish.errors import BadInput
@@ -31,50 +31,30 @@ def check_name(name: object, field: str) -> tuple[str, ...]:
     return parts
 
 
-def _enter(parent: int, name: str) -> int:
-    try:
-        os.mkdir(name, 0o755, dir_fd=parent)
-    except FileExistsError:
-        pass
-    return os.open(name, _DIRECTORY, dir_fd=parent)
-
-
-def write_below(directory: str | os.PathLike[str], name: str, content: bytes, mode: int) -> Path:
-    """Writes a file. It gets its name only when it is complete."""
-    return _make_below(directory, name, mode, lambda target: _write_all(target, content))
-
-
-def copy_below(directory: str | os.PathLike[str], name: str, source: Path, mode: int) -> Path:
-    """Copies a file, which may be large. It gets its name only when it is complete."""
-    return _make_below(directory, name, mode, lambda target: _copy_all(target, source))
-
-
-def _write_all(target: int, content: bytes) -> None:
-    with open(target, "wb", closefd=False) as stream:
-        stream.write(content)
-
-
 def _copy_all(target: int, source: Path) -> None:
     """Copies the bytes and keeps holes: blocks of zeros are not written."""
     with open(source, "rb", buffering=0) as stream:
-        size = done = 0
+        done = 0
         while block := stream.read(_BLOCK_BYTES):
             if block.count(0) != len(block):
                 os.pwrite(target, block, done)
-            size = done = done + len(block)
-    os.ftruncate(target, size)
+            done += len(block)
+    os.ftruncate(target, done)
 
 
-def _make_below(directory: str | os.PathLike[str], name: str, mode: int, fill: Callable[[int], None]) -> Path:
+def write_below(directory: str | os.PathLike[str], name: str, content: bytes | Path, mode: int) -> Path:
+    """Writes a file from bytes, or copies a file, which may be large. It gets its name only when it is complete."""
     *folders, last = check_name(name, "files")
     os.makedirs(directory, exist_ok=True)
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            inner = _enter(place, folder)
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o755, dir_fd=place)
+            inner = os.open(folder, _DIRECTORY, dir_fd=place)
             os.close(place)
             place = inner
-        _fill_here(place, last, mode, fill)
+        _write_here(place, last, mode, content)
     except OSError as error:
         where = os.fspath(directory)
         raise BadInput(f"files: {name!r} cannot be written below {where!r}: {error.strerror}", "look for links in the way") from error
@@ -83,11 +63,15 @@ def _make_below(directory: str | os.PathLike[str], name: str, mode: int, fill: C
     return Path(directory, *folders, last)
 
 
-def _fill_here(place: int, last: str, mode: int, fill: Callable[[int], None]) -> None:
+def _write_here(place: int, last: str, mode: int, content: bytes | Path) -> None:
     temporary = f".{secrets.token_hex(8)}.part"
     target = os.open(temporary, _NEW_FILE, 0o600, dir_fd=place)
     try:
-        fill(target)
+        if isinstance(content, Path):
+            _copy_all(target, content)
+        else:
+            with open(target, "wb", closefd=False) as stream:
+                stream.write(content)
         os.fchmod(target, mode & 0o755)
         os.replace(temporary, last, src_dir_fd=place, dst_dir_fd=place)
     except OSError:

@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from pilotfish.applications.executable import FutureFile
-from pilotfish.applications.executable_encoder import ExecutableDefaults, ExecutableEncoder, ExecutableKeywords
-from pilotfish.applications.future_files import kept_patterns, make_future_file, take_future_files
+from pilotfish.applications.executable_encoder import (
+    ExecutableDefaults,
+    ExecutableEncoder,
+    ExecutableKeywords,
+    kept_patterns,
+    make_future_file,
+    take_future_files,
+)
 from pilotfish.applications.python_call import CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_options import TASK_KEYWORDS, read_task_options
+from pilotfish.applications.task_options import TASK_KEYWORDS, TaskOptions, read_task_options
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.task import MAX_COST, MIN_COST, TaskSpec
@@ -100,7 +106,11 @@ class TaskList:
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         """Adds a Python call."""
         with self._lock:
-            number, payload = self._python().encode(function, args, kwargs)
+            key = self.defaults.key()
+            calls = self._calls.get(key)
+            if calls is None:
+                calls = self._calls[key] = CallEncoder(self._register, self._default_task_options())
+            number, payload = calls.encode(function, args, kwargs)
             return self._append(number, join_pieces(payload))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
@@ -108,10 +118,10 @@ class TaskList:
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
         with self._lock:
-            key = self._options_key()
+            key = self.defaults.key()
             number = self._worker_specs.get(key)
             if number is None:
-                number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._wanted()))
+                number = self._worker_specs[key] = self._register(*worker_spec(self._worker, self._default_task_options()))
             return self._append(number, worker_payload(parameters), TaskNeeds(tuple(after), cost=read_cost(cost)))
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
@@ -141,15 +151,5 @@ class TaskList:
             self._changed()
         return index
 
-    def _options_key(self) -> str:
-        return self.defaults.key()
-
-    def _wanted(self) -> Any:
+    def _default_task_options(self) -> TaskOptions:
         return read_task_options({name: value for name, value in self.defaults.copy().items() if name in TASK_KEYWORDS}, "defaults")
-
-    def _python(self) -> CallEncoder:
-        key = self._options_key()
-        calls = self._calls.get(key)
-        if calls is None:
-            calls = self._calls[key] = CallEncoder(self._register, self._wanted())
-        return calls

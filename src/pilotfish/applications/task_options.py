@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import parse_bytes, parse_cores, parse_seconds
@@ -55,19 +56,11 @@ class TaskOptions(Struct, frozen=True):
     """Whether ``nodes`` was given, even as 1: the task then gets a host file."""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
-        return TaskSpec(
-            kind=kind,
-            name=self.name or name,
-            request=self.request,
-            time_s=self.time_s,
-            retries=self.retries,
-            losses=self.losses,
-            priority=self.priority,
-            tags=self.tags,
-            launch={**launch, "hosts": []} if self.names_hosts else launch,
-            requirement=self.requirement,
-            rank=self.rank,
-        )
+        """Returns the spec of tasks with these options; ``name`` is used if they have none of their own."""
+        values = asdict(self)
+        if values.pop("names_hosts"):
+            launch = {**launch, "hosts": []}
+        return TaskSpec(**{**values, "kind": kind, "name": self.name or name, "launch": launch})
 
 
 DEFAULT_OPTIONS = TaskOptions()

@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from pilotfish.applications.dependency_order import DependencyCycle, topological_order
@@ -34,46 +33,13 @@ class WorkflowTask:
     cores: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Workflow:
     """Tasks in topological order, and the sizes of all files in bytes."""
 
     name: str
     tasks: tuple[WorkflowTask, ...]
     files: Mapping[str, int]
-
-    @cached_property
-    def children(self) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.tasks]
-        for index, task in enumerate(self.tasks):
-            for parent in task.parents:
-                found[parent].append(index)
-        return tuple(map(tuple, found))
-
-    @cached_property
-    def levels(self) -> tuple[int, ...]:
-        """Length of the longest chain of tasks before each task."""
-        found: list[int] = []
-        for task in self.tasks:
-            found.append(1 + max((found[parent] for parent in task.parents), default=-1))
-        return tuple(found)
-
-    @cached_property
-    def work_s(self) -> float:
-        """Core-seconds of all tasks."""
-        return math.fsum(task.seconds * task.cores for task in self.tasks)
-
-    @cached_property
-    def critical_path_s(self) -> float:
-        """Duration of the longest chain of tasks: a lower bound of the makespan with any number of workers."""
-        ends: list[float] = []
-        for task in self.tasks:
-            ends.append(task.seconds + max((ends[parent] for parent in task.parents), default=0.0))
-        return max(ends, default=0.0)
-
-    def least_s(self, cores: float) -> float:
-        """Returns a lower bound of the makespan on this number of cores, without time for files."""
-        return max(self.critical_path_s, self.work_s / cores)
 
 
 def read_workflow(path: str | os.PathLike[str]) -> Workflow:

@@ -29,7 +29,7 @@ from pilotfish.backends.interface import (
     JobStatus,
     PilotBatch,
 )
-from pilotfish.backends.pilot_script import NOTE_START, agent_options
+from pilotfish.backends.pilot_script import NOTE_START, agent_options, requested
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import Site
 
@@ -103,7 +103,7 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
     size, folder = batch.size, _escape(batch.folder)
     held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING_HOLDS))}}}) && {_AGE} > {STAY_S})"
     over = f"(JobStatus == {EXECUTING} && time() - {_START_DATE} > {math.ceil(size.walltime_s)})"
-    lines = [
+    return [
         "universe = vanilla",
         f"batch_name = {_escape(batch.tag)}",
         f"+{TAG} = {_string(batch.tag)}",
@@ -119,14 +119,12 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
         f"leave_in_queue = JobStatus == {COMPLETED} && {_AGE} < {STAY_S}",
         f"periodic_remove = {held}" + (f" || {over}" if size.walltime_s else ""),
         f"request_cpus = {math.ceil(size.cores) or 1}",
+        *requested(
+            (size.memory, f"request_memory = {math.ceil(size.memory / MIB)}"),
+            (size.gpus, f"request_gpus = {math.ceil(size.gpus)}"),
+            (site.account, f"accounting_group = {_escape(site.account)}"),
+        ),
     ]
-    if size.memory:
-        lines.append(f"request_memory = {math.ceil(size.memory / MIB)}")
-    if size.gpus:
-        lines.append(f"request_gpus = {math.ceil(size.gpus)}")
-    if site.account:
-        lines.append(f"accounting_group = {_escape(site.account)}")
-    return lines
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:

@@ -7,6 +7,7 @@ is strange); what was known before stays true, and the master asks again later. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -58,6 +59,12 @@ class CommandOutput:
         if self.status != 0:
             raise self.unclear()
         return self.stdout
+
+    def require_cancelled(self, harmless: re.Pattern[str]) -> None:
+        """Raises UnclearAnswer unless the cancellation succeeded, or all that was printed is harmless, such as "already finished"."""
+        lines = self.lines()
+        if self.status is None or (self.status != 0 and not (lines and all(map(harmless.search, lines)))):
+            raise self.unclear()
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
         """An error to raise: this output tells nothing. The system's message follows the problem."""

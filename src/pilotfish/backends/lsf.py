@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
-from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.pilot_script import pilot_script, requested
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import PilotSize, Site
 
@@ -75,7 +75,7 @@ class LsfBackend:
         return [CommandExchange(Command(argv), read)]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        return [CommandExchange(Command((*_FAIL_FAST, "bkill", *jobs)), _cancelled)]
+        return [CommandExchange(Command((*_FAIL_FAST, "bkill", *jobs)), lambda answer: answer.require_cancelled(_HARMLESS))]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         # The star matches the elements of an array, named TAG[1] and so on.
@@ -93,18 +93,14 @@ class LsfBackend:
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
     cores = math.ceil(size.cores) or 1
-    lines = [f"-n {cores * size.nodes}", '-R "span[hosts=1]"' if size.nodes == 1 else f'-R "span[ptile={cores}]"']
-    if size.memory:
-        lines.append(f'-R "rusage[mem={math.ceil(size.memory / MIB)}MB]"')
-    if size.gpus:
-        lines.append(f'-gpu "num={math.ceil(size.gpus)}"')
-    if size.walltime_s:
-        lines.append(f"-W {math.ceil(size.walltime_s / 60)}")
-    if site.queue:
-        lines.append(f"-q {site.queue}")
-    if site.account:
-        lines.append(f"-P {site.account}")
-    return lines
+    lines = requested(
+        (size.memory, f'-R "rusage[mem={math.ceil(size.memory / MIB)}MB]"'),
+        (size.gpus, f'-gpu "num={math.ceil(size.gpus)}"'),
+        (size.walltime_s, f"-W {math.ceil(size.walltime_s / 60)}"),
+        (site.queue, f"-q {site.queue}"),
+        (site.account, f"-P {site.account}"),
+    )
+    return [f"-n {cores * size.nodes}", '-R "span[hosts=1]"' if size.nodes == 1 else f'-R "span[ptile={cores}]"', *lines]
 
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
@@ -140,9 +136,3 @@ def _status(state: str, ended: str, waits: str) -> JobStatus | None:
     if phase == ENDED:
         return JobStatus(ENDED, f"{state} ({ended})" if ended else state, well=state == "DONE", expired=bool(_EXPIRED.search(ended)))
     return None
-
-
-def _cancelled(answer: CommandOutput) -> None:
-    lines = answer.lines()
-    if answer.status is None or (answer.status != 0 and not (lines and all(map(_HARMLESS.search, lines)))):
-        raise answer.unclear()

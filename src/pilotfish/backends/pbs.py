@@ -85,7 +85,7 @@ class PbsBackend:
         return [CommandExchange(Command(("qstat", "-f", *jobs)), lambda answer: _statuses(answer, site, jobs))]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        return [CommandExchange(Command(("qdel", *jobs)), _cancelled)]
+        return [CommandExchange(Command(("qdel", *jobs)), lambda answer: answer.require_cancelled(_HARMLESS))]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         name = _name(site, tag)
@@ -184,9 +184,3 @@ def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
         reason = ", ".join(filter(None, (comment, f"exit status {status}" if status else "never ran")))
         return JobStatus(ENDED, reason, well=status == "0", expired=status == str(expired))
     return None
-
-
-def _cancelled(answer: CommandOutput) -> None:
-    complaints = [line for line in answer.stderr.splitlines() if line.strip() and not _HARMLESS.search(line)]
-    if answer.status is None or (answer.status != 0 and (complaints or not answer.stderr.strip())):
-        raise answer.unclear()

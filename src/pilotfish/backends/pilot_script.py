@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import TypeVar
 
 from pilotfish.backends.interface import PilotBatch
 from pilotfish.model.environment import SECRET
 from pilotfish.model.site import Site
+
+Text = TypeVar("Text")
 
 MARGIN_S = 20.0
 """Seconds before the walltime at which an agent ends, so that its results are delivered in time."""
@@ -40,32 +43,30 @@ exit {NO_PYTHON}
 """
 
 
+def requested(*choices: tuple[object, Text]) -> list[Text]:
+    """Texts of values that are set: what is 0 or empty is not requested."""
+    return [text for value, text in choices if value]
+
+
 def agent_options(site: Site, batch: PilotBatch) -> list[str]:
     """Command-line options for the agents of a batch."""
-    words: list[str] = []
-    if batch.size.cores:
-        words += ["--cores", f"{batch.size.cores:g}"]
-    if batch.size.memory:
-        words += ["--memory", str(batch.size.memory)]
-    if batch.size.gpus:
-        words += ["--gpus", f"{batch.size.gpus:g}"]
-    if batch.size.walltime_s:
-        words += ["--ends-in", f"{max(1.0, batch.size.walltime_s - MARGIN_S):g}"]
-    if site.poll_s:
-        words += ["--poll", f"{site.poll_s:g}"]
-    if site.scratch:
-        words += ["--workdir", site.scratch]
-    if site.cache:
-        words += ["--cache", site.cache]
-    if site.cache_size:
-        words += ["--cache-bytes", str(site.cache_size)]
-    for directory in site.storage:
-        words += ["--storage", directory]
-    if not site.peers:
-        words.append("--no-peers")
-    for name, value in sorted(site.tags.items()):
-        words += ["--tag", f"{name}={value}"]
-    return words
+    size = batch.size
+    options = [
+        *requested(
+            (size.cores, ("--cores", f"{size.cores:g}")),
+            (size.memory, ("--memory", str(size.memory))),
+            (size.gpus, ("--gpus", f"{size.gpus:g}")),
+            (size.walltime_s, ("--ends-in", f"{max(1.0, size.walltime_s - MARGIN_S):g}")),
+            (site.poll_s, ("--poll", f"{site.poll_s:g}")),
+            (site.scratch, ("--workdir", site.scratch)),
+            (site.cache, ("--cache", site.cache)),
+            (site.cache_size, ("--cache-bytes", str(site.cache_size))),
+        ),
+        *(("--storage", directory) for directory in site.storage),
+        *requested((not site.peers, ("--no-peers",))),
+        *(("--tag", f"{name}={value}") for name, value in sorted(site.tags.items())),
+    ]
+    return [word for option in options for word in option]
 
 
 def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:

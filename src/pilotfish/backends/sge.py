@@ -24,7 +24,7 @@ from pilotfish.backends.interface import (
     PilotBatch,
     UnclearAnswer,
 )
-from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.pilot_script import pilot_script, requested
 from pilotfish.model.backend_traits import ONE_WORD, BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
@@ -99,22 +99,17 @@ class SgeBackend:
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
     """Directives of the script. Those of the site come last and override the others."""
-    lines: list[str] = []
     slots = max(1, math.ceil(size.cores))
-    if slots > 1:
-        lines.append(f"-pe {site.options.get('pe', 'smp')} {slots}")
-    if size.walltime_s:
-        lines.append(f"-l h_rt={math.ceil(size.walltime_s)}")
     memory = site.options.get("memory_resource", "h_vmem")
-    if size.memory and memory != "none":
+    lines = requested(
+        (slots > 1, f"-pe {site.options.get('pe', 'smp')} {slots}"),
+        (size.walltime_s, f"-l h_rt={math.ceil(size.walltime_s)}"),
         # these resources are counted per slot
-        lines.append(f"-l {memory}={math.ceil(size.memory / slots / MIB)}M")
-    if size.gpus:
-        lines.append(f"-l {site.options.get('gpu_resource', 'gpu')}={math.ceil(size.gpus)}")
-    if site.queue:
-        lines.append(f"-q {site.queue}")
-    if site.account:
-        lines.append(f"{site.options.get('account_flag', '-P')} {site.account}")
+        (size.memory and memory != "none", f"-l {memory}={math.ceil(size.memory / slots / MIB)}M"),
+        (size.gpus, f"-l {site.options.get('gpu_resource', 'gpu')}={math.ceil(size.gpus)}"),
+        (site.queue, f"-q {site.queue}"),
+        (site.account, f"{site.options.get('account_flag', '-P')} {site.account}"),
+    )
     return [*lines, *site.directives]
 
 

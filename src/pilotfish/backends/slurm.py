@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
-from pilotfish.backends.pilot_script import pilot_script
+from pilotfish.backends.pilot_script import pilot_script, requested
 from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
@@ -102,20 +102,15 @@ class SlurmBackend:
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
     """Directives of the script. Those of the site come last and override the others."""
-    lines = [f"--nodes={size.nodes}", "--ntasks-per-node=1"]
-    if size.cores:
-        lines.append(f"--cpus-per-task={math.ceil(size.cores)}")
-    if size.walltime_s:
-        lines.append(f"--time={math.ceil(size.walltime_s / 60)}")
-    if size.memory:
-        lines.append(f"--mem={math.ceil(size.memory / MIB)}M")
-    if size.gpus:
-        lines.append(f"--gres=gpu:{math.ceil(size.gpus)}")
-    if site.queue:
-        lines.append(f"--partition={site.queue}")
-    if site.account:
-        lines.append(f"--account={site.account}")
-    return [*lines, *site.directives]
+    lines = requested(
+        (size.cores, f"--cpus-per-task={math.ceil(size.cores)}"),
+        (size.walltime_s, f"--time={math.ceil(size.walltime_s / 60)}"),
+        (size.memory, f"--mem={math.ceil(size.memory / MIB)}M"),
+        (size.gpus, f"--gres=gpu:{math.ceil(size.gpus)}"),
+        (site.queue, f"--partition={site.queue}"),
+        (site.account, f"--account={site.account}"),
+    )
+    return [f"--nodes={size.nodes}", "--ntasks-per-node=1", *lines, *site.directives]
 
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:

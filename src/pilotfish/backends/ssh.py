@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from pilotfish.backends.interface import ENDED, RUNNING, Command, CommandExchange, CommandOutput, JobStatus, PilotBatch
@@ -122,40 +123,19 @@ class SshBackend:
         return _exchange(site, host, fill(START, **words, PILOT=pilot), read)
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        def reader(host: str, asked: list[str]) -> Callable[[CommandOutput], dict[str, JobStatus]]:
-            def read(answer: CommandOutput) -> dict[str, JobStatus]:
-                rows = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _output(answer), re.MULTILINE)
-                return {
-                    _id(host, process): JobStatus(RUNNING) if state == "lives" else _ended(status, last)
-                    for state, process, status, last in rows
-                    if process in asked
-                }
-
-            return read
-
         return [
-            _exchange(site, host, fill(QUERY, PROCESSES=" ".join(processes)), reader(host, processes))
+            _exchange(site, host, fill(QUERY, PROCESSES=" ".join(processes)), partial(_statuses, host, processes))
             for host, processes in _by_host(jobs).items()
         ]
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        def read(answer: CommandOutput) -> None:
-            _output(answer)
-
         return [
-            _exchange(site, host, fill(CANCEL, PROCESSES=" ".join(processes), GRACE=str(GRACE_S)), read)
+            _exchange(site, host, fill(CANCEL, PROCESSES=" ".join(processes), GRACE=str(GRACE_S)), _cancelled)
             for host, processes in _by_host(jobs).items()
         ]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        def reader(host: str) -> Callable[[CommandOutput], dict[int, str]]:
-            def read(answer: CommandOutput) -> dict[int, str]:
-                found = re.search(r"^found (\d+\.\w+)$", _output(answer), re.MULTILINE)
-                return {1: _id(host, found[1])} if found else {}
-
-            return read
-
-        return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", reader(host)) for host in _hosts(site)]
+        return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", partial(_found, host)) for host in _hosts(site)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
         """None: ``query`` also lists ended processes."""
@@ -173,6 +153,24 @@ def _output(answer: CommandOutput) -> str:
     if answer.status != 0 or DONE not in answer.stdout:
         raise answer.unclear()
     return answer.stdout
+
+
+def _statuses(host: str, asked: list[str], answer: CommandOutput) -> dict[str, JobStatus]:
+    rows = re.findall(r"^(lives|ended) (\d+\.\w+) ?(\d*) ?(.*)$", _output(answer), re.MULTILINE)
+    return {
+        _id(host, process): JobStatus(RUNNING) if state == "lives" else _ended(status, last)
+        for state, process, status, last in rows
+        if process in asked
+    }
+
+
+def _found(host: str, answer: CommandOutput) -> dict[int, str]:
+    found = re.search(r"^found (\d+\.\w+)$", _output(answer), re.MULTILINE)
+    return {1: _id(host, found[1])} if found else {}
+
+
+def _cancelled(answer: CommandOutput) -> None:
+    _output(answer)
 
 
 def _ended(status: str, last: str) -> JobStatus:

@@ -79,7 +79,8 @@ def complete_subject(context: click.Context, parameter: click.Parameter, incompl
 
 def complete_site(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete sites from ``sites.toml``, without a master."""
-    from pilotfish.client.sites_file import read_tables, sites_path
+    from pilotfish.client.sites_file import sites_path
+    from pilotfish.config import read_tables
 
     try:
         written = read_tables(sites_path())

@@ -13,7 +13,7 @@ import shlex
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class ApplicationHost:
         self._queue: queue.SimpleQueue[_QueueItem] = queue.SimpleQueue()
         self._posted: list[Future[object]] = []
         self._pool: ThreadPoolExecutor | None = None
-        self._thread = threading.current_thread()
+        self._thread: threading.Thread | None = None
         self._submission = submission
         self._register = TaskRegister(client.pool_directory, submission.run)
         self._processed = submission.advanced
@@ -199,7 +199,10 @@ def _exit_at_once() -> None:
 def _host(client: MasterClient, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
-        loaded = load_application(path, _enter_run_directory(client, run))
+        row = client.ask("run", run=run.run).data
+        if os.path.isdir(row["cwd"]):
+            os.chdir(row["cwd"])
+        loaded = load_application(path, shlex.split(row["command"])[1:])
         if loaded.manager is None:
             raise BadInput(f"run file {path.name}: it has no manager", SHAPE)
         ApplicationHost(client, run, loaded.manager).run()
@@ -214,18 +217,6 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
     return 0
 
 
-def _enter_run_directory(client: MasterClient, run: Submission) -> list[str]:
-    """Changes to the working directory of the run; returns the arguments of its run file."""
-    row = client.ask("run", run=run.run).data
-    if os.path.isdir(row["cwd"]):
-        os.chdir(row["cwd"])
-    return shlex.split(row["command"])[1:]
-
-
-def main(arguments: Sequence[str]) -> int:
-    pool, uid, file = arguments
-    return host(Path(pool), uid, Path(file))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    pool, uid, file = sys.argv[1:]
+    sys.exit(host(Path(pool), uid, Path(file)))

@@ -18,8 +18,7 @@ from typing import Any
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
-from pilotfish.client.pending_requests import PendingRequest, PendingRequests, Reply
-from pilotfish.client.submission import RunListener, Submission
+from pilotfish.client.submission import PendingRequest, PendingRequests, Reply, RunListener, Submission
 from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch, frame_message
 from pilotfish.model.quantities import show_bytes
@@ -28,7 +27,6 @@ from pilotfish.portable.payload_format import Buffer, PackedPayload, join_pieces
 from pilotfish.portable.payload_reference import SHARE_BYTES, write_payload
 from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import shared_directory
 
 RECONNECT_S = 60.0
 """Seconds until the client gives up on a master."""
@@ -57,7 +55,7 @@ class MasterClient:
         reconnect_s: float = RECONNECT_S,
     ) -> None:
         self.pool_directory = pool_directory
-        self.share = shared_directory(PoolDirectory(pool_directory).payloads)
+        self.share = PoolDirectory(pool_directory).shared_payloads
         self.contents = PoolDirectory(pool_directory).contents
         """Directory of large contents, which all processes on this machine read and write directly."""
         self.on_end: Callable[[], None] | None = None
@@ -70,7 +68,7 @@ class MasterClient:
         self._sleeping = False
         self._last_sent = 0.0
         self._repeat_at: float | None = None
-        self._failure: PilotfishError | None = None
+        self.failure: PilotfishError | None = None
         self._closing = False
         self._runs: dict[int, Submission] = {}
         self._requests = PendingRequests()
@@ -131,7 +129,7 @@ class MasterClient:
             raise JournalFull(text, "Free some space (or quota) and submit it again.") from error
 
     def submit(
-        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None], needs: TaskNeeds = NO_NEEDS
+        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None] | None = None, needs: TaskNeeds = NO_NEEDS
     ) -> int:
         """Adds one task. ``register`` gets its index before any message about it can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
@@ -140,13 +138,14 @@ class MasterClient:
         else:
             payload = join_pieces(packed)
         with self._lock:
-            if self._failure is not None or self._closing:
+            if self.failure is not None or self._closing:
                 self._check()
             if run.unsent_bytes > _BACKLOG_BYTES and self.in_other_thread():
-                self._space.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self._failure is not None)
+                self._space.wait_for(lambda: run.unsent_bytes <= _BACKLOG_BYTES or self.failure is not None)
                 self._check()
             index = run.add(spec, payload, needs)
-            register(index)
+            if register is not None:
+                register(index)
             if not self._sleeping:
                 return index
             direct = time.monotonic() - self._last_sent > _DIRECT_AFTER_S
@@ -204,10 +203,6 @@ class MasterClient:
         if wait and self.in_other_thread():
             self._thread.join()
 
-    @property
-    def failure(self) -> PilotfishError | None:
-        return self._failure
-
     def in_other_thread(self) -> bool:
         """Whether the caller may wait for the client's thread, because it runs in another one."""
         return threading.current_thread() is not self._thread
@@ -218,8 +213,8 @@ class MasterClient:
     # --- helpers of callers -------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise type(self._failure)(str(self._failure), self._failure.hint)
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure), self.failure.hint)
         if self._closing:
             raise ConnectionFailed("this client has been closed")
 
@@ -236,24 +231,20 @@ class MasterClient:
 
     def _send_now(self) -> None:
         """Sends in the caller's thread, unless the client's thread is sending."""
-        if not self._sending.acquire(blocking=False):
-            with self._lock:
-                self._wake()
-            return
-        try:
-            connection = self._connection
-            if connection is not None and not connection.waiting:
-                self._queue_frames(connection)
-                connection.flush()
-            if connection is None or connection.waiting:
-                with self._lock:
-                    self._wake()
-        except OSError:
-            # The client's thread finds the same error and reconnects; unconfirmed frames are repeated then.
-            with self._lock:
-                self._wake()
-        finally:
-            self._sending.release()
+        if self._sending.acquire(blocking=False):
+            try:
+                connection = self._connection
+                if connection is not None and not connection.waiting:
+                    self._queue_frames(connection)
+                    connection.flush()
+                    if not connection.waiting:
+                        return
+            except OSError:
+                pass  # the client's thread finds the same error and reconnects; unconfirmed frames are repeated then
+            finally:
+                self._sending.release()
+        with self._lock:
+            self._wake()
 
     # --- the client's thread ------------------------------------------------------------------------------------------------------
 
@@ -341,7 +332,7 @@ class MasterClient:
     def _queue_frames(self, connection: MasterConnection) -> None:
         """Queues all unsent frames on the connection. The caller holds the sending lock."""
         with self._lock:
-            for encoded in self._requests.take_open_frames():
+            for encoded in self._requests.take_frames(opens=True):
                 connection.put(encoded)
             for run in self._runs.values():
                 if run.listener is not None and not run.watching:
@@ -354,47 +345,42 @@ class MasterClient:
                 if run.close_wanted and not run.close_sent:
                     connection.put(frame_message(Close(run.run)))
                     run.close_sent = True
-            for encoded in self._requests.take_request_frames():
+            for encoded in self._requests.take_frames(opens=False):
                 connection.put(encoded)
             self._last_sent = time.monotonic()
             self._space.notify_all()
 
     def _handle(self, message: Any, body: memoryview) -> None:
-        if isinstance(message, Ended):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                items, body = run.new_endings(message.cursor, message.items, body)
-                run.listener.ended(items, body)
-                run.processed(items)
-        elif isinstance(message, Accepted):
-            run = self._runs.get(message.run)
-            if run is not None:
-                with self._lock:
-                    run.accepted(message.tasks)
-        elif isinstance(message, Began):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                run.listener.began(message.indices)
-        elif isinstance(message, RunFinished):
-            run = self._runs.get(message.run)
-            if run is not None and run.listener is not None:
-                run.listener.finished(message.counts)
-        elif isinstance(message, Opened):
+        if isinstance(message, Opened):
             self._opened(message)
         elif isinstance(message, (Answer, Problem)):
             self._answered(message, body)
+        elif isinstance(message, (Ended, Accepted, Began, RunFinished)) and (run := self._runs.get(message.run)) is not None:
+            if isinstance(message, Accepted):
+                with self._lock:
+                    run.accepted(message.tasks)
+            elif run.listener is None:
+                return
+            elif isinstance(message, Ended):
+                items, body = run.new_endings(message.cursor, message.items, body)
+                run.listener.ended(items, body)
+                run.processed(items)
+            elif isinstance(message, Began):
+                run.listener.began(message.indices)
+            else:
+                run.listener.finished(message.counts)
 
     def _opened(self, message: Opened) -> None:
         with self._lock:
-            opened = self._requests.opened(message.uid)
-            if opened is not None:
-                self._runs[message.run] = opened[0]
+            opened = self._requests.answered(message.uid)
+            if opened is not None and opened.submission is not None:
+                self._runs[message.run] = opened.submission
             run = self._runs.get(message.run)
             if run is not None and run.uid == message.uid:
                 run.take_numbers(message)
             lost_runs = [known for known in self._runs.values() if known.uid == message.uid and known.run != message.run]
         if opened is not None:
-            opened[1].set_result(Reply(None))
+            opened.set_result(Reply(None))
         for lost in lost_runs:
             if lost.listener is not None:
                 lost.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
@@ -476,7 +462,7 @@ class MasterClient:
     def _fail(self, error: PilotfishError) -> None:
         """Reports the end to all waiting callers and listeners."""
         with self._lock:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
             requests = self._requests.give_up()
             runs = list(self._runs.values())
             self._runs.clear()
@@ -493,7 +479,7 @@ class MasterClient:
         self._sending = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._sleeping = False
-        self._failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
+        self.failure = ConnectionFailed("this client belongs to the process that forked this one", "make a new one in the child")
         if self._connection is not None:
             self._connection.close()
             self._connection = None

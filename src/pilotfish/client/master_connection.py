@@ -75,7 +75,6 @@ class MasterConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.epoch = 0
         self._inbox = FrameSplitter()
         self._unsent: deque[memoryview] = deque()
         sock.setblocking(False)
@@ -83,10 +82,9 @@ class MasterConnection:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def trust(self, epoch: int) -> None:
+    def trust(self) -> None:
         """Allows large frames after the master has authenticated."""
-        self.epoch = epoch
-        self._inbox.trust()
+        self._inbox.proved = True
 
     def put(self, buffers: Sequence[Buffer]) -> None:
         """Queues buffers for sending."""
@@ -148,7 +146,7 @@ class MasterConnection:
                 return message
 
 
-def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interrupt | None = None) -> MasterConnection:
+def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConnection:
     """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the endpoint may change."""
     file = PoolDirectory(pool_directory).client_credentials
     if not file.exists():
@@ -162,9 +160,9 @@ def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interr
     for path in paths:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.settimeout(timeout_s)
+            sock.settimeout(HANDSHAKE_S)
             sock.connect(path)
-            return _prove(MasterConnection(sock), credentials, timeout_s, interrupt)
+            return _prove(MasterConnection(sock), credentials, interrupt)
         except (OSError, ConnectionFailed) as error:
             sock.close()
             problem = error
@@ -175,8 +173,8 @@ def dial(pool_directory: Path, timeout_s: float = HANDSHAKE_S, interrupt: Interr
     raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
 
 
-def _prove(connection: MasterConnection, credentials: Credentials, timeout_s: float, interrupt: Interrupt | None) -> MasterConnection:
-    deadline = time.monotonic() + timeout_s
+def _prove(connection: MasterConnection, credentials: Credentials, interrupt: Interrupt | None) -> MasterConnection:
+    deadline = time.monotonic() + HANDSHAKE_S
     banner = connection.next_frame(deadline, interrupt)
     if not isinstance(banner, Banner):
         raise ConnectionFailed("what answered is no Pilotfish master", "pilotfish doctor")
@@ -193,7 +191,7 @@ def _prove(connection: MasterConnection, credentials: Credentials, timeout_s: fl
         raise ConnectionFailed(f"the master refused us: {answer.reason}", "pilotfish doctor")
     if not isinstance(answer, Proved) or not verify_proof(answer.mac, credentials.key, LISTENER, claim, (nonce, banner.nonce)):
         raise ConnectionFailed("the master could not prove that it holds our key", "pilotfish doctor")
-    connection.trust(answer.epoch)
+    connection.trust()
     return connection
 
 
@@ -234,7 +232,7 @@ class Reconnection:
             try:
                 if problem is not None and self._revive is not None:
                     self._revive()
-                connection = dial(self._pool_directory, HANDSHAKE_S, self._interrupt)
+                connection = dial(self._pool_directory, self._interrupt)
                 break
             except ConnectionFailed as failure:
                 problem = failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -68,12 +67,9 @@ class PoolHandle:
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
         """Waits until the stopped master is gone; returns what is left of it."""
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            left = self.leftovers()
-            if not left:
-                return []
+        while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return self.leftovers()
+        return left
 
     def leftovers(self) -> list[str]:
         left = [f"process {pid} ({command})" for pid, command in processes_of(self.directory)]
@@ -111,15 +107,8 @@ def find_pools() -> list[PoolHandle]:
 
 def is_served(directory: Path) -> bool:
     """Whether a master listens. Tests the socket, because a dead master may leave its files."""
-    path = PoolDirectory(directory).socket_path()
-    if not path.exists():
-        return False
     with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+        return probe.connect_ex(str(PoolDirectory(directory).socket_path())) == 0
 
 
 def _start(pool: PoolHandle) -> str:
@@ -131,22 +120,12 @@ def _start(pool: PoolHandle) -> str:
         command += ["--settings", json.dumps(pool.settings)]
     if pool.temporary:
         command.append("--temporary")
-    try:
-        # A shared pool outlives the shell that started it, so later runs must not see the secrets of that shell.
-        environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True, env=environment) as process:
+    # A shared pool outlives the shell that started it, so later runs must not see the secrets of that shell.
+    environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
+    with open(reading) as answer:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[writing], start_new_session=True, env=environment)
+        finally:
             os.close(writing)
-            writing = -1
-            with os.fdopen(reading, "r") as answer:
-                reading = -1
-                line = answer.readline().strip()
-            process.wait()
-    finally:
-        for descriptor in (reading, writing):
-            if descriptor >= 0:
-                os.close(descriptor)
-    return line or NO_ANSWER
-
-
-def remove_pool(pool: PoolHandle) -> None:
-    shutil.rmtree(pool.directory, ignore_errors=True)
+        with process:
+            return answer.readline().strip() or NO_ANSWER

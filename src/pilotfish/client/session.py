@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import secrets
 from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ class RunUpload:
 
     def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
         """Adds a task; waits if the master cannot keep up. ``register`` gets its index before any message about it can arrive."""
-        self._client.submit(self._submission, spec, payload, register or _ignore, needs)
+        self._client.submit(self._submission, spec, payload, register, needs)
 
     def close(self) -> None:
         """Declares that no more tasks will come."""
@@ -109,10 +110,6 @@ class RunUpload:
         added = self._submission.next_index
         if known != added:
             raise PilotfishError(f"the master has {known:,} of {added:,} tasks: it refused the others", "see: pilotfish doctor")
-
-
-def _ignore(index: int) -> None:
-    """Default of ``register``."""
 
 
 class PoolSession:
@@ -169,15 +166,8 @@ class PoolSession:
 
 # --- connecting -----------------------------------------------------------------------------------------------------------------------
 
-Connector = Callable[[str, bool, int | None], PoolSession]
-_connector: Connector | None = None
+_connector: Callable[[str, bool, int | None], PoolSession] | None = None
 """Creates all sessions if set, so that tests need no master."""
-
-
-def use_connector(connector: Connector | None) -> None:
-    """Creates sessions with ``connector`` from now on; None restores real masters."""
-    global _connector
-    _connector = connector
 
 
 def connect(pool: str, start: bool = False, local_cores: int | None = None) -> PoolSession:
@@ -236,15 +226,14 @@ def all_tasks(
 ) -> Iterator[dict[str, Any]]:
     """Returns the tasks of a run, read page by page; all of them without a limit."""
     filtered = {"state": state} if state else {}
-    left = limit
-    while left is None or left > 0:
-        page = PAGE if left is None else min(PAGE, left)
+    end = math.inf if limit is None else offset + limit
+    while offset < end:
+        page = int(min(PAGE, end - offset))
         rows = master.ask("tasks", run=run, limit=page, offset=offset, **filtered)
         yield from rows
         if len(rows) < page:
             return
         offset += page
-        left = None if left is None else left - page
 
 
 def task_name(text: str) -> str:

@@ -30,11 +30,6 @@ def sites_path() -> Path:
     return home() / "sites.toml"
 
 
-def read_tables(path: Path) -> dict[str, Table]:
-    """Reads all tables; checks only that the file is TOML."""
-    return parse_toml(path, read_toml(path))
-
-
 def write_site(path: Path, name: str, table: Table | None) -> None:
     """Writes the table of one site and keeps all others. None removes the site."""
     text = read_toml(path)
@@ -83,10 +78,6 @@ class TomlStatement:
     text: str
     header: tuple[str, ...] = ()
     key: str | None = None
-
-    @property
-    def is_comment(self) -> bool:
-        return self.text.lstrip().startswith("#")
 
 
 def statements(text: str) -> list[TomlStatement]:
@@ -169,7 +160,7 @@ def without_table(text: str, name: str) -> str:
 
 def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
     count = 0
-    while count < len(lines) and lines[-1 - count].is_comment:
+    while count < len(lines) and lines[-1 - count].text.lstrip().startswith("#"):
         count += 1
     return lines[len(lines) - count :]
 

@@ -1,19 +1,22 @@
-"""Keeps the unsent and unconfirmed tasks of one run, and how many endings were received."""
+"""Keeps what a client has not sent and what the master has not confirmed: the tasks of each run, and requests."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import secrets
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskNeeds
-from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
+from pilotfish.errors import BadInput, ConnectionFailed, PayloadTooLarge, PilotfishError
 from pilotfish.model.contents import Content, ExpectedFile
-from pilotfish.model.messages import EndedItem, Open, Opened, Submit, Taken, frame_message
+from pilotfish.model.messages import Ask, EndedItem, Message, Open, Opened, Submit, Taken, frame_message
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.portable.payload_format import REFERENCE_BYTES, Buffer
@@ -47,45 +50,38 @@ class RunListener(Protocol):
         """Called when no more updates will come, because the master is lost or refused the run."""
 
 
+@dataclass(slots=True, eq=False)
 class SubmitBatch:
-    """Content of one Submit message. ``size`` is the number of bytes of its body."""
+    """Content of one Submit message. ``size`` is the number of bytes of its body. ``whole``: nothing may be added."""
 
-    __slots__ = (
-        "advance", "codes", "contents", "costs", "dependencies", "deps", "first", "first_spec", "future_files", "payloads", "size", "specs",
-        "tasks", "whole",
-    )  # fmt: skip
-
-    def __init__(self, first: int, first_spec: int, whole: bool = False) -> None:
-        self.first = first
-        self.first_spec = first_spec
-        self.specs: list[TaskSpec] = []
-        self.codes: list[bytes] = []
-        self.tasks: list[tuple[int, int]] = []
-        self.payloads: list[Buffer] = []
-        self.deps: dict[int, list[int]] = {}
-        self.contents: dict[int, tuple[Content, ...]] = {}
-        self.future_files: dict[int, tuple[ExpectedFile, ...]] = {}
-        self.costs: list[float] = []
-        """Costs of the first tasks; the others cost 1."""
-        self.size = 0
-        self.dependencies = 0
-        self.advance = -1
-        self.whole = whole
-        """True if nothing may be added."""
+    first: int
+    first_spec: int
+    whole: bool = False
+    advance: int = -1
+    size: int = 0
+    dependencies: int = 0
+    specs: list[TaskSpec] = field(default_factory=list)
+    codes: list[bytes] = field(default_factory=list)
+    tasks: list[tuple[int, int]] = field(default_factory=list)
+    payloads: list[Buffer] = field(default_factory=list)
+    deps: dict[int, list[int]] = field(default_factory=dict)
+    contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)
+    future_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
+    costs: list[float] = field(default_factory=list)
+    """Costs of the first tasks; the others cost 1."""
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
         place = len(self.tasks)
-        if needs.after:
-            self.deps[place] = list(needs.after)
-            self.dependencies += len(needs.after)
-        if needs.contents:
-            self.contents[place] = needs.contents
-            self.dependencies += len(needs.contents)
-        if needs.future_files:
-            self.future_files[place] = needs.future_files
-            self.dependencies += len(needs.future_files)
-        if needs.cost != 1.0:
-            self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
+        if needs is not NO_NEEDS:
+            if needs.after:
+                self.deps[place] = list(needs.after)
+            if needs.contents:
+                self.contents[place] = needs.contents
+            if needs.future_files:
+                self.future_files[place] = needs.future_files
+            self.dependencies += len(needs.after) + len(needs.contents) + len(needs.future_files)
+            if needs.cost != 1.0:
+                self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
         self.tasks.append((spec, len(payload)))
         self.payloads.append(payload)
 
@@ -292,3 +288,111 @@ def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memory
     ends = list(itertools.accumulate(item.length for item in items))
     places = {item.index: body[end - item.length : end] for item, end in zip(items, ends, strict=True)}
     return memoryview(b"".join(places[item.index] for item in chosen))
+
+
+# --- requests -------------------------------------------------------------------------------------------------------------------------
+
+MAX_TRIES = 3
+"""Maximum connections that may break before the answer to a request; then it is given up, because it may be what kills the masters."""
+
+
+class Reply(NamedTuple):
+    """Answer to a request: data, and bytes for some kinds."""
+
+    data: Any
+    body: bytes = b""
+
+
+class PendingRequest(Future[Reply]):
+    """A request; its result is the answer. ``submission``: the run that it opens, if that is what it asks for."""
+
+    def __init__(self, kind: str, arguments: dict[str, Any], submission: Submission | None = None) -> None:
+        super().__init__()
+        self.kind = kind
+        self.arguments = arguments
+        self.submission = submission
+        self.sent = False
+        self._tries = 0
+
+    def connection_broke(self) -> bool:
+        """Returns whether the request is settled; otherwise it is repeated. One that was not sent is not affected."""
+        if self.sent:
+            self._tries += 1
+            if self.kind == "stop":
+                # A master that is asked to stop may end before it answers.
+                self.set_result(Reply({}))
+            elif self._tries >= MAX_TRIES:
+                text = f"{self.kind}: the connection broke {MAX_TRIES} times before the master answered"
+                self.set_exception(ConnectionFailed(text, "see why: pilotfish doctor"))
+        return self.done()
+
+
+class PendingRequests:
+    """Runs to open, by uid, and other requests, by number, each until the master replies. The client's lock guards them."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str | int, PendingRequest] = {}
+        self._next = 0
+        self._name = secrets.token_hex(8)
+        """Unique name of this client in the pool."""
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def has_unsent(self) -> bool:
+        return not all(request.sent for request in self._requests.values())
+
+    def open(self, submission: Submission) -> PendingRequest:
+        request = self._requests[submission.uid] = PendingRequest("open", {}, submission)
+        return request
+
+    def ask(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
+        request = self._requests[self._next] = PendingRequest(kind, arguments)
+        self._next += 1
+        return request
+
+    def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
+        """Returns the unsent frames that open runs, which are sent before all others, or those of the other requests.
+
+        The latter are sent last, so that a request about a task follows the task. A request always has the same id, so that the master
+        recognises repetitions.
+        """
+        frames = []
+        for number, request in self._requests.items():
+            if not request.sent and (request.submission is not None) == opens:
+                request.sent = True
+                message: Message
+                if request.submission is not None:
+                    message = request.submission.open_message()
+                else:
+                    message = Ask(int(number), request.kind, request.arguments, f"{self._name}-{number}")
+                frames.append(frame_message(message))
+        return frames
+
+    def runs_to_forget(self) -> set[Any]:
+        """Returns the runs with an unanswered ``forget``; the master may have forgotten them already."""
+        return {request.arguments.get("run") for request in self._requests.values() if request.kind == "forget"}
+
+    def oldest_open(self) -> PendingRequest | None:
+        """Removes and returns the oldest pending Open, which was refused."""
+        uid = next((key for key, request in self._requests.items() if request.submission is not None), None)
+        return None if uid is None else self._requests.pop(uid)
+
+    def answered(self, key: str | int) -> PendingRequest | None:
+        """Removes and returns the request of this number, or the Open of this uid."""
+        return self._requests.pop(key, None)
+
+    def connection_broke(self) -> None:
+        """Removes requests that are not to be repeated; the others that were sent get no answer over this connection."""
+        self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke()}
+
+    def repeat(self) -> None:
+        """Marks all requests to be sent again over a new connection."""
+        for request in self._requests.values():
+            request.sent = False
+
+    def give_up(self) -> list[PendingRequest]:
+        """Removes and returns all requests; none will be answered."""
+        pending, self._requests = list(self._requests.values()), {}
+        return pending

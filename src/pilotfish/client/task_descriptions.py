@@ -93,10 +93,6 @@ def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[
     return ((task.row, task.command) for task in describe(master, run, rows).found)
 
 
-def command_of(master: PoolSession, run: dict[str, Any], row: dict[str, Any]) -> str:
-    return next(with_commands(master, run, [row]))[1]
-
-
 def _command_from_input(master: PoolSession, row: dict[str, Any]) -> str:
     """Reads the command line from the task's input, which the master keeps while the task may run again."""
     name = str(row["name"])

@@ -528,10 +528,6 @@ def _request_answered(state: State, fact: f.RequestAnswered, at: float) -> None:
         del state.answers[next(iter(state.answers))]
 
 
-def _restored(state: State, fact: f.Restored, at: float) -> None:
-    state_snapshot.restore(state, fact.kind, fact.row)
-
-
 _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.MasterStarted: _master_started,
     f.PoolSized: _pool_sized,
@@ -571,5 +567,5 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.SiteUseChanged: _site_wanted,
     f.KeyRevoked: _key_revoked,
     f.RequestAnswered: _request_answered,
-    f.Restored: _restored,
+    f.Restored: state_snapshot.restore,
 }

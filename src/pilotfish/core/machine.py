@@ -52,10 +52,6 @@ _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswere
 """Facts that free no room and make no task ready: they cause no decision."""
 
 
-def _needs_decision(fact: f.Fact) -> bool:
-    return type(fact) not in _NO_DECISION
-
-
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
     """Limits that no user sets. Tests and simulated worlds make them small."""
@@ -187,7 +183,7 @@ class Machine:
             bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
         )  # the passing of time may have changed something
         notified = self._notify_policy(0)
-        if due or self.decide_again or any(map(_needs_decision, self.facts)):
+        if due or self.decide_again or any(type(fact) not in _NO_DECISION for fact in self.facts):
             self._decide()
         subscriptions.notify(self)
         self._consider_finish()
@@ -223,9 +219,6 @@ class Machine:
         link = self.link_of(worker)
         if link is not None:
             self.send(link, message)
-
-    def peeked(self, message: m.Peeked, payloads: list[Any]) -> None:
-        client_messages.peeked(self, message, payloads)
 
     def release_payload(self, payload: object) -> None:
         if isinstance(payload, StoredPayload):
@@ -398,10 +391,6 @@ class Machine:
 # --- inputs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _client_message(machine: Machine, item: i.ClientMessage) -> None:
-    client_messages.handle(machine, item.link, item.message, item.payloads)
-
-
 def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
     worker = machine.agent_links.pop(item.link, None)
     if worker is not None:
@@ -429,25 +418,17 @@ def _output_space_changed(machine: Machine, item: i.OutputSpaceChanged) -> None:
     machine.output_space_problem = item.problem
 
 
-def _link_measured(machine: Machine, item: i.TransferMeasured) -> None:
-    machine.record(f.LinkMeasured(item.site, item.size, item.seconds))
-
-
-def _resume_requested(machine: Machine, item: i.ResumeRequested) -> None:
-    machine.resume()
-
-
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.AgentMessage: agent_messages.handle,
-    i.ClientMessage: _client_message,
+    i.ClientMessage: client_messages.handle,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
     i.LinkResumed: _link_resumed,
     **site_events.HANDLERS,
     i.JournalSpaceChanged: _journal_space_changed,
     i.OutputSpaceChanged: _output_space_changed,
-    i.TransferMeasured: _link_measured,
-    i.ResumeRequested: _resume_requested,
+    i.TransferMeasured: lambda machine, item: machine.record(f.LinkMeasured(item.site, item.size, item.seconds)),
+    i.ResumeRequested: lambda machine, item: machine.resume(),
 }
 
 
@@ -458,5 +439,5 @@ _TIMERS: dict[str, Callable[[Machine, str], None]] = {
     "lease": leases.lease_expired,
     "quarantine": leases.quarantine_expired,
     "author": client_messages.author_expired,
-    "peek": client_messages.peek_expired,
+    "peek": subscriptions.peek_expired,
 }

@@ -38,16 +38,12 @@ MAX_NAME = 80
 Needs = tuple[tuple[str, int], ...]
 
 
-def in_units(amounts: tuple[tuple[str, float], ...]) -> Needs:
-    return tuple((name, round(amount * UNIT)) for name, amount in amounts)
-
-
 class TaskShape:
     """Ready tasks of one run that are equal to a policy: same priority, needs, time limit and tags."""
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
-        needs = dict(in_units(spec.request.amounts()))
+        needs = {name: round(amount * UNIT) for name, amount in spec.request.amounts()}
         if memory:
             needs[MEMORY] = memory * UNIT
         self.run = run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from typing import Any
 
@@ -27,7 +27,8 @@ def dump(state: State) -> Iterator[f.Restored]:
     """Yield facts that give an equal state when they are applied to an empty one."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
-        yield f.Restored("site", [name, *(getattr(site, field) for field in _SITE_FIELDS), list(site.history)])
+        *plain, history = (getattr(site, field) for field in SiteRecord.__slots__)
+        yield f.Restored("site", [name, *plain, list(history)])
     for pilot in state.pilots.values():
         yield f.Restored("pilot", [getattr(pilot, name) for name in Pilot.__slots__])
     for row in state.forecasts.rows():
@@ -61,8 +62,8 @@ def dump(state: State) -> Iterator[f.Restored]:
     yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 
-def restore(state: State, kind: str, row: Any) -> None:
-    _RESTORE[kind](state, row)
+def restore(state: State, fact: f.Restored, at: float) -> None:
+    _RESTORE[fact.kind](state, fact.row)
 
 
 def _run_row(run: Run) -> list[Any]:
@@ -196,7 +197,7 @@ def _restore_worker(state: State, row: Any) -> None:
             task.worker = worker
             target[task] = tuple((name, amount) for name, amount in needs)
             if target is worker.active:
-                fair_share.add_occupied(task.shape.run, target[task])
+                fair_share.add_occupied(task.shape.run, fair_share.cores_of(target[task]))
     worker.recalled = {state.task(number): None for number in recalled}
     worker.started = {state.task(number): at for number, at in started}
     worker.streak = dict.fromkeys(streak)
@@ -239,23 +240,14 @@ def _restore_speedups(state: State, rows: Any) -> None:
         state.speedups[name] = {cores: (samples, mean_s) for cores, samples, mean_s in known}
 
 
-def _restore_answers(state: State, rows: Any) -> None:
-    state.answers.update((request, answer) for request, answer in rows)
-
-
 def _restore_contents(state: State, rows: Any) -> None:
     for digest, size, path, mtime_ns, inode, at_master, maker in rows:
-        record = state.contents[digest] = ContentRecord(digest, size)
-        record.path, record.mtime_ns, record.inode = path, mtime_ns, inode
-        record.at_master, record.maker = at_master, maker
+        state.contents[digest] = ContentRecord(digest, size, path, mtime_ns, inode, at_master, maker)
 
 
 def _restore_pool(state: State, row: Any) -> None:
     state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, revoked = row
     state.revoked = dict.fromkeys(revoked)
-
-
-_SITE_FIELDS = ["bad_starts", "last_bad_at", "last_bad", "held", "site", "wanted", "events", "leaving", "lost_s"]
 
 
 def _restore_site(state: State, row: Any) -> None:
@@ -273,10 +265,6 @@ def _restore_pilot(state: State, row: Any) -> None:
         state.pilot_replicas[pilot.id] = None
 
 
-def _restore_forecast(state: State, row: Any) -> None:
-    state.forecasts.restore(row)
-
-
 def _restore_queue(state: State, row: Any) -> None:
     for number in row:
         task = state.task(number)
@@ -291,7 +279,7 @@ def _restore_shares(state: State, row: Any) -> None:
         account.weight, account.used = weight, used
 
 
-_RESTORE = {
+_RESTORE: dict[str, Callable[[State, Any], None]] = {
     "pool": _restore_pool,
     "site": _restore_site,
     "pilot": _restore_pilot,
@@ -302,9 +290,9 @@ _RESTORE = {
     "worker": _restore_worker,
     "twins": _restore_copies,
     "gangs": _restore_multi_node,
-    "answers": _restore_answers,
+    "answers": lambda state, rows: state.answers.update(rows),
     "speedups": _restore_speedups,
     "queue": _restore_queue,
-    "forecast": _restore_forecast,
+    "forecast": lambda state, row: state.forecasts.restore(row),
     "shares": _restore_shares,
 }

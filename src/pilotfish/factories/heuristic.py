@@ -10,7 +10,7 @@ from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, 
 from pilotfish.factories.replication import assess_pilots
 from pilotfish.factories.site_history import SiteHistory, read_record
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory, FactoryUpkeep, request_pilots
+from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory
 
 GENERIC_FITNESS = 1.0
 """Weight of the generic slot, which stands for any site. It is never 0, so that new sites and repaired sites are found."""
@@ -33,7 +33,7 @@ class HeuristicSettings:
 
 class HeuristicFactory(BaseFactory):
     def __init__(self, settings: HeuristicSettings, rng: random.Random) -> None:
-        super().__init__(FactoryUpkeep(period_s=settings.period_s))
+        super().__init__(period_s=settings.period_s)
         self._settings = settings
         self._rng = rng
 
@@ -44,19 +44,18 @@ class HeuristicFactory(BaseFactory):
         return (record.running + record.succeeded) / record.all if record.all else 0.0
 
     def _fill_up(self, round_: ProposalRound) -> None:
-        if not self._upkeep.is_time(round_):
+        if not self._is_time(round_):
             return
         settings = self._settings
         pilots = assess_pilots(round_, settings.max_wait_s)
         if pilots.active >= settings.workers:
-            self._upkeep.withdraw_rest(round_, pilots.active, settings.workers)
+            self._withdraw_rest(round_, pilots.active, settings.workers)
             return
         records = {view.name: read_record(view, round_.now, settings.window_s) for view in round_.free_sites()}
         missing = settings.workers + settings.surplus - pilots.expected
         count = min(missing, (settings.max_pending or settings.workers) - pilots.pending)
         progress = f"{pilots.active} of {settings.workers} workers"
-        if request_pilots(round_, pilots, count, lambda sites: self._draw(sites, records), lambda _: progress):
-            self._upkeep.note_requests(round_)
+        self._request_pilots(round_, pilots, count, lambda sites: self._draw(sites, records), lambda _: progress)
 
     def _explore(self, sites: list[SiteView]) -> SiteView:
         return self._rng.choice(sites)

@@ -9,7 +9,7 @@ from pilotfish.core.pilots.factory_interface import SiteView
 from pilotfish.factories.replication import RECENT_WAITS, assess_pilots
 from pilotfish.factories.site_history import BackOff, SiteHistory, read_record
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import GRACE_S, BaseFactory, FactoryUpkeep
+from pilotfish.factories.upkeep import GRACE_S, BaseFactory
 
 START_S = 10.0
 """Seconds that an agent takes to start; shorter waits make no difference."""
@@ -32,7 +32,7 @@ class DemandSettings:
 class DemandFactory(BaseFactory):
     def __init__(self, settings: DemandSettings | None = None) -> None:
         self._settings = settings or DemandSettings()
-        super().__init__(FactoryUpkeep(self._settings.grace_s))
+        super().__init__(self._settings.grace_s)
 
     def _fill_up(self, round_: ProposalRound) -> None:
         """Request pilots. A pilot replica comes last: work that has no pilot yet makes better use of the room."""
@@ -41,7 +41,7 @@ class DemandFactory(BaseFactory):
         usual, max_pilots = _usual_wait(records), settings.workers
         pilots = assess_pilots(round_, max(settings.max_wait_s, 3 * usual))
         if max_pilots and pilots.active >= max_pilots:
-            self._upkeep.withdraw_rest(round_, pilots.active, max_pilots)
+            self._withdraw_rest(round_, pilots.active, max_pilots)
         avoided = pilots.stalled_sites if len(pilots.stalled_sites) < len(records) else {}
         overdue, present = list(pilots.overdue), pilots.expected
         while not max_pilots or present < max_pilots:

@@ -7,7 +7,7 @@ import random
 from pilotfish.core.pilots.factory_interface import SUBMITTED, SiteEvent, SiteView
 from pilotfish.factories.replication import assess_pilots
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory, FactoryUpkeep, request_pilots
+from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory
 
 ROUND_ROBIN, RANDOM = "round-robin", "random"
 
@@ -18,7 +18,7 @@ class SimpleFactory(BaseFactory):
     ) -> None:
         if where not in (ROUND_ROBIN, RANDOM):
             raise ValueError(f"where is {where!r}; it must be {ROUND_ROBIN!r} or {RANDOM!r}")
-        super().__init__(FactoryUpkeep(period_s=period_s))
+        super().__init__(period_s=period_s)
         self._workers = workers
         self._rng = rng
         self._where = where
@@ -30,17 +30,16 @@ class SimpleFactory(BaseFactory):
             self._last_site = event.site
 
     def _fill_up(self, round_: ProposalRound) -> None:
-        if not self._upkeep.is_time(round_):
+        if not self._is_time(round_):
             return
         pilots = assess_pilots(round_, self._max_wait_s)
         if pilots.active >= self._workers:
-            self._upkeep.withdraw_rest(round_, pilots.active, self._workers)
+            self._withdraw_rest(round_, pilots.active, self._workers)
 
         def progress(requested: int) -> str:
             return f"{pilots.active} workers and {pilots.pending + requested} on their way of {self._workers}"
 
-        if request_pilots(round_, pilots, self._workers - pilots.expected, lambda sites: self._choose(sites, round_), progress):
-            self._upkeep.note_requests(round_)
+        self._request_pilots(round_, pilots, self._workers - pilots.expected, lambda sites: self._choose(sites, round_), progress)
 
     def _choose(self, sites: list[SiteView], round_: ProposalRound) -> tuple[str, str]:
         if self._where == RANDOM:

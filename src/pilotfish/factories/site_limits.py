@@ -6,6 +6,7 @@ Every pilot must fit a waiting task, and there are never more pilots than the wo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from pilotfish.core.pilots.factory_interface import FactoryView, PilotProposal, SiteView, WithdrawalProposal
@@ -67,9 +68,7 @@ class PilotNeeds:
     """Pilots that the waiting work could use, counted by size. A requested pilot removes all needs that it can serve."""
 
     def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
-        self._counts: dict[tuple[PilotSize, tuple[str, ...]], int] = {}
-        for kind in zip(sizes, places or [()] * len(sizes), strict=True):
-            self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._counts = Counter(zip(sizes, places or [()] * len(sizes), strict=True))
 
     def __bool__(self) -> bool:
         return bool(self._counts)
@@ -92,8 +91,7 @@ class PilotNeeds:
             if other.cores > size.cores or other.memory > size.memory or other.gpus > size.gpus or other.nodes > size.nodes:
                 continue
             asked = (other.all_cores, float(other.memory * other.nodes), other.gpus * other.nodes)
-            left = self._counts.get(kind, 0)
-            more = min([left, *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
+            more = min([self._counts[kind], *(int(spare / part) for spare, part in zip(room, asked, strict=True) if part > 0)])
             if more > 0 and other.all_cores > 0:
                 room = [spare - more * part for spare, part in zip(room, asked, strict=True)]
                 self._reduce(kind, more)
@@ -143,8 +141,7 @@ class ProposalRound:
             return False
         size, least = match
         self.needs.serve(size, least, site)
-        self._ask(site, size, reason)
-        return True
+        return self._ask(site, size, reason)
 
     def sites_for_replica(self, pilots: Sequence[Pilot]) -> list[SiteView]:
         """Sites where a replica of these pilots can be requested. They are at other sites than the pilots."""
@@ -155,11 +152,7 @@ class ProposalRound:
 
     def request_replica(self, site: str, pilot: Pilot, reason: str) -> bool:
         """Request a replica of a pilot that waits elsewhere. It adds no demand: the work counts on that pilot already."""
-        size = self.rooms[site].size_for(self.replica_size(pilot))
-        if size is None:
-            return False
-        self._ask(site, size, reason, pilot.replica_of or pilot.id)
-        return True
+        return self._ask(site, self.rooms[site].size_for(self.replica_size(pilot)), reason, pilot.replica_of or pilot.id)
 
     def replica_size(self, pilot: Pilot) -> PilotSize:
         """Minimum size of a replica of this pilot."""
@@ -167,13 +160,7 @@ class ProposalRound:
 
     def request_any_size(self, site: str, reason: str) -> bool:
         """Request one more pilot for a fixed number: for waiting work if it fits, otherwise of the site's default size."""
-        if self.request(site, reason):
-            return True
-        size = self.rooms[site].size_for(PilotSize())
-        if size is None:
-            return False
-        self._ask(site, size, reason)
-        return True
+        return self.request(site, reason) or self._ask(site, self.rooms[site].size_for(PilotSize()), reason)
 
     def withdraw(self, pilot: str, reason: str, cause: str) -> None:
         if pilot not in self._withdrawn:
@@ -185,9 +172,12 @@ class ProposalRound:
         if at > self.now:
             self.look_times.append(at)
 
-    def _ask(self, site: str, size: PilotSize, reason: str, replaces: str = "") -> None:
+    def _ask(self, site: str, size: PilotSize | None, reason: str, replaces: str = "") -> bool:
+        if size is None:
+            return False
         self.rooms[site].take(size)
         self.proposals.append(PilotProposal(site, size, reason, replaces))
+        return True
 
     def _match(self, site: str) -> tuple[PilotSize, PilotSize] | None:
         for least in self.needs.kinds(site):

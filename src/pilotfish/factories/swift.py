@@ -27,7 +27,7 @@ from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.factories.replication import PilotAssessment, assess_pilots, groups, withdraw_overdue
 from pilotfish.factories.site_history import PROVEN_S
 from pilotfish.factories.site_limits import ProposalRound, active_at, is_queued, queued_at
-from pilotfish.factories.upkeep import BaseFactory, FactoryUpkeep
+from pilotfish.factories.upkeep import BaseFactory
 from pilotfish.model.states import REQUESTED
 
 WEIGHTED, BEST = "weighted", "best"
@@ -127,7 +127,7 @@ class SiteScores:
     def __init__(self, settings: SwiftSettings) -> None:
         self._settings = settings
         self._by_site: dict[str, SiteScore] = {}
-        self._hibernating: dict[str, None] = {}
+        self.hibernating: dict[str, None] = {}
         """Hibernating sites, first in, first out."""
         self._waits: deque[tuple[float, float]] = deque(maxlen=KEPT_WAITS)
         self._wait_of: dict[str, float] = {}
@@ -135,9 +135,6 @@ class SiteScores:
 
     def of(self, site: str) -> SiteScore:
         return self._by_site.setdefault(site, SiteScore(self._settings.initial_score))
-
-    def hibernating(self) -> list[str]:
-        return list(self._hibernating)
 
     def throttle(self, now: float) -> float:
         """queueTimeThrottle: seconds of queue wait that hibernate a site."""
@@ -164,7 +161,7 @@ class SiteScores:
             site_score.score = min(0.0, site_score.score - self._settings.failure_factor)
             self.hibernate(event.site, FAILURE, event.at)
         elif event.kind == RELEASED and site_score.hibernated:
-            self.wake(event.site)
+            self.wake(event.site, WOKEN_WITH)
         elif event.kind == WITHDRAWN and event.cause == OUTRUN:
             site_score.score -= self._settings.queue_time_factor
             self.check_wait(event.site, event.pilot, event.seconds, event.at)
@@ -186,8 +183,8 @@ class SiteScores:
         woken, even without an event."""
         site_score = self.of(site)
         if not site_score.hibernated or at >= self.rested_at(site):
-            self._hibernating.pop(site, None)
-            self._hibernating[site] = None
+            self.hibernating.pop(site, None)
+            self.hibernating[site] = None
             site_score.since = at
             site_score.hibernations += 1
         site_score.hibernated = why
@@ -197,15 +194,12 @@ class SiteScores:
         site_score = self.of(site)
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
-    def wake(self, site: str) -> None:
-        self._return(site, WOKEN_WITH)
-
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
         """Wake a site whose pilot keeps working. Like a success after a failure, it shows that the failure was not the site's."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:
-            self._return(pilot.site, BACK_WITH)
+            self.wake(pilot.site, BACK_WITH)
 
     def _succeeded(self, event: SiteEvent) -> None:
         site_score = self.of(event.site)
@@ -213,17 +207,17 @@ class SiteScores:
         site_score.hibernations = 0
         too_long = wait > self.throttle(event.at)
         if site_score.hibernated and not too_long:
-            self._return(event.site, BACK_WITH)
+            self.wake(event.site, BACK_WITH)
         elif not site_score.hibernated:
             site_score.score += self._settings.success_factor
         if too_long and not self._settings.replication_limit:
             self.hibernate(event.site, LONG_QUEUE, event.at)
 
-    def _return(self, site: str, score: float) -> None:
+    def wake(self, site: str, score: float) -> None:
         site_score = self.of(site)
         site_score.hibernated = ""
         site_score.score = score
-        self._hibernating.pop(site, None)
+        self.hibernating.pop(site, None)
 
 
 def _end_operation(site_score: SiteScore, kind: str) -> None:
@@ -238,7 +232,7 @@ CANDIDATE, HIBERNATED, OVERLOADED = "candidate", "hibernated", "overloaded"
 
 class SwiftFactory(BaseFactory):
     def __init__(self, settings: SwiftSettings, rng: random.Random) -> None:
-        super().__init__(FactoryUpkeep(period_s=settings.period_s))
+        super().__init__(period_s=settings.period_s)
         self._settings = settings
         self._rng = rng
         self._scores = SiteScores(settings)
@@ -269,13 +263,13 @@ class SwiftFactory(BaseFactory):
         self._check_present(round_)
         pilots = assess_pilots(round_, self._scores.throttle(round_.now))
         if self._settings.workers and pilots.active >= self._settings.workers:
-            self._upkeep.withdraw_rest(round_, pilots.active, self._settings.workers)
-        elif self._upkeep.is_time(round_):
+            self._withdraw_rest(round_, pilots.active, self._settings.workers)
+        elif self._is_time(round_):
             requested: dict[str, int] = {}
             self._request(round_, requested, pilots)
             self._replicate(round_, requested, pilots)
             if requested:
-                self._upkeep.note_requests(round_)
+                self._last_request_at = round_.now
 
     def _check_present(self, round_: ProposalRound) -> None:
         for pilot in active_at(round_.free_sites()):
@@ -332,13 +326,13 @@ class SwiftFactory(BaseFactory):
     def _wake_one(self, round_: ProposalRound, sites: list[SiteView]) -> SiteView | None:
         """Wake the site that has hibernated longest, if its rest is over. Called when no candidate is left."""
         by_name = {view.name: view for view in sites}
-        for name in self._scores.hibernating():
+        for name in list(self._scores.hibernating):
             if name in by_name:
                 rested_at = self._scores.rested_at(name)
                 if round_.now < rested_at:
                     round_.look_again(rested_at)
                     continue
-                self._scores.wake(name)
+                self._scores.wake(name, WOKEN_WITH)
                 if self.status(by_name[name], round_.now) == CANDIDATE:
                     return by_name[name]
         return None

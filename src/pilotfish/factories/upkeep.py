@@ -35,57 +35,14 @@ DEFAULT_PILOTS = 10
 """Default target of factories that keep the pool at a number of pilots."""
 
 
-class FactoryUpkeep:
+class BaseFactory:
+    """Does the upkeep, then calls ``_fill_up``. Remembers when to look again."""
+
     def __init__(self, grace_s: float = GRACE_S, period_s: float = PERIOD_S) -> None:
         self._grace_s = grace_s
         self._period_s = period_s
         self._spare_since: dict[str, float] = {}
         self._last_request_at = float("-inf")
-
-    def run(self, round_: ProposalRound) -> None:
-        cancel_losers(round_)
-        fixed = {view.name: None for view in round_.view.sites if view.wanted >= 0 and round_.has_work_for(view)}
-        for view in round_.view.sites:
-            if view.name in fixed:
-                _keep_number(round_, view)
-        self._withdraw_spare(round_, fixed)
-        _release_idle(round_, fixed)
-
-    def is_time(self, round_: ProposalRound) -> bool:
-        """Whether a periodic factory may request pilots: one period after its last request, and less often while all its pilots fail."""
-        due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
-        if round_.needs:
-            round_.look_again(due)
-        return round_.now >= due
-
-    def note_requests(self, round_: ProposalRound) -> None:
-        self._last_request_at = round_.now
-
-    def withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
-        """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
-        for pilot in queued_at(round_.free_sites()):
-            if pilot.by_user:
-                continue
-            round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
-
-    def _withdraw_spare(self, round_: ProposalRound, fixed: Container[str]) -> None:
-        views = [view for view in round_.view.sites if view.name not in fixed]
-        present = {pilot.id: pilot for view in views for pilot in view.pilots if is_queued(pilot)}
-        spare = [pilot for pilot in round_.view.demand.spare if pilot in present]
-        self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}
-        for pilot, since in self._spare_since.items():
-            if round_.now - since < self._grace_s:
-                round_.look_again(since + self._grace_s)
-            else:
-                waited = round_.now - present[pilot].requested_at
-                round_.withdraw(pilot, f"no task has needed it for {round_.now - since:.0f} s; it had waited {waited:.0f} s", UNNEEDED)
-
-
-class BaseFactory:
-    """Does the upkeep, then calls ``_fill_up``. Remembers when to look again."""
-
-    def __init__(self, upkeep: FactoryUpkeep) -> None:
-        self._upkeep = upkeep
         self._look_times: list[float] = []
 
     def on_event(self, event: SiteEvent) -> None:
@@ -93,7 +50,13 @@ class BaseFactory:
 
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         round_ = ProposalRound(view)
-        self._upkeep.run(round_)
+        cancel_losers(round_)
+        fixed = {site.name: None for site in view.sites if site.wanted >= 0 and round_.has_work_for(site)}
+        for site in view.sites:
+            if site.name in fixed:
+                _keep_number(round_, site)
+        self._withdraw_spare(round_, fixed)
+        _release_idle(round_, fixed)
         self._fill_up(round_)
         self._look_times = round_.look_times
         return round_.proposals
@@ -107,33 +70,58 @@ class BaseFactory:
     def _fill_up(self, round_: ProposalRound) -> None:
         raise NotImplementedError
 
+    def _is_time(self, round_: ProposalRound) -> bool:
+        """Whether a periodic factory may request pilots: one period after its last request, and less often while all its pilots fail."""
+        due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
+        if round_.needs:
+            round_.look_again(due)
+        return round_.now >= due
 
-def request_pilots(
-    round_: ProposalRound,
-    pilots: PilotAssessment,
-    count: int,
-    choose: Callable[[list[SiteView]], tuple[str, str]],
-    progress: Callable[[int], str],
-) -> int:
-    """Request up to ``count`` pilots where ``choose`` says; when no site is open, replicas of overdue pilots. Returns their number.
+    def _withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
+        """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
+        for pilot in queued_at(round_.free_sites()):
+            if not pilot.by_user:
+                round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
 
-    ``choose``: name of a site, and the reason; ``progress``: the first part of the reason, by the number requested so far.
-    """
-    requested, overdue = 0, list(pilots.overdue)
-    while requested < count:
-        if open_sites := round_.open_sites():
-            name, how = choose(open_sites)
-            round_.request(name, f"{progress(requested)}; {how}")
-        elif overdue:
-            group = overdue.pop(0)
-            if not (others := round_.sites_for_replica(group)):
-                continue
-            name, how = choose(others)
-            round_.request_replica(name, group[0], f"{progress(requested)}; {group[0].id} waits for too long; {how}")
-        else:
-            break
-        requested += 1
-    return requested
+    def _withdraw_spare(self, round_: ProposalRound, fixed: Container[str]) -> None:
+        views = [view for view in round_.view.sites if view.name not in fixed]
+        present = {pilot.id: pilot for view in views for pilot in view.pilots if is_queued(pilot)}
+        spare = [pilot for pilot in round_.view.demand.spare if pilot in present]
+        self._spare_since = {pilot: self._spare_since.get(pilot, round_.now) for pilot in spare}
+        for pilot, since in self._spare_since.items():
+            if round_.now - since < self._grace_s:
+                round_.look_again(since + self._grace_s)
+            else:
+                waited = round_.now - present[pilot].requested_at
+                round_.withdraw(pilot, f"no task has needed it for {round_.now - since:.0f} s; it had waited {waited:.0f} s", UNNEEDED)
+
+    def _request_pilots(
+        self,
+        round_: ProposalRound,
+        pilots: PilotAssessment,
+        count: int,
+        choose: Callable[[list[SiteView]], tuple[str, str]],
+        progress: Callable[[int], str],
+    ) -> None:
+        """Request up to ``count`` pilots where ``choose`` says; when no site is open, replicas of overdue pilots.
+
+        ``choose``: name of a site, and the reason; ``progress``: the first part of the reason, by the number requested so far.
+        """
+        requested, overdue = 0, list(pilots.overdue)
+        while requested < count:
+            if open_sites := round_.open_sites():
+                name, how = choose(open_sites)
+                round_.request(name, f"{progress(requested)}; {how}")
+            elif overdue:
+                group = overdue.pop(0)
+                if not (others := round_.sites_for_replica(group)):
+                    continue
+                name, how = choose(others)
+                round_.request_replica(name, group[0], f"{progress(requested)}; {group[0].id} waits for too long; {how}")
+            else:
+                break
+            requested += 1
+            self._last_request_at = round_.now
 
 
 def count_failures(round_: ProposalRound) -> int:

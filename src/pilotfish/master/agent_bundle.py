@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
-import tempfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from pilotfish.errors import PilotfishError
+from pilotfish.store.keyring import write_private
 
 MAX_BYTES = 200_000
 PACKAGE = "pilotfish_agent"
@@ -106,9 +105,5 @@ def build_bundle(directory: Path) -> Path:
             return path
     except OSError:
         pass
-    # mkstemp gives mode 0600; the rename makes the file appear complete.
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".agent-")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
+    write_private(path, content)
     return path

@@ -15,7 +15,8 @@ import ssl
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -48,14 +49,10 @@ class EndpointRules:
     roles: tuple[str, ...]
     subnets: tuple[str, ...] = ()
     context: ssl.SSLContext | None = None
-    networks: list[Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.networks = [ipaddress.ip_network(subnet) for subnet in self.subnets]
 
     def admits(self, address: str) -> bool:
         peer = ipaddress.ip_address(address)
-        return any(peer.version == network.version and peer in network for network in self.networks)
+        return any(peer in ipaddress.ip_network(subnet) for subnet in self.subnets)
 
 
 class Admission:
@@ -80,11 +77,8 @@ class Admission:
         self.unauthenticated: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Read buffer of all connections; data is copied out before the next read."""
-        self._links = 0
-
-    def next_number(self) -> int:
-        self._links += 1
-        return self._links
+        self.numbers = count(1)
+        """Numbers of the connections."""
 
     def enter(self, link: EndpointLink) -> None:
         if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
@@ -105,7 +99,7 @@ class EndpointLink(asyncio.BufferedProtocol):
     def __init__(self, admission: Admission, rules: EndpointRules) -> None:
         self.admission = admission
         self.rules = rules
-        self.number = admission.next_number()
+        self.number = next(admission.numbers)
         self.role = ""
         self.key_id = ""
         self.is_local = False
@@ -115,10 +109,8 @@ class EndpointLink(asyncio.BufferedProtocol):
         self._inbox = FrameSplitter()
         self._nonce = secrets.token_hex(32)
         self._outbox: list[Buffer] = []
-        self._tls: ssl.SSLObject | None = None
+        self._session: TlsSession | None = None
         self._handshake_done = rules.context is None
-        self._incoming: ssl.MemoryBIO | None = None
-        self._outgoing: ssl.MemoryBIO | None = None
         self._binding = UNIX
 
     # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
@@ -135,8 +127,8 @@ class EndpointLink(asyncio.BufferedProtocol):
         if self.rules.context is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            self._tls = self.rules.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._session = TlsSession(self.rules.context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
             self._binding = self.admission.keyring.fingerprint
         else:
             self._greet()
@@ -153,10 +145,10 @@ class EndpointLink(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         data = self.admission.buffer[:count]
         try:
-            if self._tls is None:
+            if self._session is None:
                 self._take(bytes(data))
             else:
-                self._decrypt(data)
+                self._decrypt(*self._session, data)
         except (ConnectionFailed, FrameError, ssl.SSLError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.drop(f"{type(problem).__name__}: {problem}")
         self.admission.received_all()
@@ -175,24 +167,22 @@ class EndpointLink(asyncio.BufferedProtocol):
 
     # --- TLS --------------------------------------------------------------------------------------------------------------------------
 
-    def _decrypt(self, data: memoryview) -> None:
-        assert self._tls is not None and self._incoming is not None
-        self._incoming.write(data)
+    def _decrypt(self, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, data: memoryview) -> None:
+        incoming.write(data)
         if not self._handshake_done:
             try:
-                self._tls.do_handshake()
+                tls.do_handshake()
             except ssl.SSLWantReadError:
                 return
             finally:
-                self._flush_tls()
+                self._flush_tls(outgoing)
             self._handshake_done = True
             self._greet()
-        read, incoming = self._tls.read, self._incoming
         pieces: list[bytes] = []
         try:
             # Decrypted data is never larger than the input, so a buffer of that size is enough.
-            while self.transport is not None and (room := incoming.pending or self._tls.pending()):
-                piece = read(room)
+            while self.transport is not None and (room := incoming.pending or tls.pending()):
+                piece = tls.read(room)
                 if not piece:
                     break
                 pieces.append(piece)
@@ -201,9 +191,9 @@ class EndpointLink(asyncio.BufferedProtocol):
         if pieces:
             self._take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
-    def _flush_tls(self) -> None:
-        if self._outgoing is not None and self._outgoing.pending and self.transport is not None:
-            self.transport.write(self._outgoing.read())
+    def _flush_tls(self, outgoing: ssl.MemoryBIO) -> None:
+        if outgoing.pending and self.transport is not None:
+            self.transport.write(outgoing.read())
 
     # --- frames -----------------------------------------------------------------------------------------------------------------------
 
@@ -246,13 +236,10 @@ class EndpointLink(asyncio.BufferedProtocol):
             if pilot is not None:
                 raise ConnectionFailed(f"worker {worker} is of pilot {pilot}")
             worker = self.key_id
-        session = None
-        if self._tls is not None and self._incoming is not None and self._outgoing is not None:
-            session = TlsSession(self._tls, self._incoming, self._outgoing)
         sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        if self._tls is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        if self._session is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        connection = TlsStream(sock, session, self._inbox.rest(unread))
+        connection = TlsStream(sock, self._session, self._inbox.rest(unread))
         self.transport = None
         transport.abort()
         server.add_connection(worker or self.key_id, connection)
@@ -278,16 +265,14 @@ class EndpointLink(asyncio.BufferedProtocol):
             self._refuse("wrong or revoked key")
             return
         self.role, self.key_id = prove.role, prove.key_id
-        self._inbox.trust()
+        self._inbox.proved = True
         admission.leave(self)
         self.send(m.Proved(make_proof(key, LISTENER, claim, (prove.nonce, self._nonce)), admission.epoch))
         self.flush()
 
     def _refuse(self, reason: str) -> None:
         self.send(m.Refused(reason))
-        self.flush()
-        if self.transport is not None:
-            self.transport.close()
+        self.hang_up()
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
         """Queues a message; ``flush`` sends all queued messages at once."""
@@ -295,13 +280,13 @@ class EndpointLink(asyncio.BufferedProtocol):
 
     def seal(self) -> None:
         """Encrypts queued messages; ``flush`` sends them."""
-        if self._tls is None or not self._outbox:
+        if self._session is None or not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
         try:
             for buffer in join_small(outbox, JOIN_BELOW_BYTES):
                 if buffer:
-                    self._tls.write(buffer)
+                    self._session.tls.write(buffer)
         except ssl.SSLError as problem:
             self.drop(str(problem))
 
@@ -310,8 +295,8 @@ class EndpointLink(asyncio.BufferedProtocol):
         outbox, self._outbox = self._outbox, []
         if self.transport is None:
             return
-        if self._tls is not None:
-            self._flush_tls()
+        if self._session is not None:
+            self._flush_tls(self._session.outgoing)
         elif outbox:
             self.transport.writelines(outbox)
 

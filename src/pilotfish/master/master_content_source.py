@@ -1,6 +1,7 @@
 """Serves the user's files and stored outputs to workers.
 
-Transfer threads call it. They never touch the machine: the event loop looks up what they need, and receives their findings as inputs.
+Transfer threads call it. Only the event loop may read the machine, because a thread could read its tables in the middle of a change: the
+event loop looks up what threads need, gives them immutable values, and receives their findings as inputs.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import os
 import shutil
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.core.machine import Machine
-from pilotfish.master.link_meter import LinkMeter
-from pilotfish.master.transfer_lookup import LATER_S, KnownContent, LoopCalls, SiteLimit, TransferLookup
 from pilotfish.model import inputs as i
 from pilotfish.model.ids import show_task
 from pilotfish.model.quantities import show_bytes
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
-from pilotfish.portable.transfer.content_source import FileReader, ServedContent
+from pilotfish.portable.transfer.content_source import FileReader
 from pilotfish.portable.transfer.incoming_content import IncomingContent, NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from pilotfish.store.pool_directory import PoolDirectory
@@ -38,34 +40,146 @@ HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
 """Seconds between two requests for a content whose holder does not answer; they end after HOLDER_S seconds."""
 RESERVE_BYTES = 256 * 1024 * 1024
+MAX_BROADCASTS = 1000
+"""Maximum pairs of content and site whose broadcast trees are kept."""
+MAX_TRANSFERS = 16
+"""Maximum transfers at once with workers of no site."""
+SHOWN_HOLDERS = 3
+"""Number of holders that an error message names."""
+LOOK_UP_S = 30.0
+"""Seconds until a thread gives up waiting for the event loop, which may be waiting for disk space."""
+LATER_S = 1.0
+"""Seconds until a worker that was put off may ask again."""
+
+Answer = TypeVar("Answer")
 
 
-class TransferLimit:
-    """Limits the transfers at once with one site; other workers ask again later. Thread-safe."""
+class LoopCalls:
+    """Runs functions in the event loop for threads that wait for the answer. ``schedule`` is thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
+        self._schedule = schedule
         self._lock = threading.Lock()
-        self._active: dict[str, int] = {}
+        self._waiting: set[Future[Any]] = set()
+        self._closed = False
 
-    def enter(self, limit: SiteLimit) -> None:
-        """Counts one more transfer. Raises AskLater if the site is at its limit."""
+    def call(self, function: Callable[[], Answer]) -> Answer:
+        """Returns the result of the function in the event loop. Raises AskLater if the loop does not answer in time or has ended."""
+        future: Future[Answer] = Future()
         with self._lock:
-            if self._active.get(limit.site, 0) >= limit.max_transfers:
+            if self._closed:
                 raise AskLater(LATER_S)
-            self._active[limit.site] = self._active.get(limit.site, 0) + 1
+            self._waiting.add(future)
+        try:
+            self._schedule(lambda: _answer(future, function))
+            return future.result(LOOK_UP_S)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise AskLater(LATER_S) from None
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
 
-    def leave(self, site: str) -> None:
+    def close(self) -> None:
+        """Raises AskLater in all waiting threads and in later calls."""
         with self._lock:
-            self._active[site] -= 1
+            self._closed = True
+            for future in self._waiting:
+                future.cancel()
+
+
+def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except Exception as problem:  # noqa: BLE001 - the thread that asked raises it
+        future.set_exception(problem)
+
+
+class SiteLimit(NamedTuple):
+    """Site of a worker, and its maximum number of transfers at once."""
+
+    site: str
+    max_transfers: int
+
+
+class KnownContent(NamedTuple):
+    """Facts about a content at the time of the look-up."""
+
+    digest: str
+    size: int
+    path: str
+    """The user's file, or empty; ``mtime_ns`` is its modification time at submission."""
+    mtime_ns: int
+    maker: int
+    holders: tuple[str, ...]
+    """The first of the workers that hold it."""
+    holder_connected: bool
+    asker: SiteLimit
+    sources: list[Any]
+    """Contacts of workers to get it from; empty: the master sends it."""
+
+
+class TransferLookup:
+    """Reads the machine for transfer threads. Only the event loop may call it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._receivers: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        """Workers that asked for a content, by site and digest."""
+
+    def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
+        """Looks up a content for a worker; None if no run needs a content of that digest and size."""
+        record = self._machine.state.contents.get(digest)
+        if record is None or record.size != size:
+            return None
+        connected = any(holder in self._machine.connections for holder in record.holders)
+        sources = [] if no_redirect else self._sources(asker, digest)
+        holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
+        return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, connected, self.site_limit(asker), sources)
+
+    def site_limit(self, asker: str) -> SiteLimit:
+        worker = self._machine.state.workers.get(asker)
+        site = worker.site if worker is not None else ""
+        record = self._machine.state.sites.get(site)
+        return SiteLimit(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
+
+    def _sources(self, asker: str, digest: str) -> list[Any]:
+        """Returns contacts of workers that have the content or get it before this one; empty: the master sends it.
+
+        Of the workers of one site that ask for the same content, the first gets it from the master; the others get it from those before
+        them, as it arrives, in a binary tree.
+        """
+        workers = self._machine.state.workers
+        worker = workers.get(asker)
+        if worker is None or self._contact(asker) is None:
+            return []
+        receivers = [name for name in self._receivers.pop((worker.site, digest), ()) if name in workers]
+        if asker not in receivers:
+            receivers.append(asker)
+        self._receivers[worker.site, digest] = receivers
+        if len(self._receivers) > MAX_BROADCASTS:
+            self._receivers.popitem(last=False)
+        position = receivers.index(asker)
+        above: list[str] = []
+        while position:
+            position = (position - 1) // 2
+            above.append(receivers[position])
+        return [contact for contact in map(self._contact, above) if contact is not None]
+
+    def _contact(self, worker: str) -> Any:
+        connection = self._machine.connections.get(worker)
+        return None if connection is None else connection.peer
 
 
 class MasterContentSource:
     """Serves contents to transfer threads. ``calls`` runs functions in the event loop; ``tell`` sends it an input. Both are thread-safe."""
 
-    def __init__(
-        self, pool: PoolDirectory, machine: Machine, meter: LinkMeter, calls: LoopCalls, tell: Callable[[i.Input], object]
-    ) -> None:
-        self._meter = meter
+    def __init__(self, pool: PoolDirectory, machine: Machine, calls: LoopCalls, tell: Callable[[i.Input], object]) -> None:
+        self.on_start: Callable[[str], None] = lambda site: None
+        self.on_end: Callable[[str], None] = lambda site: None
+        """Called when the sending of a content to a site starts and ends."""
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._machine = machine
@@ -80,7 +194,8 @@ class MasterContentSource:
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
         self._space_problem = ""
-        self._limit = TransferLimit()
+        self._active: dict[str, int] = {}
+        """Transfers at once with each site."""
 
     # --- called by transfer threads -------------------------------------------------------------------------------------------------------
 
@@ -88,7 +203,7 @@ class MasterContentSource:
         """Return the site of a worker that has asked for a transfer; empty if it has none."""
         return self._sites.get(asker, "")
 
-    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
         known = self._calls.call(lambda: self._lookup.content(asker, digest, size, no_redirect))
         if known is None:
             raise ContentAbsent(f"no run needs a content {digest} of {size} bytes", "site")
@@ -96,25 +211,33 @@ class MasterContentSource:
             raise AskElsewhere(known.sources)
         site = self._enter(asker, known.asker)
         try:
-            served = ServedContent(self._open(asker, known), lambda: self._sent(site))
-            self._meter.count_start(site)
-            return served
+            reading = self._open(asker, known)
+            reading.on_closed = lambda: self._sent(site)
+            self.on_start(site)
+            return reading
         except BaseException:
-            self._limit.leave(site)
+            self._leave(site)
             raise
 
     def _enter(self, asker: str, limit: SiteLimit) -> str:
-        self._limit.enter(limit)
+        """Counts one more transfer and returns its site. Raises AskLater if the site is at its limit."""
         with self._lock:
+            if self._active.get(limit.site, 0) >= limit.max_transfers:
+                raise AskLater(LATER_S)
+            self._active[limit.site] = self._active.get(limit.site, 0) + 1
             self._sites.pop(asker, None)
             self._sites[asker] = limit.site
             if len(self._sites) > MAX_ASKERS:
                 del self._sites[next(iter(self._sites))]
         return limit.site
 
+    def _leave(self, site: str) -> None:
+        with self._lock:
+            self._active[site] -= 1
+
     def _sent(self, site: str) -> None:
-        self._limit.leave(site)
-        self._meter.count_end(site)
+        self._leave(site)
+        self.on_end(site)
 
     def _open(self, asker: str, record: KnownContent) -> FileReader:
         digest, size = record.digest, record.size
@@ -158,9 +281,9 @@ class MasterContentSource:
         try:
             incoming = self._store.incoming(digest, size)
         except BaseException:
-            self._limit.leave(site)
+            self._leave(site)
             raise
-        incoming.on_closed = lambda: self._limit.leave(site)
+        incoming.on_closed = lambda: self._leave(site)
         return incoming
 
     def _report_space(self, problem: str) -> None:

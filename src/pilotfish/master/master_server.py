@@ -30,9 +30,8 @@ from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
-from pilotfish.master.master_content_source import MasterContentSource
+from pilotfish.master.master_content_source import LoopCalls, MasterContentSource
 from pilotfish.master.sites.site_controllers import SiteControllers
-from pilotfish.master.transfer_lookup import LoopCalls
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -69,7 +68,7 @@ class MasterServer:
         self.lock = PoolLock.acquire(pool.directory)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
-        self.payloads = PayloadStore(pool.payloads)
+        self.payloads = PayloadStore(pool.payloads, pool.shared_payloads)
         state = replay(recovery)
         for stored in stored_payloads(state):
             self.payloads.add_reference(stored)
@@ -83,10 +82,11 @@ class MasterServer:
         self.admission.warn = self._warn
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
-        self.meter = LinkMeter(self._site_of, lambda: self._call_in_loop(self._read_meter_soon))
         self.content_source = MasterContentSource(
-            pool, self.machine, self.meter, LoopCalls(self._call_in_loop), lambda item: self._call_in_loop(self._enqueue, item)
+            pool, self.machine, LoopCalls(self._call_in_loop), lambda item: self._call_in_loop(self._enqueue, item)
         )
+        self.meter = LinkMeter(self.content_source.site_of, lambda: self._call_in_loop(self._read_meter_soon))
+        self.content_source.on_start, self.content_source.on_end = self.meter.count_start, self.meter.count_end
         self.admission.transfer_server = self.transfer_server = TransferServer(
             self.content_source, log=lambda text: self._call_in_loop(self._warn, text)
         )
@@ -295,9 +295,6 @@ class MasterServer:
             self._enqueue(item)
         if busy:
             self._read_meter_soon()
-
-    def _site_of(self, asker: str) -> str:
-        return self.content_source.site_of(asker)
 
     def _call_in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the event loop. Thread-safe."""

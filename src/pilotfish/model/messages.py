@@ -8,6 +8,7 @@ same arrays with the standard library; ``tests/contract`` round-trips every mess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Annotated, Any
 
 import msgspec
@@ -457,24 +458,6 @@ FromAgent = (
     | Peeked
 )
 FromClient = Prove | Open | Submit | Close | Watch | Taken | Ask
-ToAgent = (
-    Banner
-    | Proved
-    | Refused
-    | Welcome
-    | Introduce
-    | SetHeartbeats
-    | Assign
-    | Delegate
-    | ReleaseContents
-    | Acked
-    | Kill
-    | Recall
-    | HeartbeatAck
-    | Drain
-    | Retire
-    | Peek
-)
 ToClient = Banner | Proved | Refused | Opened | Accepted | Ended | Began | RunFinished | Answer | Problem
 
 encode = msgspec.json.Encoder().encode
@@ -489,7 +472,6 @@ def frame_message(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_client = msgspec.json.Decoder(FromClient).decode
 decode_to_client = msgspec.json.Decoder(ToClient).decode
-decode_to_agent = msgspec.json.Decoder(ToAgent).decode
 
 
 # The body is split by the lengths in the header. If the sums differ, the connection fails.
@@ -508,9 +490,4 @@ def split_body(message: object, body: memoryview) -> list[memoryview]:
         lengths = []
     if sum(lengths) != len(body) or min(lengths, default=0) < 0:
         raise ConnectionFailed(f"a body of {len(body)} bytes does not match its header, which counts {sum(lengths)}")
-    parts = []
-    start = 0
-    for length in lengths:
-        parts.append(body[start : start + length])
-        start += length
-    return parts
+    return [body[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]

@@ -6,15 +6,6 @@ from pilotfish.errors import IllegalTransition
 
 WAITING, READY, ASSIGNED, RUNNING, DONE, FAILED, CANCELLED = range(7)
 TASK_STATES = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
-TASK_MEANING = {
-    "waiting": "the task waits for other tasks",
-    "ready": "the task can start when a worker has free resources",
-    "assigned": "the task was sent to a worker, which has not reported yet that the task runs",
-    "running": "the worker has reported that the task runs",
-    "done": "the task succeeded, and its result is stored",
-    "failed": "the task failed and has no retries left; the cause of the failure is stored",
-    "cancelled": "a user or a rule cancelled the task",
-}
 TASK_STEPS: dict[int, tuple[int, ...]] = {
     WAITING: (READY, FAILED, CANCELLED),
     READY: (ASSIGNED, CANCELLED, FAILED),
@@ -27,12 +18,6 @@ TASK_STEPS: dict[int, tuple[int, ...]] = {
 
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")
-WORKER_MEANING = {
-    "joined": "the worker accepts tasks; it can be idle or busy",
-    "draining": "the worker finishes its tasks and accepts no more tasks",
-    "left": "the worker left the pool by itself or was released",
-    "lost": "the worker died or became silent; its tasks run on other workers",
-}
 WORKER_STEPS: dict[int, tuple[int, ...]] = {
     JOINED: (DRAINING, LEFT, LOST),
     DRAINING: (LEFT, LOST),
@@ -42,13 +27,6 @@ WORKER_STEPS: dict[int, tuple[int, ...]] = {
 
 REQUESTED, SUBMITTED, ACTIVE, ENDING, ENDED = range(5)
 PILOT_STATES = ("requested", "submitted", "active", "ending", "ended")
-PILOT_MEANING = {
-    "requested": "the pilot is recorded, but not yet submitted",
-    "submitted": "the site has accepted the pilot",
-    "active": "the agent of the pilot has joined the pool",
-    "ending": "the pilot is being cancelled or released",
-    "ended": "the pilot is no longer at the site",
-}
 PILOT_STEPS: dict[int, tuple[int, ...]] = {
     REQUESTED: (SUBMITTED, ACTIVE, ENDING, ENDED),
     SUBMITTED: (ACTIVE, ENDING, ENDED),

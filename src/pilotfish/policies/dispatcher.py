@@ -23,7 +23,7 @@ from pilotfish.policies.offered_tasks import OfferedTasks, fits
 from pilotfish.policies.queue_order import QueueOrder
 from pilotfish.policies.site_delegation import delegate, recall_delegated
 from pilotfish.policies.speculation import Speculation, forecast
-from pilotfish.policies.task_order import CriticalPathOrder, SubmissionOrder, TaskOrder
+from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder, submission_order
 
 WorkerProposal = AssignmentProposal | DelegationProposal | RecallProposal
 
@@ -44,7 +44,7 @@ class Dispatcher:
         self._reserved: dict[str, None] = {}
         """Workers that were kept free for these shapes in the last round."""
         self._recall_at = 0.0
-        self._order = order or CriticalPathOrder()
+        self._order = order or CriticalPathOrder().of
         self.speculation = speculation or Speculation()
         self._multi_node = MultiNodePlacement()
         self._moldable = MoldableCores()
@@ -73,7 +73,7 @@ class Dispatcher:
         if state.suspects:
             excluded = _place_suspects(view, proposals)
         queue_order = QueueOrder(state, view.now)
-        offers = [OfferedTasks(shape, self._order.of(state, shape, view.now)) for shape in queue_order.shapes]
+        offers = [OfferedTasks(shape, self._order(state, shape, view.now)) for shape in queue_order.shapes]
         offers, kept_free = self._place_multi_node(view, offers, excluded, queue_order, proposals)
         taken = _delegate(view, offers, proposals) if view.sites else {}
         if not offers:
@@ -345,7 +345,7 @@ def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal
 
 def workqueue() -> Dispatcher:
     """Assigns tasks in the order of submission to the first free worker."""
-    return Dispatcher(FirstComeMatcher(), order=SubmissionOrder())
+    return Dispatcher(FirstComeMatcher(), order=submission_order)
 
 
 def stealing() -> Dispatcher:

@@ -117,13 +117,6 @@ def _keep_previous(workers: list[Worker], pilots: dict[str, list[Worker]], place
 
 def _least_loaded(shape: TaskShape, pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
     """The least loaded workers of one pilot."""
-    found: list[list[Worker]] = []
-    for workers in pilots.values():
-        free = [worker for worker in workers if worker.id not in placements.kept]
-        if len(free) >= shape.nodes:
-            found.append(sorted(free, key=_load)[: shape.nodes])
-    return min(found, key=lambda workers: sum(map(_load, workers)), default=[])
-
-
-def _load(worker: Worker) -> int:
-    return worker.held
+    free = [[worker for worker in workers if worker.id not in placements.kept] for workers in pilots.values()]
+    found = [sorted(workers, key=lambda worker: worker.held)[: shape.nodes] for workers in free if len(workers) >= shape.nodes]
+    return min(found, key=lambda workers: sum(worker.held for worker in workers), default=[])

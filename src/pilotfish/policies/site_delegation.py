@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import DelegationProposal, PolicyView, RecallProposal
@@ -38,7 +39,8 @@ def _delegate_unbound(
             wanted[site_master] += more.get(site_master, 0)
             for shape in shapes:
                 if wanted[site_master] > 0 and _is_delegable(shape) and any(worker.suits(shape, view.now) for worker in workers):
-                    found = list(_first_tasks(view, shape, wanted[site_master], taken, site_master.site))
+                    able = (task for task in shape.queue if task not in taken and can_get_inputs(view.state, task, site_master.site))
+                    found = list(islice(able, wanted[site_master]))
                     taken.update(dict.fromkeys(found))
                     delegations[site_master] += found
                     wanted[site_master] -= len(found)
@@ -91,15 +93,6 @@ def _waves(shapes: Sequence[TaskShape]) -> float:
     """How often all slots could be filled again within AHEAD_S, at most once; 0 while task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
-
-
-def _first_tasks(view: PolicyView, shape: TaskShape, count: int, taken: dict[Task, None], site: str) -> Iterable[Task]:
-    for task in shape.queue:
-        if count <= 0:
-            return
-        if task not in taken and can_get_inputs(view.state, task, site):
-            count -= 1
-            yield task
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:

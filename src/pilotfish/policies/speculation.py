@@ -50,7 +50,7 @@ class Speculation:
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
-        self._expected_seconds = expected_seconds
+        self._expected_s: ExpectedSeconds = expected_seconds or (lambda state, task, worker: None)
         self._look_at = 0.0
         self._runs: list[Run] = []
         """Runs that allow copies, when there were ``_run_count`` runs. Most pools have none, and then nothing is done."""
@@ -106,9 +106,6 @@ class Speculation:
                     late = self._how_late(state, task, worker, view.now - since)
                     if late is not None:
                         yield late
-
-    def _expected_s(self, state: State, task: Task, worker: Worker) -> float | None:
-        return self._expected_seconds(state, task, worker) if self._expected_seconds is not None else None
 
     def _how_late(self, state: State, task: Task, worker: Worker, ran_s: float) -> _LateTask | None:
         expected_s = self._expected_s(state, task, worker)
@@ -183,11 +180,5 @@ def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
     """Workers with room for which no task is ready."""
     state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
-    found = 0
-    for worker in view.roomy:
-        if worker.id in given or worker.runs_suspect or any(worker.suits(shape, view.now) for shape in waiting):
-            continue
-        yield worker
-        found += 1
-        if found == MAX_WORKERS:
-            return
+    able = (worker for worker in view.roomy if worker.id not in given and not worker.runs_suspect)
+    return islice((worker for worker in able if not any(worker.suits(shape, view.now) for shape in waiting)), MAX_WORKERS)

@@ -10,7 +10,6 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from pilotfish.core.state import Run, State, Task, TaskShape
@@ -56,12 +55,9 @@ class UpwardRanks:
         self._kept[run] = ranks, ranked, bool(run.closed)
         return ranks
 
-    def forget(self, run: Run | None = None) -> None:
-        """Discard the ranks of a run, or of all runs, because forecasts have changed."""
-        if run is None:
-            self._kept.clear()
-        else:
-            self._kept.pop(run, None)
+    def forget(self, run: Run) -> None:
+        """Discard the ranks of a run, because forecasts have changed."""
+        self._kept.pop(run, None)
 
 
 def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> array[float]:
@@ -81,14 +77,12 @@ def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> arra
     return ranks
 
 
-class TaskOrder(Protocol):
-    def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
-        """The ready tasks of a shape in the order in which they should start. Valid until the next call."""
+TaskOrder = Callable[[State, TaskShape, float], Iterable[Task]]
+"""The ready tasks of a shape in the order in which they should start. Valid until the next call."""
 
 
-class SubmissionOrder:
-    def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
-        return shape.queue
+def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Task]:
+    return shape.queue
 
 
 class CriticalPathOrder:

@@ -9,6 +9,14 @@ from typing import List
 Failure = List[str]
 
 
+class AttemptError(Exception):
+    """An attempt cannot start, or its result cannot be sent: cause, blame and message."""
+
+    def __init__(self, cause: str, blame: str, message: str) -> None:
+        super().__init__(message)
+        self.failure = [cause, blame, message]
+
+
 _FIXES = {
     errno.EMFILE: "a process here may have %s files open: allow more (ulimit -n 4096), then start the worker again",
     errno.ENFILE: "all processes of the machine together have too many files open: close some, or raise fs.file-max",

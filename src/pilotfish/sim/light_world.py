@@ -17,7 +17,6 @@ from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalPro
 from pilotfish.core.policy_interface import HoldProposal, Policy
 from pilotfish.core.state import State
 from pilotfish.model import effects as e
-from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import Content
@@ -25,15 +24,13 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize
 from pilotfish.model.task import Request, RunOptions, TaskSpec
-from pilotfish.sim.shared_link import SharedLink, SiteDisk
-from pilotfish.sim.simulated_host import SimulatedHost
+from pilotfish.sim.shared_link import SharedLink, SimulatedTransfer, SiteDisk
+from pilotfish.sim.simulated_host import SimulatedAttempt, SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 CLIENT_LINK = 1
 FIRST_LINK = 10
 NEVER = float("inf")
-TURN_S = 0.005
-"""Seconds for which inputs are collected into one turn, as by a live master."""
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
 """Seconds between bandwidth measurements of a busy link. During long transfers the interval grows to this fraction of the elapsed time."""
@@ -61,6 +58,10 @@ class WorldResult:
     """Bytes sent over the link of each site."""
     intervals: list[TaskInterval] = field(default_factory=list)
     """Recorded only on request."""
+    transfers: dict[str, list[SimulatedTransfer]] = field(default_factory=dict)
+    """Transfers to each site, in the order of their ends."""
+    busy_s: float = 0.0
+    """Core seconds of tasks whose results counted."""
 
 
 class OneTimeProvisioner:
@@ -83,6 +84,8 @@ class OneTimeProvisioner:
 class LightWorld:
     heartbeat_s = 0.0
     """Seconds between heartbeats that report started tasks; 0: no heartbeats."""
+    turn_s = 0.005
+    """Seconds for which inputs are collected into one turn, as by a live master."""
 
     def __init__(
         self,
@@ -91,12 +94,10 @@ class LightWorld:
         policy: Policy,
         seed: int = 0,
         *,
-        turn_s: float = TURN_S,
         record_intervals: bool = False,
     ) -> None:
         self.now = 0.0
         self.work = work
-        self.turn_s = turn_s
         self.rng = random.Random(f"rehearsal {seed}")
         pilots = [
             PilotProposal(site.name, PilotSize(cores=site.cores, walltime_s=site.walltime_s), "for the simulation")
@@ -108,9 +109,8 @@ class LightWorld:
         self.links = {site.name: SharedLink(self, site.bandwidth, site.latency_s) for site in sites}
         self.disks = {site.name: SiteDisk(self.links[site.name], site.files) for site in sites}
         self.hosts: dict[int, SimulatedHost] = {}
-        self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0))
-        self.on_fact: Callable[[State, f.Fact, float], None] | None = None
-        """Optional listener for all recorded facts."""
+        transfers = {name: disk.transfers for name, disk in self.disks.items()}
+        self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
         self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
         """Time since which a link has been busy, by site."""
@@ -167,9 +167,6 @@ class LightWorld:
 
     def _perform(self, turn: Turn) -> None:
         self.result.turns += 1
-        if self.on_fact is not None:
-            for fact in turn.facts:
-                self.on_fact(self.machine.state, fact, self.now)
         hosts = self.hosts
         for effect in turn.effects:
             if type(effect) is e.Send:
@@ -179,7 +176,7 @@ class LightWorld:
             elif type(effect) is e.SubmitPilot:
                 self._start_pilot(effect)
             elif type(effect) is e.CancelPilot:
-                self._cancel_pilot(effect.pilot)
+                self.deliver(i.PilotEndReported(effect.pilot, True, "it was cancelled"))
         deadline = self.machine.deadline
         if deadline is not None and (deadline < self._wake_at or self._wake_at <= self.now):
             self._wake_at = max(deadline, self.now)
@@ -203,9 +200,6 @@ class LightWorld:
         self.deliver(i.PilotAccepted(effect.pilot, effect.pilot))
         self.after(wait_s, self._join, effect.pilot, site)
 
-    def _cancel_pilot(self, pilot: str) -> None:
-        self.deliver(i.PilotEndReported(pilot, True, "it was cancelled"))
-
     def _join(self, pilot: str, site: SimulatedSite) -> None:
         speed = site.speed * self.rng.lognormvariate(0.0, site.spread) if site.spread else site.speed
         host = self._add_host(site.name, speed, site.cores)
@@ -225,11 +219,11 @@ class LightWorld:
         host = self.hosts[link] = SimulatedHost(self, link, self.sites[site], speed, cores)
         return host
 
-    def note_ended(self, host: SimulatedHost, task: int, assigned_at: float, started_at: float) -> None:
+    def note_ended(self, host: SimulatedHost, attempt: SimulatedAttempt) -> None:
+        self.result.busy_s += (self.now - attempt.started_at) * attempt.cores
         if self._record_intervals:
-            self.result.intervals.append(
-                TaskInterval(task & INDEX_MASK, host.site.name, host.link - FIRST_LINK, assigned_at, started_at, self.now)
-            )
+            task, number = attempt.task & INDEX_MASK, host.link - FIRST_LINK
+            self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
         """Starts periodic bandwidth measurements of a site's link while it is busy."""

@@ -26,7 +26,14 @@ def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], co
     before = multiprocessing.active_children()
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), signal_on_parent_death, (signal.SIGKILL, os.getpid())) as pool:
         try:
-            yield from _done(pool, function, inputs)
+            # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked; this process ends them.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [pool.submit(function, item) for item in inputs]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for done in as_completed(futures):
+                yield done.result()
         except BrokenProcessPool:
             raise PilotfishError("a process was killed, perhaps because there was no memory left", "ask for less at a time") from None
         finally:
@@ -34,14 +41,3 @@ def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], co
             for child in multiprocessing.active_children():
                 if child not in before:
                     child.kill()
-
-
-def _done(pool: ProcessPoolExecutor, function: Callable[[Input], Result], inputs: Sequence[Input]) -> Iterator[Result]:
-    # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked; this process ends them.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        futures = [pool.submit(function, item) for item in inputs]
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for done in as_completed(futures):
-        yield done.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 STREAMS = 4
@@ -22,7 +23,7 @@ class SharedLink:
     """A link. Active transfers get equal parts of the bandwidth."""
 
     def __init__(self, clock: EventClock, bandwidth: float, latency_s: float) -> None:
-        self._clock = clock
+        self.clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
         self._bytes_left: dict[int, float] = {}
@@ -41,7 +42,7 @@ class SharedLink:
         """Starts a transfer. During the latency it uses no bandwidth."""
         self._starting += 1
         if self._latency_s:
-            self._clock.after(self._latency_s, self._enter, size, done)
+            self.clock.after(self._latency_s, self._enter, size, done)
         else:
             self._enter(size, done)
 
@@ -71,7 +72,7 @@ class SharedLink:
         self._schedule()
 
     def _advance(self) -> None:
-        elapsed, self._updated_at = self._clock.now - self._updated_at, self._clock.now
+        elapsed, self._updated_at = self.clock.now - self._updated_at, self.clock.now
         if self._bytes_left and elapsed > 0:
             part = elapsed * self._bandwidth / len(self._bytes_left)
             for number in self._bytes_left:
@@ -82,7 +83,7 @@ class SharedLink:
     def _schedule(self) -> None:
         self._version += 1
         least = min(self._bytes_left.values())
-        self._clock.after(max(0.0, least) * len(self._bytes_left) / self._bandwidth, self._check, self._version)
+        self.clock.after(max(0.0, least) * len(self._bytes_left) / self._bandwidth, self._check, self._version)
 
     def _check(self, version: int) -> None:
         if version != self._version:
@@ -100,24 +101,34 @@ class SharedLink:
             self._done.pop(number)()
 
 
+@dataclass(slots=True, frozen=True)
+class SimulatedTransfer:
+    """The transfer of one file to one site."""
+
+    digest: str
+    requested_at: float
+    arrived_at: float
+
+
 class SiteDisk:
     """Files on the shared disk of a site. Each file crosses the link once, for all hosts."""
 
     def __init__(self, link: SharedLink, files: tuple[str, ...] = ()) -> None:
         self._link = link
         self._files: dict[str, None] = dict.fromkeys(files)
-        self._requested: dict[str, list[Callback]] = {}
+        self._requested: dict[str, tuple[float, list[Callback]]] = {}
+        """Time of the first request for each file that is in transfer, and the callbacks."""
+        self.transfers: list[SimulatedTransfer] = []
 
     def fetch(self, digest: str, size: int, callback: Callback) -> bool:
         """Calls ``callback`` when the file is here. Returns true if this is the first request for it."""
         if digest in self._files:
             callback()
             return False
-        waiting = self._requested.get(digest)
-        if waiting is not None:
-            waiting.append(callback)
+        if digest in self._requested:
+            self._requested[digest][1].append(callback)
             return False
-        self._requested[digest] = [callback]
+        self._requested[digest] = self._link.clock.now, [callback]
         self._link.send(size, lambda: self._arrived(digest))
         return True
 
@@ -128,6 +139,8 @@ class SiteDisk:
         self._files[digest] = None
 
     def _arrived(self, digest: str) -> None:
+        requested_at, callbacks = self._requested.pop(digest)
         self._files[digest] = None
-        for callback in self._requested.pop(digest):
+        self.transfers.append(SimulatedTransfer(digest, requested_at, self._link.clock.now))
+        for callback in callbacks:
             callback()

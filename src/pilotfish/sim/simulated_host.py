@@ -149,7 +149,7 @@ class SimulatedHost:
         wall_us = int(seconds * 1e6)
         result = m.ResultItem(attempt.task, attempt.number, None, wall_us, wall_us, 0, 0)
         self._sent += 1
-        self.world.note_ended(self, attempt.task, attempt.assigned_at, attempt.started_at)
+        self.world.note_ended(self, attempt)
         self.world.deliver(i.AgentMessage(self.link, m.Results(self._sent, [result]), [b""]))
         if self._queue:
             self.start_attempts()

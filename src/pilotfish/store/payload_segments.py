@@ -65,10 +65,6 @@ class PayloadSegments:
             raise JournalError(f"the payloads in {path} cannot be opened: {error.strerror or error}.", "Check the disk.") from error
         return store
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(self._sizes.values())
-
     def put(self, parts: Sequence[Buffer]) -> StoredPayload:
         """Appends one payload, given in parts, with one reference. It is durable only after ``sync``."""
         self._require_usable()

@@ -7,7 +7,6 @@ import json
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,61 +29,30 @@ def make_private_directory(path: Path) -> Path:
     return path
 
 
-@dataclass(frozen=True)
 class PoolDirectory:
-    directory: Path
-
-    @property
-    def name(self) -> str:
-        return self.directory.name
-
-    @property
-    def private(self) -> bool:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self.private = directory.name.startswith(PRIVATE)
         """Whether the pool belongs to one program and ends with it."""
-        return self.name.startswith(PRIVATE)
-
-    @property
-    def sites(self) -> Path:
+        self.sites = directory.parent.parent / "sites.toml"
         """Path of the user's site configuration, shared by all pools."""
-        return self.directory.parent.parent / "sites.toml"
-
-    @property
-    def journal(self) -> Path:
-        return self.directory / "journal"
-
-    @property
-    def payloads(self) -> Path:
-        return self.directory / "payloads"
-
-    @property
-    def contents(self) -> Path:
+        self.journal = directory / "journal"
+        self.payloads = directory / "payloads"
+        self.shared_payloads = self.payloads / "shared"
+        """Payload files that processes on this machine share."""
+        self.contents = directory / "contents"
         """Large outputs that were copied to the master, named by their SHA-256."""
-        return self.directory / "contents"
-
-    @property
-    def cache(self) -> Path:
+        self.cache = directory / "cache"
         """Cache of contents for agents on this machine."""
-        return self.directory / "cache"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "master.log"
-
-    @property
-    def work(self) -> Path:
-        return self.directory / "work"
-
-    @property
-    def client_credentials(self) -> Path:
-        return self.directory / "client.json"
+        self.log = directory / "master.log"
+        self.work = directory / "work"
+        self.client_credentials = directory / "client.json"
+        self.port_file = directory / "port"
 
     def site_log(self, site: str) -> Path:
         """Log of every command that was run for a site, as a user would type it."""
         return self.directory / f"site-{site}.log"
-
-    @property
-    def port_file(self) -> Path:
-        return self.directory / "port"
 
     def last_port(self) -> int:
         """Returns the port of the last master of this pool; 0 if unknown."""

@@ -16,7 +16,8 @@ import os
 import re
 import secrets
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -60,12 +61,8 @@ class PoolLock:
         path = os.fspath(directory)
         owner = this_process(lease_s)
         try:
-            draft = _write_draft(path, owner)
-            try:
+            with _draft(path, owner) as draft:
                 return cls(path, _take(path, draft), owner)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft)
         except OSError as error:
             message = f"the pool in {path} cannot be locked: {error.strerror or error}."
             if error.errno in FULL:
@@ -89,8 +86,8 @@ class PoolLock:
         """Releases the lock for the next owner. The file stays, because it carries the number."""
         try:
             if self._is_ours():
-                draft = _write_draft(self.directory, msgspec.structs.replace(self.owner, released=True))
-                os.rename(draft, self._path)
+                with _draft(self.directory, msgspec.structs.replace(self.owner, released=True)) as draft:
+                    os.rename(draft, self._path)
         except OSError:
             # The next owner will find a dead process or an expired lease instead.
             return
@@ -105,13 +102,9 @@ class PoolLock:
 
     def _put_back(self) -> None:
         """Creates the lock file again after it was removed, unless another master has taken over."""
-        draft = _write_draft(self.directory, self.owner)
-        try:
+        with _draft(self.directory, self.owner) as draft:
             if not _create(draft, self._path):
                 raise self._lost()
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
 
     def _lost(self) -> AlreadyRunning:
         with suppress(OSError, ValueError):
@@ -189,18 +182,19 @@ def _read(path: str) -> tuple[LockOwner | None, float]:
         return None, renewed
 
 
-def _write_draft(directory: str, owner: LockOwner) -> str:
+@contextmanager
+def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
+    """Writes a lock file under a temporary name, which is removed at the end."""
     draft = os.path.join(directory, f"{_DRAFT}{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, msgspec.json.encode(owner))
-        os.fsync(descriptor)
-    except OSError:
-        os.unlink(draft)
-        raise
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(owner))
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
     finally:
-        os.close(descriptor)
-    return draft
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
 
 
 def _create(draft: str, path: str) -> bool:

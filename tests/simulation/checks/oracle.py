@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.json import encode as encode_json
 
 from pilotfish.agent.node.attempts import Attempt
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.data.replicas import can_get_inputs
 from pilotfish.core.state import State
 from pilotfish.core.tasks.speculative_copies import attempt_at
@@ -34,6 +33,7 @@ from tests.simulation.checks.content_checks import ContentChecks
 from tests.simulation.checks.end_checks import check_end
 from tests.simulation.checks.multi_node_checks import MultiNodeChecks
 from tests.simulation.checks.reason_checks import check_explanations, check_idle_capacity, could_take
+from tests.support.state_check import check, fingerprint
 
 _SENTENCE = re.compile(rb'"(?:[^"\\ ]|\\.)* (?:[^"\\]|\\.)*"')
 """Matches a JSON string with a space in it: a message, never a code or a name."""

@@ -31,11 +31,11 @@ class NoPeers:
         self.withdrawn: list[str] = []
         self.searches = 0
 
-    def publish(self, digests: list[str]) -> None:
-        self.published += digests
+    def publish(self, digest: str) -> None:
+        self.published.append(digest)
 
-    def withdraw(self, digests: list[str]) -> None:
-        self.withdrawn += digests
+    def withdraw(self, digest: str) -> None:
+        self.withdrawn.append(digest)
 
     def find(self, digest: str) -> list[Any]:
         self.searches += 1

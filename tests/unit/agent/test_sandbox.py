@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.slots.sandbox import Sandbox, SandboxError
+from pilotfish.agent.slots.sandbox import Sandbox
+from pilotfish.portable.failures import AttemptError
 
 BAD_NAMES = [
     "",
@@ -39,9 +40,9 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_leads_out_is_refused_for_inputs_and_outputs(sandbox: Sandbox, name: str, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError):
+    with pytest.raises(AttemptError):
         sandbox.write_file(name, 0o644, b"x")
-    with pytest.raises(SandboxError):
+    with pytest.raises(AttemptError):
         sandbox.collect([name], 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["box"]
 
@@ -61,10 +62,10 @@ def test_modes_are_kept_but_no_special_bits(sandbox: Sandbox) -> None:
 def test_an_input_does_not_go_through_a_link(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (Path(sandbox.path) / "door").symlink_to(tmp_path / "outside")
-    with pytest.raises(SandboxError):
+    with pytest.raises(AttemptError):
         sandbox.write_file("door/file", 0o644, b"x")
     (Path(sandbox.path) / "link").symlink_to(tmp_path / "outside" / "file")
-    with pytest.raises(SandboxError):
+    with pytest.raises(AttemptError):
         sandbox.write_file("link", 0o644, b"x")
     assert not list((tmp_path / "outside").iterdir())
 
@@ -86,7 +87,7 @@ def test_outputs_are_regular_files_only_and_links_are_not_followed(sandbox: Sand
         "directory": "'directory' is a directory with no file in it that could come back",
         "plain/nothing": "the task did not leave the file 'plain/nothing', which was declared as its output",
     }.items():
-        with pytest.raises(SandboxError) as caught:
+        with pytest.raises(AttemptError) as caught:
             sandbox.collect([name], 1000)
         assert caught.value.failure == ["missing-output", "task", said]
     assert sandbox.collect(["*"], 1000) == ([["plain", 0o644]], [b"plain"])
@@ -122,14 +123,14 @@ def test_an_unreadable_output_is_reported_as_unreadable(sandbox: Sandbox, monkey
         return real(path, *more, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(SandboxError, match="'closed' may not be read"):
+    with pytest.raises(AttemptError, match="'closed' may not be read"):
         sandbox.collect(["closed"], 1000)
 
 
 def test_outputs_that_are_too_large_are_a_failure_that_says_so(sandbox: Sandbox) -> None:
     sandbox.write_file("a", 0o600, b"x" * 600)
     sandbox.write_file("b", 0o600, b"x" * 600)
-    with pytest.raises(SandboxError, match="too large"):
+    with pytest.raises(AttemptError, match="too large"):
         sandbox.collect(["*"], 1000)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.slots import sandbox as sandbox_module
-from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Sandbox, SandboxError
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Sandbox
+from pilotfish.portable.failures import AttemptError
 from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
 MIB = 1 << 20
@@ -103,7 +104,7 @@ def test_root_gets_no_link(stage: Stage, links: None, monkeypatch: pytest.Monkey
 
 def test_a_content_that_is_gone_is_the_workers_fault(stage: Stage) -> None:
     stage.content.unlink()
-    with pytest.raises(SandboxError) as caught:
+    with pytest.raises(AttemptError) as caught:
         stage.add_cached_file("input")
     assert caught.value.failure[:2] == ["missing-input", "worker"] and not list(stage.box.iterdir())
 
@@ -129,7 +130,7 @@ def test_an_existing_entry_is_not_replaced(stage: Stage, make: str) -> None:
         "make_directory": (0o700,),
     }[make]
     for name in ("taken", "taken/below"):
-        with pytest.raises(SandboxError):
+        with pytest.raises(AttemptError):
             getattr(stage.sandbox, make)(name, *arguments)
     assert (stage.box / "taken").read_bytes() == b"first" and os.listdir(stage.box) == ["taken"]
 
@@ -181,7 +182,7 @@ def test_a_directory_as_an_output_means_all_files_below_it(stage: Stage) -> None
     stage.sandbox.make_directory("nothing", 0o700)
     assert stage.collect("d") == ([["d/a", 0o600], ["d/e/b", 0o600]], [b"d/a", b"d/e/b"])
     assert stage.sandbox.collect(["d", "other"], 1000)[1] == [b"d/a", b"d/e/b", b"other"]
-    with pytest.raises(SandboxError, match="'nothing' is a directory with no file in it"):
+    with pytest.raises(AttemptError, match="'nothing' is a directory with no file in it"):
         stage.collect("nothing")
 
 
@@ -231,7 +232,7 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
 
 def test_if_an_output_is_missing_nothing_is_left_in_the_outbox(stage: Stage) -> None:
     stage.sandbox.write_file("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
-    with pytest.raises(SandboxError) as caught:
+    with pytest.raises(AttemptError) as caught:
         stage.collect("large", "missing")
     assert caught.value.failure[:2] == ["missing-output", "task"] and os.listdir(stage.outbox) == []
 
@@ -244,7 +245,7 @@ def test_a_full_disk_is_the_workers_fault(stage: Stage, monkeypatch: pytest.Monk
     os.link(stage.box / "large", stage.box / "twice")
     monkeypatch.setattr(os, "pwrite", full)
     for act in (lambda: stage.add_cached_file("input"), lambda: stage.collect("large")):
-        with pytest.raises(SandboxError) as caught:
+        with pytest.raises(AttemptError) as caught:
             act()
         assert caught.value.failure[:2] == ["disk", "worker"]
     assert os.listdir(stage.outbox) == []

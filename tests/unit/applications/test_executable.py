@@ -7,7 +7,7 @@ import pytest
 
 from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
 from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS, ExecutableDefaults, ExecutableEncoder
-from pilotfish.applications.input_files import StoredFile, pack_files
+from pilotfish.applications.input_files import PackedFiles, StoredFile
 from pilotfish.applications.task_options import EXECUTABLE_ONLY, TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput, DamagedPayload
 from pilotfish.model.task import Failure, TaskSpec
@@ -146,7 +146,7 @@ def test_a_file_that_a_task_left_has_its_name_also_as_an_input() -> None:
 def test_an_input_that_cannot_be_read_is_told() -> None:
     os.symlink("nowhere", "dangling")
     with pytest.raises(BadInput, match="inputs: 'dangling' cannot be read: no such file or directory"):
-        pack_files({"a": "dangling"})
+        PackedFiles({"a": "dangling"})
 
 
 def test_outputs_may_be_directories_written_as_such() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from pilotfish.cli.main import invoke
-from pilotfish.client.session import use_connector
 from tests.support.fake_session import FakeMaster
 
 
@@ -23,11 +22,10 @@ CommandLine = Callable[..., Said]
 
 
 @pytest.fixture
-def master() -> Iterator[FakeMaster]:
+def master(monkeypatch: pytest.MonkeyPatch) -> FakeMaster:
     fake = FakeMaster()
-    use_connector(fake.connector)
-    yield fake
-    use_connector(None)
+    monkeypatch.setattr("pilotfish.client.session._connector", fake.connector)
+    return fake
 
 
 @pytest.fixture

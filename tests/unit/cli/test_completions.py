@@ -9,7 +9,6 @@ from click.shell_completion import ShellComplete
 
 from pilotfish.cli.completions import MAX_TASKS, _numbers_like
 from pilotfish.cli.main import pilotfish as group
-from pilotfish.client.session import use_connector
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 
@@ -57,7 +56,7 @@ def test_pools_codes_and_commands_are_offered(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_a_master_nothing_is_offered_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_connector(None)
+    monkeypatch.setattr("pilotfish.client.session._connector", None)
     monkeypatch.setenv("PILOTFISH_HOME", str(tmp_path))
     (tmp_path / "pools" / "default").mkdir(parents=True)
     assert offered("results", "") == []

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from pilotfish.cli.site_commands.site_command import site
-from pilotfish.client.sites_file import read_tables
+from pilotfish.config import read_tables
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_completions import offered

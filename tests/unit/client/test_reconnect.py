@@ -14,7 +14,7 @@ import pytest
 
 from pilotfish.client import master_connection as link_module
 from pilotfish.client.master_client import MasterClient
-from pilotfish.client.pending_requests import MAX_TRIES
+from pilotfish.client.submission import MAX_TRIES
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model import messages as wire
 from pilotfish.model.task import RunOptions

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.client.sites_file import Table, read_tables, show_value, statements, with_changes, with_table, without_table, write_site
+from pilotfish.client.sites_file import Table, show_value, statements, with_changes, with_table, without_table, write_site
+from pilotfish.config import read_tables
 from pilotfish.errors import BadInput
 
 WRITTEN = """\

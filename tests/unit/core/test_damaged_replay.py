@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pilotfish.core.apply import apply
-from pilotfish.core.check import check
 from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.state import State
@@ -19,6 +18,7 @@ from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.state_check import check
 
 TASKS = 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotfish.core.connections import TransferReport
-from pilotfish.core.explain import run_reasons, task_reasons
+from pilotfish.core.explain import task_reasons
 from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task
 from pilotfish.model import inputs as i
@@ -78,7 +78,7 @@ def test_a_task_that_waits_for_an_input_says_how_far_it_is_and_how_long_it_takes
     assert first_reason(stage, task)["text"].endswith("50 %, and nothing arrived recently")
     beat(stage, link, (BIG, 4 * GIB, 4 * GIB))
     assert first_reason(stage, task)["text"].endswith("100 %, and is being checked")
-    assert "task 1.0 waits: its input big.dat" in run_reasons.explain_run(stage.machine, task.shape.run)["sentence"]
+    assert "task 1.0 waits: its input big.dat" in task_reasons.explain_run(stage.machine, task.shape.run)["sentence"]
     stage.tell(i.AgentMessage(link, m.CacheReport([BIG], [])))
     beat(stage, link)
     assert first_reason(stage, task)["code"] == "placed"

@@ -6,7 +6,6 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.state import State
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import HALF_LIFE_S
@@ -15,6 +14,7 @@ from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import Request, TaskSpec
 from tests.support.machine_stage import Stage
+from tests.support.state_check import check, fingerprint
 
 LONG = TaskSpec("python", request=Request(2.0))
 

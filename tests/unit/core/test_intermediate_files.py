@@ -9,7 +9,6 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import fingerprint
 from pilotfish.core.state import State, Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -19,6 +18,7 @@ from pilotfish.model.states import CANCELLED, DONE, FAILED, READY, WAITING
 from pilotfish.model.task import Failure, TaskSpec
 from pilotfish.portable.wire.frames import MAX_HEADER
 from tests.support.machine_stage import CLIENT, Stage
+from tests.support.state_check import fingerprint
 
 MESH, PART, OTHER = "a" * 64, "b" * 64, "c" * 64
 FILES = [

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
 from pilotfish.factories.provisioner import LocalProvisioner
@@ -18,6 +17,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Payload, Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.state_check import check, fingerprint
 
 
 class Stage:

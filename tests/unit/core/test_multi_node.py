@@ -6,7 +6,6 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import fingerprint
 from pilotfish.core.explain import task_reasons
 from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import AssignmentProposal, PolicyView
@@ -22,6 +21,7 @@ from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.multi_node_placement import RESERVE_AFTER_S
 from tests.support.machine_stage import CLIENT, Stage, fail
+from tests.support.state_check import fingerprint
 from tests.unit.core.test_site_events import add, stage_with
 
 WIDE = TaskSpec("exec", request=Request(2.0, nodes=2), launch={"sandbox": True})

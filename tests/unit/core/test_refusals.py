@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.check import fingerprint
 from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.machine import Machine
 from pilotfish.errors import BadInput, IllegalTransition
@@ -16,6 +15,7 @@ from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.task import StoredPayload, TaskSpec
 from tests.support.machine_stage import CLIENT, Stage
+from tests.support.state_check import fingerprint
 from tests.unit.core.test_requests import COMMANDS, busy_stage
 
 JUNK: list[Any] = [None, True, -1, 0.5, 10**30, "", "x", "9" * 5000, "1.0", [], [1], ["1.0"], {}, {"run": 1}]

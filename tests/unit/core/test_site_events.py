@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED, PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_interface import AssignmentProposal, HoldProposal, PolicyView, Provisioner
 from pilotfish.core.state import State, Task
@@ -36,6 +35,7 @@ from pilotfish.model.site import (
 from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, READY
 from pilotfish.model.task import TaskSpec
 from tests.support.machine_stage import Stage
+from tests.support.state_check import check, fingerprint
 from tests.unit.core.test_state_snapshot import round_trip
 
 POND = Site(backend="slurm", cores=2, walltime_s=3600.0)

@@ -9,7 +9,6 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import fingerprint
 from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
 from pilotfish.core.state import UNIT, State, Task, Worker
@@ -26,6 +25,7 @@ from pilotfish.model.task import Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
 from tests.support.machine_stage import Stage, fail
+from tests.support.state_check import fingerprint
 
 LONG = 60_000_000
 """Microseconds: nothing that takes so long is sent ahead."""

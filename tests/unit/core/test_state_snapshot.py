@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.check import check, fingerprint
 from pilotfish.core.state import State
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -13,6 +12,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED
 from pilotfish.model.task import Request, TaskSpec
 from tests.support.machine_stage import Stage, fail
+from tests.support.state_check import check, fingerprint
 
 GIB = 1 << 30
 

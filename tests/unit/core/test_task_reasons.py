@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.explain import run_reasons, task_reasons
+from pilotfish.core.explain import task_reasons
 from pilotfish.core.state import Task
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -206,19 +206,19 @@ def test_ended_tasks_say_how_they_ended() -> None:
 def test_runs_and_workers_answer_too() -> None:
     stage = Stage()
     run = stage.open_run()
-    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "open"
+    assert task_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "open"
     (task,) = stage.submit(run, TaskSpec("python"))
-    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "tasks"
+    assert task_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["reasons"][0]["code"] == "tasks"
     link = stage.join("w")
     worker = stage.machine.state.workers["w"]
     assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "busy"
-    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["sentence"] == "run 1 is running: 1 task is at workers"
+    assert task_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["sentence"] == "run 1 is running: 1 task is at workers"
     stage.finish(link, task)
     assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "idle"
     stage.tell(i.LinkClosed(link))
     assert task_reasons.explain_worker(stage.machine, worker)["reasons"][0]["code"] == "out-of-reach"
     stage.close_run(run)
-    assert run_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["state"] == "done"
+    assert task_reasons.explain_run(stage.machine, stage.machine.state.runs[run])["state"] == "done"
 
 
 def test_warnings_tell_of_what_can_never_run() -> None:

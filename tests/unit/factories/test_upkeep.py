@@ -10,7 +10,7 @@ from pilotfish.core.pilots.factory_interface import FactoryView, SiteView
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.state import Task, Worker
 from pilotfish.factories.site_limits import ProposalRound
-from pilotfish.factories.upkeep import FactoryUpkeep
+from pilotfish.factories.upkeep import BaseFactory
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import DRAINING
 from tests.support.factory_stage import NOW, factory_view, pilot, site_view, withdrawals
@@ -33,11 +33,15 @@ def seen(site: SiteView, workers: list[Worker], **more: Any) -> FactoryView:
     return made
 
 
+class OnlyUpkeep(BaseFactory):
+    def _fill_up(self, round_: ProposalRound) -> None:
+        pass
+
+
 def sent_home(made: FactoryView) -> tuple[list[str], list[float]]:
     """Who, and when to look again."""
-    round_ = ProposalRound(made)
-    FactoryUpkeep().run(round_)
-    return [one.pilot for one in withdrawals(round_.proposals)], round_.look_times
+    factory = OnlyUpkeep()
+    return [one.pilot for one in withdrawals(factory.propose(made))], factory._look_times
 
 
 def test_a_pilot_without_work_goes_home_after_a_while_and_not_before() -> None:

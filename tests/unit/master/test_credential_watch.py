@@ -118,12 +118,14 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.Monke
 
 
 def watch_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> CredentialWatch:
-    return CredentialWatch("hpc", lambda: site, desk, told.append)
+    access: Any = desk
+    return CredentialWatch("hpc", lambda: site, access, told.append)
 
 
 def controller_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> SiteController:
     master = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
-    return SiteController("hpc", SITE, Queue(desk), desk, master)
+    access: Any = desk
+    return SiteController("hpc", SITE, Queue(desk), access, master)
 
 
 # --- the watch -----------------------------------------------------------------------------------------------------------------------

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from pilotfish.core.state import ContentRecord
-from pilotfish.master.link_meter import LinkMeter
-from pilotfish.master.master_content_source import RESERVE_BYTES, MasterContentSource
-from pilotfish.master.transfer_lookup import LoopCalls
+from pilotfish.master.master_content_source import RESERVE_BYTES, LoopCalls, MasterContentSource
 from pilotfish.model import inputs as i
 from pilotfish.portable.transfer.incoming_content import NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
@@ -60,8 +58,7 @@ class Stage:
         machine: Any = Guarded(SimpleNamespace(state=state, connections=connections))
         self.told: list[i.Input] = []
         self.calls = LoopCalls(schedule or (lambda act: act()))
-        meter = LinkMeter(lambda asker: "pond", lambda: None)
-        self.shelf = MasterContentSource(pool, machine, meter, self.calls, self.told.append)
+        self.shelf = MasterContentSource(pool, machine, self.calls, self.told.append)
 
     def add(self, data: bytes) -> str:
         """A person's file."""
@@ -224,7 +221,7 @@ def test_what_fails_on_the_event_loop_fails_in_the_thread_that_asked() -> None:
 
 
 def test_a_thread_does_not_wait_for_a_stuck_event_loop_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.master.transfer_lookup.LOOK_UP_S", 0.01)
+    monkeypatch.setattr("pilotfish.master.master_content_source.LOOK_UP_S", 0.01)
     scheduled: list[Any] = []
     with pytest.raises(AskLater):
         LoopCalls(scheduled.append).call(lambda: pytest.fail("nobody waits for it"))

@@ -139,7 +139,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
         async def whole() -> Harbour:
             harbour = Harbour(tmp_path)
             use_backend(monkeypatch, "slurm", harbour.system)
-            monkeypatch.setattr(site_access, "RemoteSiteAccess", harbour.way)
+            monkeypatch.setattr(site_access, "SiteAccess", harbour.way)
             await story(harbour)
             harbour.system.faults, harbour.system.down = {}, None
             await harbour.controllers.end()

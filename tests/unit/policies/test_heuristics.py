@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -13,10 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotfish.policies.planning import heuristics
-from pilotfish.policies.planning.chart import Floats, GanttChart, Integers, Placement, PlannedTransfer, Schedule, TaskBatch, batches_of
-from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic, plan
+from pilotfish.policies.planning.chart import Floats, GanttChart, Integers, Placement, PlannedTransfer, TaskBatch, batches_of
+from pilotfish.policies.planning.heuristics import HEURISTICS, Heuristic
 
 INF = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Placements and transfers in the order in which they were made; by batch, how many tasks have no place."""
+
+    placements: list[Placement]
+    transfers: list[PlannedTransfer]
+    left: list[int]
+
+
+def schedule(batches: Sequence[TaskBatch], placements: list[Placement]) -> Schedule:
+    placed = Counter(placement.batch for placement in placements)
+    transfers = [transfer for placement in placements for transfer in placement.transfers]
+    return Schedule(placements, transfers, [len(batch.seconds) - placed[number] for number, batch in enumerate(batches)])
+
+
+def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = INF) -> Schedule:
+    return schedule(batches, heuristics.plan(chart, batches, heuristic, now, horizon_s))
 
 
 @dataclass
@@ -244,7 +264,7 @@ def test_a_plan_ends_when_nothing_could_start_before_the_horizon(seed: int, heur
     whole, made = plan(chart, batches, heuristic, 5.0), plan(chart, batches, heuristic, 5.0, horizon_s)
     assert made.placements == whole.placements[: len(made.placements)]
     for steps in range(len(made.placements) + 1):
-        so_far = plan(chart, batches, heuristic, 5.0, max_placements=steps)
+        so_far = schedule(batches, whole.placements[:steps])
         assert could_start(chart, batches, so_far, 5.0 + horizon_s) == (steps < len(made.placements))
 
 

@@ -71,7 +71,7 @@ def test_ranks_are_kept_until_somebody_says_that_forecasts_changed() -> None:
     asked = growing.asked
     assert list(ranks.of(growing.run, lambda task: 100.0)) == first
     assert growing.asked == asked
-    ranks.forget()
+    ranks.forget(growing.run)
     assert list(ranks.of(growing.run, lambda task: 100.0)) == [300.0, 200.0, 100.0]
     ranks.forget(growing.run)
     assert list(ranks.of(growing.run, growing.seconds)) == first

@@ -27,6 +27,7 @@ from pilotfish.portable.transfer.transfer_protocol import (
     ProtocolViolation,
     TransferChannel,
 )
+from pilotfish.portable.wire.tls_stream import TlsStream
 from tests.support.scripted_master import eventually
 from tests.support.transfer_stage import MOST_BYTES, Files, digest_of, random_bytes, sparse_file
 
@@ -50,9 +51,9 @@ class Scene:
 
     def connect(self, silence_s: float = transfer_protocol.SILENCE_S) -> TransferChannel:
         ours, theirs = socket.socketpair()
-        self.threads.append(threading.Thread(target=self._serve, args=(TransferChannel(theirs, silence_s),), daemon=True))
+        self.threads.append(threading.Thread(target=self._serve, args=(TransferChannel(TlsStream(theirs, None), silence_s),), daemon=True))
         self.threads[-1].start()
-        return TransferChannel(ours)
+        return TransferChannel(TlsStream(ours, None))
 
     def _serve(self, channel: TransferChannel) -> None:
         """Answer requests until the connection ends or is idle for long."""
@@ -110,7 +111,7 @@ def test_a_transfer_resumes_where_the_last_one_stopped(scene: Scene) -> None:
     assert sum(out for _, _, out, _ in scene.moved) == 3 * MIB - 5
 
 
-def test_holes_are_not_sent_and_stay_holes(scene: Scene, tmp_path: Path) -> None:
+def test_holes_are_not_sent_and_stay_holes(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = 64 * MIB
     data = sparse_file(tmp_path / "sparse", size, {3 * MIB: b"island", 40 * MIB + 4096: random_bytes(2, 2 * MIB)})
     digest = digest_of(data)
@@ -118,15 +119,11 @@ def test_holes_are_not_sent_and_stay_holes(scene: Scene, tmp_path: Path) -> None
     sent: list[int] = []
     taken = scene.channel.connection.recv_into
 
-    class Counting:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(connection, name)
+    def counting(room: memoryview) -> int:
+        sent.append(taken(room))
+        return sent[-1]
 
-        def recv_into(self, room: memoryview) -> int:
-            sent.append(taken(room))
-            return sent[-1]
-
-    connection, scene.channel.connection = scene.channel.connection, Counting()
+    monkeypatch.setattr(scene.channel.connection, "recv_into", counting)
     incoming = scene.cache.incoming(digest, size)
     path = Path(fetch(scene.channel, digest, size, incoming))
     assert path.read_bytes() == data
@@ -302,7 +299,7 @@ LIES = [
 def test_a_server_that_violates_the_protocol_loses_the_connection(tmp_path: Path, lie: bytes) -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(lie)
-    channel = TransferChannel(ours)
+    channel = TransferChannel(TlsStream(ours, None))
     incoming = ContentCache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10)
     with theirs, pytest.raises(ProtocolViolation):
         fetch(channel, DIGEST, 10, incoming)
@@ -318,7 +315,7 @@ def test_an_upload_server_that_violates_the_protocol_loses_the_connection(tmp_pa
     theirs.sendall(lie)
     (tmp_path / "made").write_bytes(b"x" * 10)
     with theirs, pytest.raises(ProtocolViolation):
-        push(TransferChannel(ours), DIGEST, 10, str(tmp_path / "made"))
+        push(TransferChannel(TlsStream(ours, None)), DIGEST, 10, str(tmp_path / "made"))
     assert ours.fileno() == -1
 
 
@@ -370,7 +367,7 @@ def test_a_client_that_reads_nothing_is_dropped_and_others_are_served(scene: Sce
 
 def test_a_transfer_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    channel = TransferChannel(ours)
+    channel = TransferChannel(TlsStream(ours, None))
     incoming = ContentCache(str(tmp_path), MOST_BYTES).incoming(DIGEST, 10 * MIB)
     problems: list[Exception] = []
 

@@ -9,6 +9,7 @@ import pytest
 
 from pilotfish import plugins
 from pilotfish.core.apply import apply
+from pilotfish.core.machine import Turn
 from pilotfish.core.state import State
 from pilotfish.core.state_snapshot import dump
 from pilotfish.model import facts as f
@@ -18,11 +19,10 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL
 from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.sim.light_world import CLIENT_LINK, LightWorld
-from pilotfish.sim.projections.duration_samples import DurationSamples
 from pilotfish.sim.projections.finish_estimate import estimate_finish
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, AttemptHistory, PoolSnapshot, Variation
 from pilotfish.sim.projections.prediction_record import MIN_TESTED, Prediction, PredictionRecord
-from pilotfish.sim.projections.projection import Projection
+from pilotfish.sim.projections.projection import DurationSamples, Projection
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 
@@ -34,8 +34,12 @@ class RecordedWorld(LightWorld):
     def __init__(self, sites: list[SimulatedSite], work: Workload) -> None:
         super().__init__(sites, work, plugins.load("policies", "workqueue")())
         self.past = AttemptHistory()
-        self.on_fact = self.past.observe
         self.start()
+
+    def _perform(self, turn: Turn) -> None:
+        for fact in turn.facts:
+            self.past.observe(self.machine.state, fact, self.now)
+        super()._perform(turn)
 
     def snapshot(self) -> PoolSnapshot:
         return PoolSnapshot.of(self.machine.state, self.past, PoolSettings(policy="workqueue"), self.now)

@@ -39,7 +39,7 @@ def test_a_new_journal_is_empty_and_its_files_are_private(tmp_path: Path) -> Non
     journal, records, recovery = opened(tmp_path / "journal")
     assert records == []
     assert recovery.damage_report == NOTHING_MET
-    assert journal.last_sequence == 0
+    assert journal._next_sequence - 1 == 0
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "journal").iterdir()} == {0o600}
     journal.close()
@@ -50,7 +50,7 @@ def test_what_is_appended_comes_back_in_order_over_many_segments(tmp_path: Path)
     for first in range(1, 301, 3):
         assert journal.append(numbered(first, first + 2)) == first + 2
         journal.sync()
-        assert journal.durable_sequence == first + 2
+        assert journal._durable == first + 2
     size = journal.size_bytes
     journal.close()
     segments = sorted(tmp_path.glob("journal-*.log"))
@@ -123,7 +123,7 @@ def test_a_snapshot_replaces_what_was_before_it_and_nothing_after(tmp_path: Path
     sources = [(recovery.reading_snapshot, batch) for batch in recovery.batches()]
     assert sources == [(True, [b"the first", b"hundred"]), (False, numbered(101, 110))]
     assert recovery.damage_report == NOTHING_MET
-    assert journal.last_sequence == 110
+    assert journal._next_sequence - 1 == 110
     snapshot(journal, [b"all"])
     journal.append([b"111"])
     journal.close()

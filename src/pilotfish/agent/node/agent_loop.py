@@ -194,7 +194,7 @@ class AgentLoop:
         self._wake()
 
     def _evicted(self, digest: str) -> None:
-        self.peers.withdraw([digest])
+        self.peers.withdraw(digest)
         self._notify("evicted", digest)
 
     def _wake(self) -> None:

@@ -463,18 +463,15 @@ class AgentMachine:
             self.stop("the walltime of this pilot is over", now)
             return
         if now >= self.warn_at and not self.ending:
-            self._begin_ending()
+            self.ending = True
+            self.attempts.next_check = 0.0
+            self._drain("the walltime of this pilot is nearly over")
         if now >= self._last_contact + self.orphan_s:
             self._exit("no contact with the master for %g s" % self.orphan_s, 4)
         elif self.link == DIALLING and now >= self._reconnect.last + DIAL_TIMEOUT_S:
             self._disconnect("the dial timed out", now)
         elif self.link >= LINKED and not self.delegated and now >= self._last_received + SILENT_HEARTBEATS * self.heartbeat_s:
             self._disconnect("the master is silent", now)
-
-    def _begin_ending(self) -> None:
-        self.ending = True
-        self.attempts.next_check = 0.0
-        self._drain("the walltime of this pilot is nearly over")
 
     def _drain(self, reason: str) -> None:
         """Return queued attempts to the master and ask it to assign no more."""

@@ -218,7 +218,7 @@ class Fetcher:
     def _fetched(self, fetching: Fetch, failure: Optional[Failure]) -> None:
         stopped = fetching.stopped.is_set()
         if (stopped or failure is not None) and fetching.published and not self.cache.has(fetching.digest, fetching.size):
-            self.peers.withdraw([fetching.digest])
+            self.peers.withdraw(fetching.digest)
         if stopped:
             return
         if self._active.get(fetching.digest) is fetching:
@@ -273,7 +273,7 @@ class Fetcher:
         if not skip_peers and self._fetch_from_peers(fetching, sources):
             return PEERS
         if any(self.cache.adopt_copy(fetching.digest, fetching.size, path, fetching.on_progress) for path in self._local_paths(fetching)):
-            self.peers.publish([fetching.digest])
+            self.peers.publish(fetching.digest)
             return STORAGE
         return None
 
@@ -291,7 +291,7 @@ class Fetcher:
         def on_progress(length: int) -> None:
             if not fetching.published:  # from now on peers get the received part from here, and the rest as it arrives
                 fetching.published = True
-                self.peers.publish([fetching.digest])
+                self.peers.publish(fetching.digest)
 
         fetching.channel = channel
         try:
@@ -394,7 +394,7 @@ class Fetcher:
             self.cache.pin(digest)
             pinned.append(digest)
             contents.append((digest, size))
-            self.peers.publish([digest])
+            self.peers.publish(digest)
             produced.append([digest, size, not stays, True, name, mode])
             if stays:
                 self.cache.hold(digest)

@@ -54,8 +54,8 @@ class InputStaging:
         """Whether the cache must keep some content."""
         return bool(self.needed or self.uploads)
 
-    def require(self, attempt: Attempt, now: float) -> bool:
-        """Register the needs of an attempt and fetch what is missing. Return whether all contents are here."""
+    def require(self, attempt: Attempt, now: float) -> None:
+        """Register the needs of an attempt and fetch what is missing."""
         attempt.missing = 0
         for content in attempt.contents:
             digest = content[0]
@@ -70,7 +70,6 @@ class InputStaging:
                 waiting = self._waiting[digest] = {}
                 self.effects.append(("fetch", content))
             waiting[attempt] = None
-        return not attempt.missing
 
     def add_cache_hits(self, totals: List[int]) -> List[int]:
         """Add the cache hits to the fetch totals of the host."""

@@ -12,7 +12,7 @@ import socket
 from typing import Any, Sequence, Tuple
 
 from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, keep_alive, prove
-from ...portable.wire.frames import PROTOCOL, frame_buffers
+from ...portable.wire.frames import PROTOCOL
 from ...portable.wire.handshake import DIALLER, LISTENER, Claim, make_proof, verify_proof
 from ...portable.wire.tls_stream import secure, shake_hands
 from ..peers.contacts import Contact, MalformedMessage, read_id
@@ -63,7 +63,7 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
         link = FrameLink(secure(sock, identity.fingerprint))
         link.contact, link.dialler = contact, identity.node
         prove(link, identity.key, ROLE, identity.name, identity.fingerprint)
-        _send(link, greeting)
+        link.send_now(greeting)
         if link.wait_for_frame()[0] != "proceed":
             raise LinkLost("the peer refused the connection")
         return link
@@ -90,7 +90,7 @@ def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink
         link.dialler = link.contact.node
         if link.contact.wire[0] != node:
             raise MalformedMessage("a peer used the id of another peer")
-        _send(link, ["proceed"])
+        link.send_now(["proceed"])
         return link, purpose
     except (OSError, ValueError, TypeError) as error:
         raise LinkLost(str(error)) from None
@@ -98,7 +98,7 @@ def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink
 
 def _verify(link: FrameLink, identity: PeerIdentity) -> str:
     ours = os.urandom(32).hex()
-    _send(link, ["pilotfish", PROTOCOL, ours])
+    link.send_now(["pilotfish", PROTOCOL, ours])
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
     for text in (node, theirs):
         read_id(text)  # MalformedMessage if it is none: what is signed must have one meaning only
@@ -106,10 +106,5 @@ def _verify(link: FrameLink, identity: PeerIdentity) -> str:
     if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not verify_proof(proof, identity.key, DIALLER, claim, (ours, theirs)):
         raise LinkLost("the dialler does not have the key of the site")
     link.reader.proved = True
-    _send(link, ["proved", make_proof(identity.key, LISTENER, claim, (theirs, ours)), 0])
+    link.send_now(["proved", make_proof(identity.key, LISTENER, claim, (theirs, ours)), 0])
     return str(node)
-
-
-def _send(link: FrameLink, header: Sequence[Any]) -> None:
-    for buffer in frame_buffers(header, []):
-        link.connection.sendall(buffer)

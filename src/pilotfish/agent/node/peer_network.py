@@ -17,16 +17,16 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ...portable.expressions.worker_properties import worker_properties
 from ...portable.transfer.content_cache import ContentCache
-from ...portable.transfer.content_source import FileReader, PartialFileReader, ServedContent
+from ...portable.transfer.content_source import FileReader, PartialFileReader
 from ...portable.transfer.incoming_content import IncomingContent, NoSpace
 from ...portable.transfer.transfer_client import has_ended
 from ...portable.transfer.transfer_protocol import AskElsewhere, ConnectionCut, ContentAbsent, ContentReader, TransferChannel
 from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
-from ..peers.contacts import Contact, MalformedMessage
+from ..peers.contacts import NEVER, Contact, MalformedMessage
+from ..peers.peer import SiteMember
 from ..peers.site_matching import SiteMatching
-from ..peers.site_member import SiteMember
 from .agent_machine import WorkerOffer
 from .assignment_reader import check_assignment
 from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
@@ -49,7 +49,6 @@ MAX_UNSENT = 1000
 MAX_READERS = 2
 MAX_CONTACTS = 1000
 """Maximum peers to which others may be redirected."""
-NEVER = float("inf")
 GOODBYE = ["goodbye"]
 
 
@@ -70,7 +69,7 @@ class PeerNetwork:
         self._content_source = PeerContentSource(cache)
         self._member: Optional[SiteMember] = None
         self._selector = selectors.DefaultSelector()
-        self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
+        self._inbox: Deque[Callable[[], None]] = deque()
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
         """Links used for sending. Others are still read until the other side closes them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
@@ -115,20 +114,19 @@ class PeerNetwork:
             matching.ends_at = NEVER if offer.ends_at is None else offer.ends_at
             self._member = SiteMember(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
             threading.Thread(target=self._run, name="peers", daemon=True).start()
-        self._post(self._introduced, list(valid_contacts(contacts)), term, list(valid_contacts([master])) if master else [])
+        known, masters = list(valid_contacts(contacts)), list(valid_contacts([master])) if master else []
+        self._post(lambda: self._introduced(known, term, masters))
 
     def delegate(self, header: Sequence[Any], body: Any) -> None:
         """Receives tasks that the master delegated to this site master."""
-        if self._member is not None:
-            self._post(self._member.matching.delegated, header, bytes(body), time.monotonic())
+        tasks = bytes(body)
+        self._post(lambda: self._overlay.matching.delegated(header, tasks, time.monotonic()))
 
     def drop_delegated(self, items: Sequence[Sequence[int]], back: bool) -> None:
-        if self._member is not None:
-            self._post(self._member.matching.dropped, items, back, time.monotonic())
+        self._post(lambda: self._overlay.matching.dropped(items, back, time.monotonic()))
 
     def report_free(self, free: Dict[str, float]) -> None:
-        if self._member is not None:
-            self._post(self._member.matching.free_changed, free, time.monotonic())
+        self._post(lambda: self._overlay.matching.free_changed(free, time.monotonic()))
 
     def disconnected(self) -> None:
         """Handles the loss of the connection to the master."""
@@ -146,18 +144,19 @@ class PeerNetwork:
             found.extend(contacts)
             answered.set()
 
-        self._post(self._find, digest, on_found)
+        def find() -> None:
+            self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
+
+        self._post(find)
         answered.wait(FIND_TIMEOUT_S)
         return found
 
-    def publish(self, digests: Sequence[str]) -> None:
-        """Announces contents that peers can fetch here."""
-        if self._member is not None:
-            self._post(self._publish, list(digests))
+    def publish(self, digest: str) -> None:
+        """Announces a content that peers can fetch here."""
+        self._post(lambda: self._publish(digest))
 
-    def withdraw(self, digests: Sequence[str]) -> None:
-        if self._member is not None:
-            self._post(self._withdraw, list(digests))
+    def withdraw(self, digest: str) -> None:
+        self._post(lambda: self._overlay.peer.withdraw(int(digest, 16), time.monotonic()))
 
     def channel(self, contact: Contact) -> TransferChannel:
         """Returns a transfer connection to a peer. Raises ConnectionCut if the peer cannot be reached."""
@@ -195,11 +194,14 @@ class PeerNetwork:
         self._left = True
         if self._member is not None:
             done = threading.Event()
-            self._post(self._leave_overlay, done)
+            self._post(lambda: self._leave_overlay(done))
             done.wait(1.0)
 
-    def _post(self, act: Callable[..., None], *arguments: Any) -> None:
-        self._inbox.append((act, arguments))
+    def _post(self, act: Callable[[], None]) -> None:
+        """Lets the peer thread do this; nothing before the introduction."""
+        if self._member is None:
+            return
+        self._inbox.append(act)
         try:
             os.write(self._wake_write, b"p")
         except BlockingIOError:
@@ -236,8 +238,7 @@ class PeerNetwork:
             else:
                 self._link_ready(key.data, events)
         while self._inbox:
-            act, arguments = self._inbox.popleft()
-            act(*arguments)
+            self._inbox.popleft()()
         self._perform()
 
     def _perform(self) -> None:
@@ -261,18 +262,12 @@ class PeerNetwork:
         for contact in master:
             self._overlay.peer.appointed(term, contact, now)
         self._overlay.connected(now)
-        self._publish([digest for digest in list(self.holds) if not self._overlay.peer.publishes(int(digest, 16))])
+        for digest in list(self.holds):
+            if int(digest, 16) not in self._overlay.peer.kademlia.published:
+                self._publish(digest)
 
-    def _find(self, digest: str, on_found: Callable[[List[Contact]], None]) -> None:
-        self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
-
-    def _publish(self, digests: List[str]) -> None:
-        for digest in digests:
-            self._overlay.peer.publish(int(digest, 16), time.monotonic())
-
-    def _withdraw(self, digests: List[str]) -> None:
-        for digest in digests:
-            self._overlay.peer.withdraw(int(digest, 16), time.monotonic())
+    def _publish(self, digest: str) -> None:
+        self._overlay.peer.publish(int(digest, 16), time.monotonic())
 
     def _leave_overlay(self, done: threading.Event) -> None:
         self._overlay.peer.leave(time.monotonic())
@@ -290,11 +285,11 @@ class PeerNetwork:
             return
         unsent = self._unsent.get(contact.node)
         if unsent is None and self._backoff.applies(contact.node):
-            self._post(self._unreachable, contact.node)
+            self._post(lambda: self._unreachable(contact.node))
         elif unsent is None:
             self._unsent[contact.node] = [(header, parts)]
             if not _start_thread(self._dial, contact):
-                self._post(self._unreachable, contact.node)
+                self._post(lambda: self._unreachable(contact.node))
         elif len(unsent) < MAX_UNSENT:
             unsent.append((header, parts))
 
@@ -304,9 +299,9 @@ class PeerNetwork:
             link = dial_peer(contact, self._identity, ["peer", self.me.wire])
         except LinkLost:
             self._backoff.failed(contact.node)
-            self._post(self._unreachable, contact.node)
+            self._post(lambda: self._unreachable(contact.node))
             return
-        self._post(self._linked, link)
+        self._post(lambda: self._linked(link))
 
     def _unreachable(self, node: int) -> None:
         self._unsent.pop(node, None)
@@ -335,10 +330,12 @@ class PeerNetwork:
 
     def _authenticate(self, connection: socket.socket) -> None:
         assert self._identity is not None
+        result = None
         try:
-            self._post(self._authenticated, connection, receive_peer(connection, self._identity))
+            result = receive_peer(connection, self._identity)
         except LinkLost:
-            self._post(self._authenticated, connection, None)
+            pass
+        self._post(lambda: self._authenticated(connection, result))
 
     def _authenticated(self, connection: socket.socket, result: Optional[Tuple[FrameLink, str]]) -> None:
         assert self._transfer_server is not None
@@ -464,7 +461,7 @@ class PeerContentSource:
         with self._lock:
             self._contacts.pop(asker, None)
 
-    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ServedContent:
+    def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ContentReader:
         with self._lock:
             readers = self._readers.setdefault(digest, [])
             others = [self._contacts[other] for other in readers if other in self._contacts and other != asker]
@@ -472,7 +469,9 @@ class PeerContentSource:
                 raise AskElsewhere(others)
             readers.append(asker)
         try:
-            return ServedContent(self._open(digest, size), lambda: self._done(digest, asker))
+            reading = self._open(digest, size)
+            reading.on_closed = lambda: self._done(digest, asker)
+            return reading
         except BaseException:
             self._done(digest, asker)
             raise

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.processes import children_of, descendants_of, libc, resident_bytes, signal_all, signal_name, state_of
+from ...portable.processes import children_of, descendants_of, libc, reap_children, resident_bytes, signal_all, signal_name, state_of
 from ..slots.output_capture import OUTPUT_CAP
 from ..slots.shared_page import BROKEN, LIMITED, QUIT
 from .agent_machine import AgentMachine
@@ -209,10 +209,7 @@ class SlotPool:
         for pid in children_of(os.getpid()):
             if pid not in monitors:
                 signal_all([*descendants_of(pid), pid], signal.SIGKILL)
-                try:
-                    os.waitpid(pid, os.WNOHANG)
-                except ChildProcessError:
-                    continue
+        reap_children(monitors)
 
     def _died(self, process: SlotProcess, status: int, now: float) -> None:
         if process in self._spare:

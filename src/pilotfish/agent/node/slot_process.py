@@ -47,6 +47,8 @@ LARGE_BYTES = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
 JOIN_BYTES = 128 * 1024
 ERROR_TAIL_BYTES = 4000
+SLOT_SETTINGS = ("worker", "bundle", "share", "cache", "outbox")
+"""Settings of the agent that its slots get, too."""
 
 
 class SlotBroken(Exception):
@@ -143,17 +145,8 @@ class SlotProcess:
             ours.pop_all()
 
     def _spawn(self, settings: Dict[str, Any], channel: int, page: int) -> subprocess.Popen[bytes]:
-        slot_settings = {
-            "descriptors": {"channel": channel, "page": page},
-            "agent": os.getpid(),
-            "worker": settings["worker"],
-            "bundle": settings["bundle"],
-            "scratch": self.scratch,
-            "sandboxes": self.scratch,
-            "share": settings.get("share", ""),
-            "cache": settings.get("cache", ""),
-            "outbox": settings.get("outbox", ""),
-        }
+        slot_settings = {name: settings.get(name, "") for name in SLOT_SETTINGS}
+        slot_settings.update(descriptors={"channel": channel, "page": page}, agent=os.getpid(), scratch=self.scratch)
         return subprocess.Popen(
             [sys.executable, settings["bundle"], "slot", json.dumps(slot_settings)],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Sends one message to all peers of a site through a tree and combines the answers.
+"""Sends one message to all peers of a site through a tree and concatenates the answers, which are lists.
 
 A region is all ids that share a prefix. A peer responsible for a region divides it into eight by the next three bits and delegates each
 non-empty part to one peer in it. So no peer sends to more than eight, however large the site is. The part that contains the sender goes to
@@ -39,8 +39,6 @@ from .contacts import (
 )
 from .kademlia import Kademlia
 
-Combine = Callable[[Any, List[Any]], Any]
-"""(payload, [answer, …]) -> one answer. Each answer is that of a peer, or already a combination."""
 Part = Tuple[int, Tuple[int, ...]]
 """(length of the prefix, which is that of our own id; peers above that are in the region)"""
 
@@ -110,12 +108,11 @@ class Broadcast:
     """Broadcasts of this peer and of others. ``deliver(state, now)`` is called once for each broadcast, also for our own, and
     ``gathered(state, count, result)`` at the end of our own."""
 
-    def __init__(self, kademlia: Kademlia, combine: Combine, random: Random, effects: List[Effect]) -> None:
+    def __init__(self, kademlia: Kademlia, random: Random, effects: List[Effect]) -> None:
         self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
         self.gathered: Callable[[BroadcastState, int, Any], None] = lambda state, count, result: None
         self._kademlia = kademlia
         self._me = kademlia.me
-        self._combine = combine
         self._random = random
         self._effects = effects
         self._known: OrderedDict[str, BroadcastState] = OrderedDict()
@@ -248,7 +245,7 @@ class Broadcast:
         result = None
         if state.wants_answer:
             results = [state.answer] * own + [region.result for region in duty.regions if region.count]
-            result = self._combine(state.payload, results)
+            result = [each for answer in results if isinstance(answer, list) for each in answer]
         duty.result = (count, result)
         duty.regions = []
         self._answer(state, duty, duty.result)

@@ -1,7 +1,7 @@
 """Finds nodes and content holders in the distributed hash table of a site. After Kademlia, with changes that suit pilots.
 
-Storing appends: a key has many holders. A node that leaves says so and passes on its records. A full bucket drops the contact seen longest
-ago. Holders publish periodically; records that are not published again expire.
+Storing appends: a key has many holders. A node that leaves says so and passes on its records. Holders publish periodically; records that
+are not published again expire.
 
 A part of ``peer.py``, which lists the effects. Messages (the first argument of a question is its number; the answer is ["answer", number,
 …])
@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from .contacts import (
     BITS,
@@ -36,7 +36,6 @@ from .contacts import (
     read_number,
 )
 from .content_holders import MAX_ROWS, ContentHolders, read_rows, write_row
-from .routing_table import RoutingTable
 
 Found = Callable[[List[Contact], float], None]
 OnAnswer = Callable[[Optional[Sequence[Any]], float], None]
@@ -44,6 +43,99 @@ MIN_HOLDERS = 8
 RETRIES_PER_REPUBLISH = 20
 MAX_ASKED_PER_K = 10
 """Maximum peers asked in a lookup, as a multiple of k: beyond it, a peer is inventing nodes."""
+
+
+class RoutingTable:
+    """Known contacts in k-buckets: one for each power of two of distance, with at most k contacts, least recently seen first.
+
+    Distance is the exclusive or of two ids; bucket i holds distances whose highest bit is i. A contact is added only after a message of its
+    own, never because others name it. A full bucket drops the contact seen longest ago, not the newest: pilots live about equally long, so
+    the one seen last will live longest.
+    """
+
+    def __init__(self, node: int, k: int) -> None:
+        self.node = node
+        self.k = k
+        self.buckets: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
+        """index -> node -> (contact, last seen)"""
+        self._indices: List[int] = []
+        """Indices of non-empty buckets, ascending: about a dozen."""
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self.buckets.values())
+
+    def __iter__(self) -> Iterator[Contact]:
+        for index in self._indices:
+            for contact, _ in self.buckets[index].values():
+                yield contact
+
+    def index_of(self, node: int) -> int:
+        return (self.node ^ node).bit_length() - 1
+
+    def is_full(self, index: int) -> bool:
+        return len(self.buckets.get(index, ())) >= self.k
+
+    def seen(self, contact: Contact, now: float) -> None:
+        index = self.index_of(contact.node)
+        if index < 0:
+            return
+        bucket = self.buckets.get(index)
+        if bucket is None:
+            bucket = self.buckets[index] = OrderedDict()
+            insort(self._indices, index)
+        bucket[contact.node] = (contact, now)
+        bucket.move_to_end(contact.node)
+        if len(bucket) > self.k:
+            bucket.popitem(last=False)
+
+    def forget(self, node: int) -> None:
+        index = self.index_of(node)
+        bucket = self.buckets.get(index)
+        if bucket is not None and bucket.pop(node, None) is not None and not bucket:
+            del self.buckets[index]
+            self._indices.remove(index)
+
+    def nearest(self, target: int, count: int, exclude: int = -1) -> List[Contact]:
+        """The contacts nearest to ``target``, nearest first, without ``exclude``. All contacts of one bucket are nearer than those of the
+        next in this walk, so only the buckets needed are read, and each is sorted by itself."""
+        distance = self.node ^ target
+        found: List[Contact] = []
+        for index in self._by_distance(distance):
+            contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != exclude]
+            contacts.sort(key=lambda contact: contact.node ^ target)
+            found += contacts
+            if len(found) >= count:
+                return found[:count]
+        return found
+
+    def _by_distance(self, distance: int) -> List[int]:
+        """Buckets by their distance to a target at this distance from us. Moving to bucket i flips bit i of the distance: where it is set
+        we come nearer, the higher the bit the more; where it is not, we move away."""
+        nearer = [index for index in self._indices if distance >> index & 1]
+        farther = [index for index in self._indices if not distance >> index & 1]
+        nearer.reverse()
+        return nearer + farther
+
+    def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
+        """Known nodes whose ids begin with these ``length`` bits, and whether there may be more because a bucket is full."""
+        shift = BITS - length
+        index = (self.node >> shift ^ prefix).bit_length() - 1
+        if index < 0:
+            buckets = [self.buckets[each] for each in self._indices if each < shift]
+        else:
+            bucket = self.buckets.get(index + shift)
+            buckets = [] if bucket is None else [bucket]
+        contacts = [contact for bucket in buckets for contact, _ in bucket.values() if contact.node >> shift == prefix]
+        return contacts, any(len(bucket) >= self.k for bucket in buckets)
+
+    def silent_since(self, time: float) -> List[Contact]:
+        silent: List[Contact] = []
+        for index in self._indices:
+            for contact, seen in self.buckets[index].values():
+                if seen > time:
+                    break
+                silent.append(contact)
+        return silent
 
 
 class PeerRequests:
@@ -60,9 +152,6 @@ class PeerRequests:
         self._on_silent = on_silent
         self._pending: OrderedDict[int, Tuple[float, int, OnAnswer]] = OrderedDict()
         self._last = first
-
-    def __len__(self) -> int:
-        return len(self._pending)
 
     @property
     def deadline(self) -> float:
@@ -212,7 +301,7 @@ class Kademlia:
         while self._agenda and self._agenda[0][0] <= now:
             at, key = heappop(self._agenda)
             if self.published.get(key) == at:
-                self._publish(key, lambda kept, at: None, now)
+                self.publish(key, lambda kept, at: None, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
 
@@ -343,17 +432,13 @@ class Kademlia:
     def publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
         """Announce that this node holds the content. ``report`` gets the number of nodes that keep the record."""
         self.published[key] = NEVER
-        self._publish(key, report, now)
+        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
 
     def withdraw(self, key: int, now: float) -> None:
         self.published.pop(key, None)
         self.content_holders.remove(key, self.me.node)
         for contact in self._keepers.pop(key, []):
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
-
-    def _publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
-        self.published[key] = NEVER
-        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
         """Find more keepers than needed: one may fail, and a node a little farther away may know a nearer one."""

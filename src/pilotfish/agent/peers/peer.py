@@ -1,4 +1,4 @@
-"""Combines Kademlia, broadcast and election into one peer: inputs in, effects out, no I/O.
+"""Combines Kademlia, broadcast and election into one peer, and that with site matching: inputs in, effects out, no I/O.
 
 No clock and no threads. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order; it also calls
 ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers; in messages they are 64
@@ -11,7 +11,6 @@ Inputs
     find(key, now, min_holders)     -> query, answered with "holders" of this content (some may have left): as soon as ``min_holders`` are
                                     known, or when the three nodes that should know them have answered. 0: search farther, for all
                                     holders; use it if those found before were useless.
-    nearest(target, now)            -> query, answered with "nodes": the k nodes nearest to an id
     publish(key, now)               -> query, answered with "stored": this node holds the content, until withdraw(key, now)
     send_to_all(payload, now, seconds, wants_answer)
                                     -> name: send a broadcast to all peers of the site, this one included; "gathered" follows within these
@@ -24,15 +23,12 @@ Inputs
 Effects (tuples)
     ("send_to_peer", contact, message)   send this JSON array to this peer; if that fails, call unreachable
     ("holders", query, [contact, …])
-    ("nodes", query, [contact, …])  nearest first
     ("stored", query, count)        number of nodes that keep the record; 0: no peer will find it (it is tried again)
     ("deliver", name, origin, payload, wants_answer)   a broadcast, once
-    ("gathered", name, count, result)   the end of our broadcast: number of peers reached (and answers, if wanted), and their combined
-                                    answer
+    ("gathered", name, count, result)   the end of our broadcast: number of peers reached (and answers, if wanted), and their answers,
+                                    which are lists, as one
     ("master", term, contact)       this peer (maybe ourselves) is the site master from now on
 
-``combine(payload, answers)`` makes one answer of several on the way; it must not depend on their order, must accept any JSON, and should
-bound the size of its result.
 ``deadline`` is the time of the next turn if no input comes before; it is in the past if there are effects.
 """
 
@@ -41,18 +37,15 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from .broadcast import Broadcast, BroadcastState, Combine
+from .broadcast import Broadcast, BroadcastState
 from .contacts import NEVER, Contact, Effect, MalformedMessage, OverlayTuning
 from .election import Election
 from .kademlia import MIN_HOLDERS, Kademlia
+from .site_matching import SiteMatching
 
 DEFAULT_TUNING = OverlayTuning()
+MATCHING_MESSAGES = ("room", "got")
 Handler = Callable[[Contact, Sequence[Any], float], None]
-
-
-def concatenate(payload: Any, answers: List[Any]) -> List[Any]:
-    """The default combination: concatenate answers that are lists."""
-    return [each for answer in answers if isinstance(answer, list) for each in answer]
 
 
 def topic_of(payload: Any) -> Tuple[str, Any]:
@@ -64,17 +57,14 @@ def topic_of(payload: Any) -> Tuple[str, Any]:
 class Peer:
     """One peer; inputs and effects are listed in the module docstring."""
 
-    def __init__(
-        self, me: Contact, random: Random, now: float, tuning: OverlayTuning = DEFAULT_TUNING, combine: Combine = concatenate
-    ) -> None:
+    def __init__(self, me: Contact, random: Random, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
         self.me = me
         self.left = False
         self._final_effects_returned = False
         self._effects: List[Effect] = []
         self._queries = 0
         self.kademlia = Kademlia(me, tuning, random, self._effects, now)
-        self._combine = combine
-        self.broadcast = Broadcast(self.kademlia, self._combine_answers, random, self._effects)
+        self.broadcast = Broadcast(self.kademlia, random, self._effects)
         self.election = Election(self.kademlia, self.broadcast, random, self._effects)
         self.broadcast.deliver = self._deliver
         self.broadcast.gathered = self._gathered
@@ -144,18 +134,10 @@ class Peer:
         self.kademlia.find_holders(key, lambda found, at: self._effects.append(("holders", query, found)), now, min_holders)
         return query
 
-    def nearest(self, target: int, now: float) -> int:
-        query = self._next_query()
-        self.kademlia.look_up(target, lambda found, at: self._effects.append(("nodes", query, found)), now)
-        return query
-
     def publish(self, key: int, now: float) -> int:
         query = self._next_query()
         self.kademlia.publish(key, lambda kept, at: self._effects.append(("stored", query, kept)), now)
         return query
-
-    def publishes(self, key: int) -> bool:
-        return key in self.kademlia.published
 
     def withdraw(self, key: int, now: float) -> None:
         self.kademlia.withdraw(key, now)
@@ -185,10 +167,95 @@ class Peer:
         if topic_of(state.payload)[0] == "host":
             self._effects.append(("gathered", state.name, count, result))
 
-    def _combine_answers(self, payload: Any, answers: List[Any]) -> Any:
-        topic, content = topic_of(payload)
-        return self._combine(content, answers) if topic == "host" else None
-
     def _next_query(self) -> int:
         self._queries += 1
         return self._queries
+
+
+class SiteMember:
+    """One agent in the overlay of its site: a peer with site matching.
+
+    Inputs are those of the peer and of ``site_matching.py``. Effects (tuples)
+        ("send_to_peer", contact, header, parts)   send to a peer; if that fails, call unreachable
+        ("assigned", header, body)         tasks for this agent: an Assign as the master would send it
+        ("send", header)                   send to the master
+        ("alive",)                         the site master has contact with the master
+        ("holders", query, contacts), ("stored", query, count)   answers, as those of the peer
+    """
+
+    def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
+        self.peer = Peer(matching.me, Random(seed), now, tuning)
+        self.matching = matching
+        self._rounds: Dict[str, None] = {}
+        self._assigned: List[Effect] = []
+
+    @property
+    def deadline(self) -> float:
+        return min(self.peer.deadline, self.matching.deadline)
+
+    def turn(self, now: float) -> List[Effect]:
+        effects = self._assigned
+        self._assigned = []
+        while True:
+            # Effects of one part are inputs of the other; repeat until there are none.
+            of_peer, of_matching = self.peer.turn(now), self.matching.turn(now)
+            if not of_peer and not of_matching:
+                return effects
+            for effect in of_peer:
+                self._perform_peer(effect, effects, now)
+            for effect in of_matching:
+                self._perform_matching(effect, effects, now)
+
+    def _perform_peer(self, effect: Effect, effects: List[Effect], now: float) -> None:
+        kind = effect[0]
+        if kind == "send_to_peer":
+            effects.append(("send_to_peer", effect[1], effect[2], ()))
+        elif kind == "deliver":
+            _, name, _, payload, wants_answer = effect
+            if wants_answer and isinstance(payload, list) and len(payload) == 2 and payload[0] == "tasks":
+                self.matching.delivered(name, payload[1], now)
+            elif wants_answer:
+                self.peer.answer(name, None, now)
+        elif kind == "gathered":
+            if self._rounds.pop(effect[1], self) is None:
+                self.matching.gathered(effect[3], now)
+        elif kind == "master":
+            self.matching.site_master_changed(effect[1], effect[2], now)
+        else:
+            effects.append(effect)
+
+    def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
+        kind = effect[0]
+        if kind == "broadcast":
+            self._rounds[self.peer.send_to_all(effect[1], now, effect[2])] = None
+        elif kind == "answer":
+            self.peer.answer(effect[1], effect[2], now)
+        elif kind == "send_to_peer":
+            effects.append((*effect, ()))
+        elif kind == "assign" and effect[1].node == self.matching.me.node:
+            self._receive(self.matching.me, effect[2], b"".join(effect[3]), effects, now)
+        elif kind == "assign":
+            effects.append(("send_to_peer", *effect[1:]))
+        else:
+            effects.append(effect)
+
+    def _receive(self, sender: Contact, header: Sequence[Any], body: Any, effects: List[Effect], now: float) -> None:
+        self.matching.assignment_received(sender, header, now)
+        effects.append(("assigned", header, body))
+
+    def received(self, sender: Contact, header: Sequence[Any], body: Any, now: float) -> None:
+        """Raises MalformedMessage if it is no message of the protocol."""
+        if header and header[0] in MATCHING_MESSAGES:
+            self.matching.received(sender, header, now)
+        elif header and header[0] == "assign":
+            self._receive(sender, header, body, self._assigned, now)
+        else:
+            self.peer.received(sender, header, now)
+
+    def unreachable(self, node: int, now: float) -> None:
+        self.peer.unreachable(node, now)
+        self.matching.unreachable(node, now)
+
+    def connected(self, now: float) -> None:
+        """The master can be reached."""
+        self.matching.connected(self.peer.election.term, now)

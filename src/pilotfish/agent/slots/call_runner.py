@@ -11,7 +11,7 @@ from pickle import dumps as to_pickle
 from pickle import loads as from_pickle
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ...portable.failures import Failure
+from ...portable.failures import AttemptError, Failure
 from ...portable.payload_format import PayloadFormatError, unpack
 from ...portable.wire.frames import MAX_BODY
 from .output_capture import OUTPUT_CAP, StreamCapture
@@ -33,8 +33,7 @@ class Terminated(BaseException):
 class CallSpec:
     """One spec in this slot, with its function, loaded once."""
 
-    def __init__(self, number: int, kind: str, launch: Dict[str, Any], code: bytes) -> None:
-        self.number = number
+    def __init__(self, kind: str, launch: Dict[str, Any], code: bytes) -> None:
         self.kind = kind
         self.launch = launch
         self.code: Any = code
@@ -45,14 +44,6 @@ class CallSpec:
     def flush_after_s(self) -> float:
         """Seconds that reports of earlier attempts may wait when this call starts: none can be sent while it runs."""
         return FLUSH_S if self.recent_s <= QUICK_S else 0.0
-
-
-class CallFailed(Exception):
-    """The call cannot start, or its result cannot be sent: cause, blame and message."""
-
-    def __init__(self, cause: str, blame: str, message: str) -> None:
-        super().__init__(message)
-        self.failure = [cause, blame, message]
 
 
 class OutOfBandBytes:
@@ -93,7 +84,7 @@ class CallRunner:
                 pickled = self._pickle(value, buffers)
             except Terminated:
                 raise
-            except CallFailed as error:
+            except AttemptError as error:
                 return self._failed(error, error.failure)
             except BaseException as error:  # noqa: BLE001  user code may raise anything
                 return self._failed(error, ["exception", "task", _describe(error)])
@@ -116,7 +107,7 @@ class CallRunner:
             parts = unpack(body if owned else bytearray(body))
             return from_pickle(parts[0], buffers=parts[1:])
         except (PayloadFormatError, UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
-            raise CallFailed("unpickle", "user", "the arguments cannot be loaded here: %s" % _describe(error)) from error
+            raise AttemptError("unpickle", "user", "the arguments cannot be loaded here: %s" % _describe(error)) from error
 
     def _pickle(self, value: Any, buffers: List[Any]) -> bytes:
         if value is None:
@@ -132,12 +123,12 @@ class CallRunner:
                 pickled = self._cloudpickle().dumps(value, protocol=5, buffer_callback=views.append)
             except Exception as error:  # noqa: BLE001  the same
                 message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _describe(error))
-                raise CallFailed("result", "user", message) from error
+                raise AttemptError("result", "user", message) from error
         buffers.extend(view.raw() for view in views)
         size = len(pickled) + sum(map(len, buffers))
         if size > MAX_RESULT_BYTES:
             buffers.clear()
-            raise CallFailed("result", "user", "the result has %d bytes; one result may have %d at most" % (size, MAX_RESULT_BYTES))
+            raise AttemptError("result", "user", "the result has %d bytes; one result may have %d at most" % (size, MAX_RESULT_BYTES))
         return pickled
 
     def _failed(self, error: BaseException, failure: Failure) -> Tuple[Failure, List[Any]]:
@@ -145,37 +136,33 @@ class CallRunner:
         import traceback
 
         shown: BaseException = error
-        if isinstance(error, CallFailed) and error.__cause__ is not None:
+        if isinstance(error, AttemptError) and error.__cause__ is not None:
             shown = error.__cause__
         lines = traceback.format_exception(type(shown), shown, _user_traceback(shown))
         meta: Dict[str, Any] = {"type": type(shown).__name__, "message": _clip(_safe_str(shown), MAX_MESSAGE_CHARACTERS)}
         meta["traceback"] = _clip("".join(lines))
         if out_dropped or error_dropped:
             meta.update(stdout_dropped=out_dropped, stderr_dropped=error_dropped)
-        pickled = b"" if isinstance(error, CallFailed) else self._pickle_exception(error)
+        pickled = b"" if isinstance(error, AttemptError) else self._pickle_exception(error)
         return failure, [json.dumps(meta).encode(), pickled, out, error_output]
 
     def _pickle_exception(self, error: BaseException) -> bytes:
         """Pickle an exception; empty if it cannot be pickled or loaded again. Then the text must do."""
-        try:
-            pickled = to_pickle(error, 5)
-            from_pickle(pickled)
-            return pickled
-        except Exception:  # noqa: BLE001  exceptions of users often cannot be pickled
-            pass
-        try:
-            pickled = bytes(self._cloudpickle().dumps(error, protocol=5))
-            from_pickle(pickled)
-            return pickled
-        except Exception:  # noqa: BLE001  the same
-            return b""
+        for dumps in (to_pickle, lambda value, protocol: self._cloudpickle().dumps(value, protocol)):
+            try:
+                pickled = bytes(dumps(error, 5))
+                from_pickle(pickled)
+                return pickled
+            except Exception:  # noqa: BLE001  exceptions of users often cannot be pickled
+                continue
+        return b""
 
     # --- specs --------------------------------------------------------------------------------------------------------------------
 
     def _prepare(self, spec: CallSpec) -> Callable[..., Any]:
         launch = spec.launch
         if spec.kind not in ("python", "application"):
-            raise CallFailed("spawn", "worker", "this agent does not know tasks of the kind %r" % spec.kind)
+            raise AttemptError("spawn", "worker", "this agent does not know tasks of the kind %r" % spec.kind)
         form = launch.get("form", "pickle")
         if form == "pickle":
             function = self._load_pickled(launch, spec.code)
@@ -194,13 +181,13 @@ class CallRunner:
                 "the function was pickled by Python %d.%d, this worker runs Python %d.%d: start the worker with Python %d.%d, or send the "
                 "function as source" % (*wanted, *sys.version_info[:2], *wanted)
             )
-            raise CallFailed("version", "user", message)
+            raise AttemptError("version", "user", message)
         try:
             self._cloudpickle()
             function: Callable[..., Any] = from_pickle(code)
             return function
         except Exception as error:  # noqa: BLE001  loading runs code of the user's modules
-            raise CallFailed("unpickle", "user", "the function cannot be loaded here: %s" % _describe(error)) from error
+            raise AttemptError("unpickle", "user", "the function cannot be loaded here: %s" % _describe(error)) from error
 
     def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
         """Create the application worker of this slot. It may keep child processes from one task to the next."""
@@ -249,7 +236,7 @@ def _load_source(name: str, code: bytes) -> Callable[..., Any]:
         function: Callable[..., Any] = namespace[name]
         return function
     except Exception as error:  # noqa: BLE001  the source is the user's
-        raise CallFailed("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _describe(error))) from error
+        raise AttemptError("unpickle", "user", "the source of the function %r cannot be used: %s" % (name, _describe(error))) from error
 
 
 def _safe_str(error: BaseException) -> str:

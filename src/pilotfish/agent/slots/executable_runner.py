@@ -11,13 +11,13 @@ import select
 import signal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ...portable.failures import Failure, is_limit
+from ...portable.failures import AttemptError, Failure, is_limit
 from ...portable.payload_format import PayloadFormatError, unpack
 from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all, signal_name
 from ...portable.transfer.cache_directory import content_path
 from ...portable.wire.frames import MAX_BODY
 from .output_capture import OUTPUT_CAP, HeadAndTail
-from .sandbox import Sandbox, SandboxError, missing_output, write_all
+from .sandbox import Sandbox, missing_output, write_all
 from .shared_page import memory_file, move_high
 from .slot_channel import ReportWriter
 
@@ -49,9 +49,7 @@ class TaskDirectories(NamedTuple):
 class ExecutableSpec:
     """One spec in this slot. ``code`` is the payload of the shared input files."""
 
-    def __init__(self, number: int, launch: Dict[str, Any], code: bytes) -> None:
-        self.number = number
-        self.kind = "exec"
+    def __init__(self, launch: Dict[str, Any], code: bytes) -> None:
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code
@@ -155,7 +153,7 @@ class ExecutableRunner:
                 if spec.sandbox:
                     sandbox = self._make_sandbox(spec, task, parts, label)
                 return self._run(spec, task, parts[1], environment, sandbox)
-            except SandboxError as error:
+            except AttemptError as error:
                 return error.failure, self._payload({}, ()), 0, 0
             except (PayloadFormatError, IndexError, KeyError, TypeError, ValueError) as error:
                 return ["unpickle", "user", "the task cannot be read: %r" % (error,)], self._payload({}, ()), 0, 0
@@ -188,7 +186,7 @@ class ExecutableRunner:
             elif entry[1] == "link":
                 sandbox.make_link(entry[0], entry[2])
             elif len(entry) > 2 and not entry[2]:
-                raise SandboxError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
+                raise AttemptError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
             elif len(entry) > 2:
                 sandbox.add_cached_file(entry[0], entry[1], content_path(self._directories.cache, entry[2]))
             else:
@@ -224,7 +222,7 @@ class ExecutableRunner:
         if any(patterns) and failure is None:
             try:
                 summary["files"], files = self._collect(sandbox, *patterns)
-            except SandboxError as error:
+            except AttemptError as error:
                 failure = error.failure
         return failure, self._payload(summary, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
 

@@ -10,8 +10,9 @@ import json
 import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from ...portable.failures import AttemptError
 from ...portable.payload_format import pack, unpack
-from .sandbox import SandboxError, name_parts
+from .sandbox import name_parts
 
 MARK = b'{"stow"'
 """Prefix of a report that lists such files."""
@@ -24,7 +25,7 @@ def _usable_name(name: Any) -> str:
     try:
         name_parts(name)
         name.encode()
-    except (SandboxError, UnicodeEncodeError):
+    except (AttemptError, UnicodeEncodeError):
         return ""
     return str(name)
 

@@ -14,7 +14,7 @@ import stat
 from contextlib import contextmanager
 from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ...portable.failures import describe_limit, is_limit
+from ...portable.failures import AttemptError, describe_limit, is_limit
 from ...portable.transfer.file_copy import clone, copy
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,14 +30,6 @@ _MAGIC = frozenset("*?[")
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
-class SandboxError(Exception):
-    """A failure of the attempt: cause, blame and message."""
-
-    def __init__(self, cause: str, blame: str, message: str) -> None:
-        super().__init__(message)
-        self.failure = [cause, blame, message]
-
-
 class Sandbox:
     """One private directory, created by the constructor; ``remove`` deletes it, unreadable parts included."""
 
@@ -48,7 +40,7 @@ class Sandbox:
         except OSError as error:
             if is_limit(error):
                 raise
-            raise SandboxError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
+            raise AttemptError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def write_file(self, name: str, mode: int, content: Any) -> None:
         """Write a file with these bytes."""
@@ -68,7 +60,7 @@ class Sandbox:
             if is_limit(error):
                 raise
             message = "the input file %r is not in the cache any more: %s" % (name, error.strerror)
-            raise SandboxError("missing-input", "worker", message) from None
+            raise AttemptError("missing-input", "worker", message) from None
         try:
             with self._entry(name) as (directory, last):
                 self._write_cached(directory, last, mode & 0o777, source, content)
@@ -148,7 +140,7 @@ class Sandbox:
                     entries.append(_move_out(output, outbox))
                 else:
                     message = "the output files are too large to be sent: %r has %d bytes, %d more fit"
-                    raise SandboxError("result", "task", message % (output.name, output.status().st_size, left))
+                    raise AttemptError("result", "task", message % (output.name, output.status().st_size, left))
         except BaseException:
             for entry in entries:
                 if len(entry) > 2:
@@ -256,7 +248,7 @@ def name_parts(name: Any) -> List[str]:
     """The components of a relative name that stays below."""
     parts = name.split("/") if isinstance(name, str) and _is_valid(name, 4095) else [""]
     if any(part in ("", ".", "..") or not _is_valid(part, 255) for part in parts):
-        raise SandboxError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))
+        raise AttemptError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))
     return parts
 
 
@@ -272,7 +264,7 @@ def check_target(depth: int, target: Any) -> None:
         named = named or part not in ("", ".", "..")
     if not good:
         message = "%r is no target of a link below the task's directory: it must be relative and lead to nothing outside of it"
-        raise SandboxError("missing-input", "user", message % (target,))
+        raise AttemptError("missing-input", "user", message % (target,))
 
 
 def _is_valid(text: str, max_bytes: int) -> bool:
@@ -282,17 +274,17 @@ def _is_valid(text: str, max_bytes: int) -> bool:
         return False
 
 
-def disk_error(what: str, error: OSError) -> SandboxError:
+def disk_error(what: str, error: OSError) -> AttemptError:
     """Full and broken disks are the worker's fault; other errors about names are the user's."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
-        return SandboxError("disk", "worker", "%s: %s" % (what, error.strerror))
-    return SandboxError("missing-input", "user", "%s: %s" % (what, error.strerror))
+        return AttemptError("disk", "worker", "%s: %s" % (what, error.strerror))
+    return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
-def missing_output(name: str, instead: str = "") -> SandboxError:
+def missing_output(name: str, instead: str = "") -> AttemptError:
     """``instead``: a description of what is there in place of the file."""
     message = instead or "the task did not leave the file %r, which was declared as its output" % name
-    return SandboxError("missing-output", "task", message)
+    return AttemptError("missing-output", "task", message)
 
 
 # --- output files ---------------------------------------------------------------------------------------------------------------------
@@ -315,7 +307,7 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
     seen = set()
     for pattern in patterns:
         found = False
-        for output in _matches(path, name_parts(pattern)):
+        for output in _walk_directory(path, None, "", name_parts(pattern)):
             try:
                 found = True
                 if output.name not in seen:
@@ -327,19 +319,6 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
             raise missing_output(pattern, _describe_entry(path, name_parts(pattern)))
 
 
-def _matches(path: str, parts: List[str]) -> Iterator[OutputFile]:
-    try:
-        root = os.open(path, DIRECTORY)
-    except OSError as error:
-        # Unless a limit was met, the task removed its own directory or replaced it.
-        _check_absent(error, path)
-        return
-    try:
-        yield from _walk(root, "", parts)
-    finally:
-        os.close(root)
-
-
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:
     """The regular files below this directory that match, and all files in directories that match."""
     part, rest = parts[0], parts[1:]
@@ -347,33 +326,35 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]
         yield from _walk(directory, prefix, rest)
         for name in sorted(os.listdir(directory)):
             if rest[1:] or not fnmatch.fnmatchcase(name, rest[0]):  # otherwise all its files were yielded already
-                yield from _walk_below(directory, prefix, name, parts)
+                yield from _walk_directory(name, directory, prefix + name + "/", parts)
         return
     plain = not _MAGIC.intersection(part)
     for name in [part] if plain else [name for name in sorted(os.listdir(directory)) if fnmatch.fnmatchcase(name, part)]:
         if rest:
-            yield from _walk_below(directory, prefix, name, rest)
+            yield from _walk_directory(name, directory, prefix + name + "/", rest)
             continue
         output = _open_regular(directory, prefix, name)
         if output is not None:
             yield output
         else:
-            yield from _walk_below(directory, prefix, name, ["**"])
+            yield from _walk_directory(name, directory, prefix + name + "/", ["**"])
 
 
-def _walk_below(directory: int, prefix: str, name: str, parts: List[str]) -> Iterator[OutputFile]:
-    if prefix.count("/") >= MAX_DEPTH:
+def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[str]) -> Iterator[OutputFile]:
+    """The files of a directory that match. ``prefix``: what their names begin with, empty for the directory of the task."""
+    if prefix.count("/") > MAX_DEPTH:
         message = "there may be output files below %r, more than %d directories deep: that is too deep"
-        raise SandboxError("result", "task", message % (prefix.rstrip("/"), MAX_DEPTH))
+        raise AttemptError("result", "task", message % (os.path.dirname(prefix.rstrip("/")), MAX_DEPTH))
     try:
-        below = os.open(name, DIRECTORY, dir_fd=directory)
+        directory = os.open(path, DIRECTORY, dir_fd=above)
     except OSError as error:
-        _check_absent(error, prefix + name)
+        # Unless a limit was met, it is no directory, or the task removed or replaced its own.
+        _check_absent(error, prefix.rstrip("/") or path)
         return
     try:
-        yield from _walk(below, prefix + name + "/", parts)
+        yield from _walk(directory, prefix, parts)
     finally:
-        os.close(below)
+        os.close(directory)
 
 
 def _open_regular(directory: int, prefix: str, name: str) -> Optional[OutputFile]:
@@ -412,11 +393,11 @@ def _describe_entry(path: str, parts: List[str]) -> str:
 def _check_absent(error: OSError, name: str) -> None:
     """Raise if a file could not be opened although it may exist."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        raise SandboxError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
+        raise AttemptError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
     if error.errno in (errno.EACCES, errno.EPERM):
-        raise SandboxError("result", "task", "the output file %r may not be read" % name)
+        raise AttemptError("result", "task", "the output file %r may not be read" % name)
     if error.errno in (errno.EIO, errno.ESTALE):
-        raise SandboxError("result", "worker", "the output file %r cannot be read: %s" % (name, error.strerror))
+        raise AttemptError("result", "worker", "the output file %r cannot be read: %s" % (name, error.strerror))
 
 
 def _read(output: OutputFile, max_bytes: int) -> Optional[bytes]:
@@ -436,7 +417,7 @@ def _move_out(output: OutputFile, outbox: str) -> List[Any]:
     except OSError as error:
         if is_limit(error):
             raise
-        raise SandboxError("disk", "worker", "cannot take the output file %r out: %s" % (output.name, error.strerror)) from None
+        raise AttemptError("disk", "worker", "cannot take the output file %r out: %s" % (output.name, error.strerror)) from None
     return [output.name, output.mode, os.lstat(target_path).st_size, target_path]
 
 

@@ -146,7 +146,7 @@ class SlotLoop:
         page.words32[PID] = getpid()
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
-        self.share: str = settings.get("share", "")
+        self.share: str = settings["share"]
         """The directory of shared payloads; empty where there is none."""
         self.reports = ReportWriter(channel, page, self.share)
         self.orders = OrderReader(channel, self.reports)
@@ -158,7 +158,7 @@ class SlotLoop:
         self._user_code_ran = True
         """Whether any code of the current attempt has run: then it must not run again."""
         self._has_earlier_call = False
-        self._directories = TaskDirectories(settings["sandboxes"], settings["cache"], settings["outbox"])
+        self._directories = TaskDirectories(settings["scratch"], settings["cache"], settings["outbox"])
         self._channel = channel
         self._pid = getpid()
         self._cpu_s = process_time()
@@ -209,8 +209,7 @@ class SlotLoop:
         length = int.from_bytes(body[:4], "little")
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
         code = bytes(read_payload(self.share, body[4 + length :]))
-        spec: AnySpec = ExecutableSpec(number, launch, code) if kind == "exec" else CallSpec(number, kind, launch, code)
-        self.specs[number] = spec
+        self.specs[number] = ExecutableSpec(launch, code) if kind == "exec" else CallSpec(kind, launch, code)
         self.environment_setup.add_spec(number, kind, time_s, launch)
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
@@ -242,7 +241,7 @@ class SlotLoop:
         self.page.words32[STARTED] = sequence
         self.current = sequence
         input_files: List[Any] = []
-        if spec.kind == "exec":
+        if isinstance(spec, ExecutableSpec):
             input_files, body = split_files(body)
         try:
             body = read_payload(self.share, body)
@@ -252,10 +251,9 @@ class SlotLoop:
             failure = ["missing-input", "task", "its input does not exist any more: %s" % error.strerror]
             reports.report((sequence, 0, 0, self._rss_kib), failure, [b"", b"", b"", b""])
             return
-        if spec.kind == "exec":
-            self._run_executable(started_at, order, body, input_files)
+        if isinstance(spec, ExecutableSpec):
+            self._run_executable(spec, started_at, order, body, input_files)
             return
-        assert isinstance(spec, CallSpec)
         problem = self.environment_setup.enter(number, task, attempt, cores)
         failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
         wall_s = perf_counter() - started_at
@@ -288,14 +286,14 @@ class SlotLoop:
             used += self._children_clock.lap_s()
         return int(used * 1e6)
 
-    def _run_executable(self, started_at: float, order: Tuple[Any, ...], body: memoryview, input_files: List[Any]) -> None:
+    def _run_executable(
+        self, spec: ExecutableSpec, started_at: float, order: Tuple[Any, ...], body: memoryview, input_files: List[Any]
+    ) -> None:
         _, sequence, number, attempt, task, cores, _ = order
         if self.executables is None:
             self.executables = ExecutableRunner(
                 self._channel.fileno(), self._control, self.reports, self._directories, self._children_clock
             )
-        spec = self.specs[number]
-        assert isinstance(spec, ExecutableSpec)
         environment = self.environment_setup.environment(number, task, attempt, cores)
         failure, parts, cpu_us, rss_kib = self.executables.run(spec, body, environment, "%d-%d" % (task, attempt), input_files)
         wall_s = perf_counter() - started_at

@@ -126,17 +126,13 @@ class _Scope:
         """Returns the node of this name, or all nodes for ALL_NODES."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
-        found = self.find_exact(name)
-        if found is None:
-            raise BadInput(f"{line.where}: there is no node {name!r}", f"Define it: JOB {name} FILE.sub")
-        return [found]
-
-    def find_exact(self, name: str) -> DagNode | None:
         scope: _Scope | None = self
         *path, last = name.split("+")
         for part in path:
             scope = scope.splices.get(part) if scope is not None else None
-        return scope.nodes.get(last) if scope is not None else None
+        if scope is None or last not in scope.nodes:
+            raise BadInput(f"{line.where}: there is no node {name!r}", f"Define it: JOB {name} FILE.sub")
+        return [scope.nodes[last]]
 
     def all_nodes(self) -> list[DagNode]:
         return [*self.nodes.values(), *(node for splice in self.splices.values() for node in splice.all_nodes())]
@@ -260,17 +256,15 @@ def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNod
     """Returns a node; for a splice, its nodes without children (``last``) or without parents in it."""
     splice = scope.splices.get(name)
     if splice is None:
-        return scope.find(name, line) if name.upper() != ALL_NODES else _refuse_all_nodes(line, name)
+        if name.upper() == ALL_NODES:
+            raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
+        return scope.find(name, line)
     nodes = splice.all_nodes()
     names = {node.name for node in nodes}
     if last:
         inner = {parent for node in nodes for parent in node.parents}
         return [node for node in nodes if node.name not in inner]
     return [node for node in nodes if not any(parent in names for parent in node.parents)]
-
-
-def _refuse_all_nodes(line: DagLine, name: str) -> list[DagNode]:
-    raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
 
 
 def _retry(scope: _Scope, line: DagLine, words: list[str]) -> None:

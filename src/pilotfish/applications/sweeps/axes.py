@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -40,30 +41,31 @@ class ListedValues:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberRange:
-    """``count`` numbers from ``first`` on, in units of the last decimal place: integers avoid values such as 0.30000000000000004."""
+class LazyAxis:
+    """An axis of ``count`` rows that are made again at each iteration."""
 
     names: Row
-    first: int
-    step: int
     count: int
-    decimals: int
+    rows: Callable[[], Iterator[Row]]
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Row]:
-        numbers = range(self.first, self.first + self.step * self.count, self.step)
-        if not self.decimals:
-            return ((str(number),) for number in numbers)
-        return ((_place_point(number, self.decimals),) for number in numbers)
+        return self.rows()
 
 
-def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> NumberRange:
-    """Returns the numbers from start to stop, both included; the step is not 0 and has the right sign."""
+def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> LazyAxis:
+    """Returns the numbers from start to stop, both included; the step is not 0 and has the right sign.
+
+    They are counted in units of the last decimal place: integers avoid values such as 0.30000000000000004.
+    """
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
     first, last, stride = (_in_units(number, decimals) for number in (start, stop, step))
-    return NumberRange((name,), first, stride, (last - first) // stride + 1, decimals)
+    count = (last - first) // stride + 1
+    numbers = range(first, first + stride * count, stride)
+    show = str if not decimals else partial(_place_point, decimals=decimals)
+    return LazyAxis((name,), count, lambda: ((show(number),) for number in numbers))
 
 
 def _in_units(number: Decimal, decimals: int) -> int:
@@ -77,40 +79,23 @@ def _place_point(number: int, decimals: int) -> str:
     return f"{'-' if number < 0 else ''}{digits[:-decimals]}.{digits[-decimals:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChainedAxis:
-    """Several axes of the same name, one after another: ``seed=1..3,10..12``."""
-
-    names: Row
-    parts: tuple[Axis, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __iter__(self) -> Iterator[Row]:
-        return itertools.chain.from_iterable(self.parts)
+def chained(name: str, parts: Sequence[Axis]) -> LazyAxis:
+    """Puts axes of the same name one after another: ``seed=1..3,10..12``."""
+    return LazyAxis((name,), sum(map(len, parts)), lambda: itertools.chain.from_iterable(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class FileAxis:
-    """An axis that reads its large file at each iteration."""
+def file_axis(names: Row, path: Path, read: Callable[[Path], Iterator[Row]]) -> LazyAxis:
+    """Returns an axis that reads its large file at each iteration."""
+    count = sum(1 for _ in read(path))
 
-    names: Row
-    path: Path
-    count: int
-    read: Callable[[Path], Iterator[Row]]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Row]:
+    def rows() -> Iterator[Row]:
         seen = 0
-        for row in self.read(self.path):
+        for row in read(path):
             seen += 1
-            if seen > self.count:
+            if seen > count:
                 break
             yield row
-        if seen != self.count:
-            raise BadInput(
-                f"{self.path} changed while its rows were being read", "Let whatever writes it finish, then type the command again."
-            )
+        if seen != count:
+            raise BadInput(f"{path} changed while its rows were being read", "Let whatever writes it finish, then type the command again.")
+
+    return LazyAxis(names, count, rows)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from pilotfish.applications.sweeps.axes import Axis, ChainedAxis, ListedValues, NumberRange, Row, number_range
+from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, chained, number_range
 from pilotfish.applications.sweeps.tables import NAME, read_column, read_lines, read_table
 from pilotfish.errors import BadInput
 
@@ -128,7 +128,7 @@ def parse_parameter(text: str) -> Axis:
         return parts[0]
     if all(isinstance(part, ListedValues) for part in parts):
         return ListedValues((name,), [row for part in parts for row in part])
-    return ChainedAxis((name,), tuple(parts))
+    return chained(name, parts)
 
 
 def _split_list(name: str, values: str) -> list[tuple[str, bool]]:
@@ -210,7 +210,7 @@ def _decimal_range(name: str, item: str) -> Axis:
             f"--param {name}={item}: a step of {step} never gets from {parts[0]} to {parts[1]}, the sweep would be empty",
             f"Turn it round: {name}={parts[1]}:{parts[0]}:{abs(step)}, or count down: {name}={parts[0]}:{parts[1]}:{-step}",
         )
-    return _countable(item, number_range(name, start, stop, step))
+    return _range(name, item, start, stop, step)
 
 
 def _integer_range(name: str, item: str, left: str, right: str) -> Axis:
@@ -226,9 +226,10 @@ def _integer_range(name: str, item: str, left: str, right: str) -> Axis:
             f"--param {name}={item}: {first} is above {last}, the sweep would be empty",
             f"Write {name}={last}..{first}, or {name}={first}:{last}:-1 to count down.",
         )
-    return _countable(item, NumberRange((name,), first, 1, last - first + 1, 0))
+    return _range(name, item, Decimal(first), Decimal(last), Decimal(1))
 
 
-def _countable(item: str, axis: NumberRange) -> NumberRange:
-    check_count(axis.count, f"--param {axis.names[0]}={item}")
+def _range(name: str, item: str, start: Decimal, stop: Decimal, step: Decimal) -> Axis:
+    axis = number_range(name, start, stop, step)
+    check_count(axis.count, f"--param {name}={item}")
     return axis

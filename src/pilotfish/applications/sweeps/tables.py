@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish import plugins
-from pilotfish.applications.sweeps.axes import Axis, FileAxis, ListedValues, Row
+from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, file_axis
 from pilotfish.errors import BadInput, did_you_mean
 
 LINE = ""
@@ -53,9 +53,6 @@ def read_column(name: str, path: str) -> Axis:
         content = _load_json(file)
         if isinstance(content, list) and not any(isinstance(item, dict | list) for item in content):
             return _not_empty(ListedValues((name,), [(_scalar(file, name, item),) for item in content]), option)
-        names, rows = _json_table(file)
-        column = _column(file, names, name)
-        return _not_empty(ListedValues((name,), [(row[column],) for row in rows]), option)
     if file.suffix in (".csv", ".tsv"):
         column = _column(file, _csv_names(file), name)
         return _from_file(path, option, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))
@@ -70,7 +67,7 @@ def _from_file(path: str, option: str, names: Row, read: Callable[[Path], Iterat
     file = existing_file(path, option)
     if file.stat().st_size <= SMALL_FILE_BYTES:
         return _not_empty(ListedValues(names, list(read(file))), f"{option} {path}" if "@" not in option else option)
-    return _not_empty(FileAxis(names, file, sum(1 for _ in read(file)), read), option)
+    return _not_empty(file_axis(names, file, read), option)
 
 
 def existing_file(path: str, option: str) -> Path:

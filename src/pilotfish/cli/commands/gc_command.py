@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import click
 
 from pilotfish.cli.shared_options import json_option
 from pilotfish.cli.terminal.screen import Screen, clean, cut, plural
-from pilotfish.client.pools import PoolHandle, find_pools, is_served, remove_pool
+from pilotfish.client.pools import PoolHandle, find_pools, is_served
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.pool_directory import PoolDirectory
 
@@ -83,7 +84,7 @@ def remove_leftover(leftover: Leftover) -> bool:
     if leftover.kind == "socket":
         Path(leftover.what).unlink(missing_ok=True)
         return True
-    remove_pool(leftover.pool)
+    shutil.rmtree(leftover.pool.directory, ignore_errors=True)
     return not leftover.pool.directory.exists()
 
 

@@ -11,7 +11,7 @@ from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.client.run_handle import why_manager_failed
 from pilotfish.client.session import PoolSession, connect_read_only
-from pilotfish.client.task_descriptions import command_of, named_task
+from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput
 
@@ -52,7 +52,7 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
     output, more = "", {}
     if kind == "task":
         row = answer["task"]
-        command = command_of(master, answer["run"], row)
+        ((_, command),) = with_commands(master, answer["run"], [row])
         more = {"command": command, "sentence": str(answer["sentence"]).replace(f"task {name} ", f"task {name} ({command}) ", 1)}
         output = fetch_output(master, row).last_error_line() if row["state"] == "failed" else ""
     elif kind == "run" and answer["state"] == "failed":

@@ -254,10 +254,9 @@ def mean(values: Sequence[float]) -> float:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation
+    from pilotfish.sim.scenarios.policy_comparison import mean_and_deviation
 
-    spread = MeanAndDeviation.of(values)
-    return spread.mean, spread.deviation
+    return mean_and_deviation(values)
 
 
 def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from pilotfish.cli.terminal.check_results import (
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
 from pilotfish.client.site_selection import unknown_site
-from pilotfish.client.sites_file import read_tables, sites_path
-from pilotfish.config import make_site
+from pilotfish.client.sites_file import sites_path
+from pilotfish.config import make_site, read_tables
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner

@@ -16,8 +16,8 @@ from pilotfish.cli.site_commands.site_requests import notify_masters
 from pilotfish.cli.terminal.error_messages import UsageError
 from pilotfish.cli.terminal.screen import Column, Screen, clean
 from pilotfish.client.site_selection import find_site, unknown_site
-from pilotfish.client.sites_file import Table, editing, read_tables, sites_path, write_site
-from pilotfish.config import SITE_KEYS, make_site, read_sites
+from pilotfish.client.sites_file import Table, editing, sites_path, write_site
+from pilotfish.config import SITE_KEYS, make_site, read_sites, read_tables
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.quantities import show_seconds
 from pilotfish.model.site import Site

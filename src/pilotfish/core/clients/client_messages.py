@@ -16,12 +16,13 @@ from pilotfish.core.workers import agent_messages
 from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
+from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import DIGEST, Content, ExpectedFile
 from pilotfish.model.ids import MAX_RUN
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec
+from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec, sent_bytes
 from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ PEEK_S = 10.0
 """Seconds that a worker has to send the output of a running task."""
 
 
-def handle(machine: Machine, link: int, message: m.FromClient, payloads: list[Payload]) -> None:
+def handle(machine: Machine, item: i.ClientMessage) -> None:
+    link, message, payloads = item.link, item.message, item.payloads
     machine.subscriptions.links.setdefault(link, {})
     query = message.query if isinstance(message, m.Ask) else NO_QUERY
     before = len(machine.facts), len(machine.effects)
@@ -227,8 +229,8 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind not in ANSWERS:
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     answer = _answer_once(machine, message)
-    if isinstance(answer, queries.PayloadAnswer):
-        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": answer.length}), [answer.payload], whole=True))
+    if isinstance(answer, bytes | StoredPayload):
+        machine.effects.append(e.Send(link, m.Answer(message.query, {"length": sent_bytes(answer, whole=True)}), [answer], whole=True))
     else:
         machine.send(link, m.Answer(message.query, answer))
 
@@ -264,21 +266,6 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     subscriptions.peeks[subscriptions.next_peek] = (link, message.query)
     machine.send(to_worker, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
     machine.set_timer(machine.now + PEEK_S, "peek", str(subscriptions.next_peek))
-
-
-def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
-    link, query = machine.subscriptions.peeks.pop(message.query, (None, 0))
-    if link is not None:
-        machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
-    for payload in payloads:
-        machine.release_payload(payload)
-
-
-def peek_expired(machine: Machine, key: str) -> None:
-    """Answer a client when the worker did not send the requested output in time."""
-    link, query = machine.subscriptions.peeks.pop(int(key), (None, 0))
-    if link is not None:
-        machine.send(link, m.Answer(query, {"known": False, "running": True, "offset": 0}))
 
 
 def link_closed(machine: Machine, link: int) -> None:

@@ -41,8 +41,19 @@ class Subscriptions:
     next_peek: int = 0
     newly_running: list[int] = field(default_factory=list)
 
-    def began(self, tasks: list[int]) -> None:
-        self.newly_running.extend(tasks)
+
+def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
+    """Pass the output of a running task to the client that asked for it."""
+    link, query = machine.subscriptions.peeks.pop(message.query, (None, 0))
+    if link is not None:
+        machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
+    for payload in payloads:
+        machine.release_payload(payload)
+
+
+def peek_expired(machine: Machine, key: str) -> None:
+    """Answer a client when the worker did not send the requested output in time."""
+    peeked(machine, m.Peeked(int(key), False, 0), [])
 
 
 def notify(machine: Machine) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from msgspec.structs import replace
+
 from pilotfish.core.data import replicas
 from pilotfish.core.state import Run, State, Task
 from pilotfish.model.contents import MAGIC, Content, ExpectedFile, IntermediateFile, ProducedContent
@@ -29,18 +31,14 @@ def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
     left = run.left_files.get(expected.maker, {})
     exact = left.get(expected.name)
     if exact is not None:
-        return [_named(exact, expected.target)]
+        return [replace(exact, name=expected.target)]
     if MAGIC.intersection(expected.name):
         below = "" if expected.target == expected.name else f"{expected.target}/"
-        found = [_named(file, below + name) for name, file in left.items() if fnmatchcase(name, expected.name)]
+        found = [replace(file, name=below + name) for name, file in left.items() if fnmatchcase(name, expected.name)]
     else:
         inside = f"{expected.name}/"
-        found = [_named(file, expected.target + name[len(expected.name) :]) for name, file in left.items() if name.startswith(inside)]
+        found = [replace(file, name=expected.target + name[len(expected.name) :]) for name, file in left.items() if name.startswith(inside)]
     return found or [IntermediateFile(expected.target, 0, "", 0)]
-
-
-def _named(file: IntermediateFile, name: str) -> IntermediateFile:
-    return IntermediateFile(name, file.mode, file.digest, file.size)
 
 
 def leave(task: Task, made: Iterable[ProducedContent]) -> None:

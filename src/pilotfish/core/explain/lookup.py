@@ -6,7 +6,7 @@ One rule for every query and command. A run is its number, its name (the newest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pilotfish.core.pilots.pilot_records import SiteRecord
 from pilotfish.core.state import Run, State, Task, Worker
@@ -19,16 +19,14 @@ MAX_DIGITS = 18
 """Maximum digits of a number; longer ones are names."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPilot:
+class NamedPilot(NamedTuple):
     """A present or past pilot. ``events``: for a past one, what the history of its site still has."""
 
     name: str
     events: tuple[SiteEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSite:
+class NamedSite(NamedTuple):
     name: str
     record: SiteRecord
 
@@ -38,11 +36,9 @@ NamedObject = Run | Task | Worker | NamedPilot | NamedSite
 
 def find_run(state: State, wanted: object = LAST) -> Run:
     """The run with this number or name; None means the last one."""
-    if wanted is None or wanted == LAST:
-        if not state.runs:
-            raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
-        return state.runs[max(state.runs)]
-    text = str(wanted)
+    text = LAST if wanted is None else str(wanted)
+    if text == LAST and not state.runs:
+        raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
     if not text.strip():
         raise BadInput(
             f"{text!r} is no run: it is empty (an unset variable?)",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import run_reasons, site_reasons, task_reasons
+from pilotfish.core.explain import site_reasons, task_reasons
 from pilotfish.core.explain.lookup import (
     NamedObject,
     NamedPilot,
@@ -27,7 +29,7 @@ from pilotfish.core.tasks.run_deadlines import late_s
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
-from pilotfish.model.task import Failure, Payload
+from pilotfish.model.task import Payload
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
@@ -36,17 +38,6 @@ MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MAX_ROWS = 10_000
 """Maximum rows per answer; ask for more with an offset."""
-
-
-@dataclass(slots=True)
-class PayloadAnswer:
-    """An answer that is a payload."""
-
-    payload: Payload
-
-    @property
-    def length(self) -> int:
-        return len(self.payload) if isinstance(self.payload, bytes) else self.payload.length
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
@@ -68,10 +59,6 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
     return value
 
 
-def failure_row(failure: Failure | None) -> dict[str, str] | None:
-    return {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure is not None else None
-
-
 def run_row(machine: Machine, run: Run) -> dict[str, Any]:
     elapsed = (run.ended_at or machine.now) - run.first_started_at if run.first_started_at else 0.0
     rate = len(run.ended) / elapsed if elapsed > 0 else 0.0
@@ -83,7 +70,7 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "command": run.options.command,
         "cwd": run.options.cwd,
         "state": "done" if run.finished else "closed" if run.closed else "open",
-        "status": run_reasons.status_of(run),
+        "status": task_reasons.status_of(run),
         "incomplete": run.incomplete,
         "closed": run.closed,
         "paused": run.paused,
@@ -119,7 +106,7 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "attempt": task.attempt,
         "worker": task.worker.id if task.worker is not None else None,
         "copy": copy.worker.id if copy is not None and copy.worker is not None else None,
-        "failure": failure_row(task.failure),
+        "failure": msgspec.structs.asdict(task.failure) if task.failure is not None else None,
         "wall_s": run.wall_us[index] / 1e6,
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
@@ -162,9 +149,6 @@ def worker_row(machine: Machine, worker: Worker) -> dict[str, Any]:
 def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     state = machine.state
     workers = [worker_row(machine, worker) for worker in state.workers.values()]
-    counts: dict[str, int] = {}
-    for row in workers:
-        counts[row["state"]] = counts.get(row["state"], 0) + 1
     return {
         **machine.host_status,
         "uptime_s": machine.now - machine.started_at,
@@ -173,7 +157,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "unfinished": state.unfinished,
         "local_cores": state.local_cores,
         "cores": sum(row["capacity"].get("cores", 0) for row in workers),
-        "workers": counts,
+        "workers": dict(Counter(row["state"] for row in workers)),
         "shares": [_share_row(account) for account in state.shares.values()],
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
@@ -255,11 +239,11 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _payload(machine: Machine, arguments: dict[str, Any]) -> PayloadAnswer:
+def _payload(machine: Machine, arguments: dict[str, Any]) -> Payload:
     task = find_task(machine.state, arguments.get("task"))
     if arguments.get("which", "result") == "result":
-        return PayloadAnswer(task.output if task.state >= DONE else b"")
-    return PayloadAnswer(task.payload)
+        return task.output if task.state >= DONE else b""
+    return task.payload
 
 
 def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -291,7 +275,7 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         return site_reasons.explain_pilot(machine, subject)
     if isinstance(subject, NamedSite):
         return site_reasons.explain_site(machine, subject)
-    return run_reasons.explain_run(machine, subject)
+    return task_reasons.explain_run(machine, subject)
 
 
 def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -136,11 +137,8 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     """Explain that no pilot has enough nodes. All nodes of a multi-node task come from one pilot whose workers no site master serves."""
     if shape.nodes == 1:
         return None
-    together: dict[str, int] = {}
-    for worker in fitting:
-        term = machine.site_masters.by_site.get(worker.site)
-        if worker.pilot and (term is None or worker.id not in term.served):
-            together[worker.pilot] = together.get(worker.pilot, 0) + 1
+    served = {name for term in machine.site_masters.by_site.values() for name in term.served}
+    together = Counter(worker.pilot for worker in fitting if worker.pilot and worker.id not in served)
     most = max(together.values(), default=0)
     if most >= shape.nodes:
         return None
@@ -339,34 +337,22 @@ def _trouble(machine: Machine, name: str) -> str:
 
 def _failures(record: SiteRecord) -> dict[str, int]:
     """How many of its recent pilots failed, by cause."""
-    causes: dict[str, int] = {}
-    for event in record.history:
-        if event.kind == FAILED:
-            causes[event.cause or "failed"] = causes.get(event.cause or "failed", 0) + 1
-    return causes
+    return dict(Counter(event.cause or "failed" for event in record.history if event.kind == FAILED))
 
 
 def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
     """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
     if named.events:
-        return _explain_ended(machine, named)
-    pilot, status = machine.state.pilots[named.name], machine.pilot_status.get(named.name)
-    reason = pilot_reason(machine, pilot)
-    asked = make_reason("asked", f"it was requested because: {pilot.reason}")
+        reasons, end = [ended_pilot_reason(machine, named.name, named.events)], end_of(named.events)
+        state, job, status = ENDED, "", None
+    else:
+        pilot, status, end = machine.state.pilots[named.name], machine.pilot_status.get(named.name), None
+        reasons = [pilot_reason(machine, pilot), make_reason("asked", f"it was requested because: {pilot.reason}")]
+        state, job = pilot.state, pilot.job
     return {
-        **answer(f"pilot {pilot.id}", PILOT_STATES[pilot.state], [reason, asked], reason.text),
-        "job": pilot.job,
+        **answer(f"pilot {named.name}", PILOT_STATES[state], reasons, reasons[0].text),
+        "job": job,
         "seen": None if status is None else {"runs": status.runs, "reason": status.reason},
-        "end": None,
-    }
-
-
-def _explain_ended(machine: Machine, named: NamedPilot) -> dict[str, Any]:
-    reason, end = ended_pilot_reason(machine, named.name, named.events), end_of(named.events)
-    return {
-        **answer(f"pilot {named.name}", PILOT_STATES[ENDED], [reason], reason.text),
-        "job": "",
-        "seen": None,
         "end": None if end is None else {"kind": end.kind, "cause": end.cause or end.kind, "reason": end.reason},
     }
 

@@ -1,7 +1,8 @@
-"""Explains why a task or worker is in its state, and collects warnings for the whole pool."""
+"""Explains why a task, worker or run is in its state, and collects warnings for the whole pool."""
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,13 @@ from pilotfish.core.data.data_reasons import (
     waits_for_outputs,
 )
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
-from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, too_few_nodes
+from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, state_reason, too_few_nodes
 from pilotfish.core.pilots import credential_status
-from pilotfish.core.state import UNIT, Run, Task, TaskShape, Worker
+from pilotfish.core.state import UNIT, FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
 from pilotfish.model.ids import INDEX_MASK, show_task
-from pilotfish.model.quantities import show_bytes
+from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import (
     ASSIGNED,
@@ -47,6 +48,8 @@ MAX_SHOWN_NEEDED = 5
 MAX_SHOWN_CUT_OFF = 3
 NO_WORKER_CODES = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
 """Codes that exclude every present worker for a task."""
+DEPENDENCY = "dependency"
+"""Cause of tasks that failed only because another one failed."""
 
 
 def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
@@ -185,11 +188,9 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 def no_workers(machine: Machine) -> Reason:
     state = machine.state
-    site = state.sites.get("local")
+    site = state.sites.get(LOCAL)
     if site is not None and site.held:
-        return make_reason(
-            "held", f"local workers are held: {site.held}", "pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)"
-        )
+        return state_reason(machine, LOCAL, site)
     if state.local_cores <= 0:
         return make_reason("no-workers", "the pool has no workers", "pilotfish workers --local-cores 2")
     starting = list(state.pilots.values())
@@ -201,19 +202,15 @@ def no_workers(machine: Machine) -> Reason:
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     """What every worker has too little of, and the largest amount there is."""
-    lacks = []
+    lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
         if largest < amount:
             lacks.append(f"{show_amount(name, amount)} asked for, the largest worker has {show_amount(name, largest)}")
+            if name == CORES:
+                commands.append(f"pilotfish workers --local-cores {-(-amount // UNIT)}")
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
-    wanted = dict(needs).get(CORES, 0)
-    commands = (
-        [f"pilotfish workers --local-cores {-(-wanted // UNIT)}"]
-        if wanted > max(worker.capacity.get(CORES, 0) for worker in machine.state.workers.values())
-        else []
-    )
     return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
@@ -326,16 +323,135 @@ def _named(account: ShareAccount) -> str:
 
 def cut_off(task: Task) -> Reason | None:
     """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
-    failure_counts = task.failure_counts
-    charged = (
-        sum((failure_counts.failures, failure_counts.losses, failure_counts.deaths, failure_counts.crashes, failure_counts.ooms))
-        if failure_counts
-        else 0
-    )
+    counts = task.failure_counts or FailureCounts()
+    charged = counts.failures + counts.losses + counts.deaths + counts.crashes + counts.ooms
     if task.attempt - charged <= MAX_RESTARTS:
         return None
     text = f"task {show_task(task.id)} was started {task.attempt} times: each time its worker ended first or returned it"
     return make_reason("cut-off", text, "pilotfish sites", "give pilots more time: pilotfish site set NAME walltime=DURATION")
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------------------
+
+
+def status_of(run: Run) -> str:
+    """The state of a run in one word: open, waiting, running, paused, done, failed, cancelled or incomplete."""
+    if run.finished:
+        if run.incomplete:
+            return "incomplete"
+        if run.counts[FAILED]:
+            return "failed"
+        # An application whose manager failed may have no task that shows it.
+        return "cancelled" if run.counts[CANCELLED] or run.closed == "cancelled" else "done"
+    if run.paused:
+        return "paused"
+    if run.counts[ASSIGNED] or run.counts[RUNNING]:
+        return "running"
+    return "waiting" if run.tasks else "open"
+
+
+def explain_run(machine: Machine, run: Run) -> dict[str, Any]:
+    subject, state = f"run {run.id}", status_of(run)
+    if run.finished:
+        return answer(subject, state, [_FINISHED[state](run)])
+    return answer(subject, state, [*_unfinished(machine, run), *_deadline(machine, run)])
+
+
+def _unfinished(machine: Machine, run: Run) -> list[Reason]:
+    if run.paused:
+        return [make_reason("paused", "a user paused it", f"pilotfish resume {run.id}")]
+    for wanted in (READY, WAITING):
+        first = next((task for task in run.tasks if task.state == wanted), None)
+        if first is not None:
+            found = task_reasons(machine, first)
+            text = f"task {show_task(first.id)} is {TASK_STATES[first.state]}: {found[0].text}"
+            return [make_reason("tasks", text), *found, *_staging(machine, run)]
+    if not run.unfinished:
+        return [make_reason("open", "all its tasks have ended, and its client may still add some")]
+    at_workers = f"{count(run.unfinished, 'task')} {'is' if run.unfinished == 1 else 'are'} at workers"
+    return [*_staging(machine, run), make_reason("running", at_workers, "pilotfish workers")]
+
+
+def _staging(machine: Machine, run: Run) -> list[Reason]:
+    """One task that waits at a worker for its inputs, as an example."""
+    if not run.contents:
+        return []
+    for worker in machine.state.workers.values():
+        for task in worker.active:
+            if task.shape.run is run and (found := waits_for_inputs(machine, task)):
+                return [make_reason("staging", f"task {show_task(task.id)} waits: {found.text}", *found.commands)]
+    return []
+
+
+def _deadline(machine: Machine, run: Run) -> list[Reason]:
+    """The deadline in seconds from now: the time of day depends on the reader's time zone."""
+    deadline = run.options.deadline
+    if not deadline:
+        return []
+    left_s = round(deadline - machine.now)
+    text = f"its deadline is in {show_seconds(left_s)}" if left_s > 0 else f"its deadline was {show_seconds(max(1, -left_s))} ago"
+    return [Reason("deadline", text, (f"pilotfish predict {run.id}",), {"deadline": deadline})]
+
+
+def _done(run: Run) -> Reason:
+    return make_reason("done", f"{run.counts[DONE]:,} done, {run.counts[FAILED]:,} failed, {run.counts[CANCELLED]:,} cancelled")
+
+
+def _incomplete(run: Run) -> Reason:
+    text = f"its client disconnected before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
+    return make_reason("incomplete", text, *([f"again: {run.options.command}"] if run.options.command else []))
+
+
+def _cancelled(run: Run) -> Reason:
+    done, cancelled = run.counts[DONE], run.counts[CANCELLED]
+    commands = [f"pilotfish logs {run.id}"] if run.options.application else []
+    commands += [f"pilotfish tasks {run.id} --state cancelled"] if cancelled else []
+    commands += [f"pilotfish results {run.id}"] if done else []
+    return make_reason("cancelled", f"{cancelled:,} of {count(len(run.tasks), 'task')} cancelled, {done:,} done", *commands)
+
+
+def _failed(run: Run) -> Reason:
+    """How many tasks failed, and the most frequent cause. Failures caused by other failed tasks say less."""
+    causes: Counter[str] = Counter()
+    examples: dict[str, Task] = {}
+    for task in run.tasks:
+        if task.state == FAILED:
+            cause = task.failure.cause if task.failure is not None else "unknown"
+            causes[cause] += 1
+            examples.setdefault(cause, task)
+    dependents = causes.pop(DEPENDENCY, 0) if len(causes) > 1 else 0
+    ((cause, number),) = causes.most_common(1)
+    example, failed = examples[cause], causes.total() + dependents
+    name = show_task(example.id)
+    share = "" if number == failed else f", {number:,} of them"
+    text = f"{failed:,} of {count(len(run.tasks), 'task')} failed{share} [{cause}], such as {name}: {_note(example)}"
+    text += f"; and {dependents:,} that needed {'it' if causes.total() == 1 else 'those that failed'}" if dependents else ""
+    text += _given_up(run)
+    commands = (f"pilotfish tasks {run.id} --state failed", f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed")
+    return Reason(cause, text, commands, {"task": name, "failed": failed})
+
+
+def _note(task: Task) -> str:
+    """A failure in one line, with the blame when it was not the task's own."""
+    failure = task.failure
+    if failure is None:
+        return "failed"
+    message = (failure.message or failure.cause or "failed").splitlines()[0]
+    return message if failure.blame == "task" else f"{message} (blame: {failure.blame})"
+
+
+def _given_up(run: Run) -> str:
+    """How many tasks were cancelled because others failed."""
+    first = next((task for task in run.tasks if task.state == CANCELLED), None)
+    if first is None:
+        return ""
+    return f"; {run.counts[CANCELLED]:,} cancelled: {first.failure.message if first.failure is not None else 'asked for'}"
+
+
+_FINISHED = {"done": _done, "failed": _failed, "cancelled": _cancelled, "incomplete": _incomplete}
+
+
+# --- the pool -----------------------------------------------------------------------------------------------------------------------
 
 
 def warnings(machine: Machine) -> list[Reason]:

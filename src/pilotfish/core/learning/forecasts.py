@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import compress, islice
 from math import exp, hypot, inf, log, sqrt
 from typing import Any, NamedTuple
@@ -59,34 +60,32 @@ class Estimate(NamedTuple):
     origin: str
 
 
+@dataclass(slots=True, eq=False)
 class _Site:
     """Sum over the workers of a site: weighted logarithms of slowness."""
 
-    __slots__ = ("left_total", "left_weight", "total", "wait", "weight")
+    weight: float = 0.0
+    total: float = 0.0
+    left_weight: float = 0.0
+    left_total: float = 0.0
+    wait: Series | None = None
 
-    def __init__(self) -> None:
-        self.weight = self.total = 0.0
-        self.left_weight = self.left_total = 0.0
-        self.wait: Series | None = None
 
-
+@dataclass(slots=True, eq=False)
 class _Class:
     """Tasks that differ only in cost. ``level``: logarithm of their unit; ``scatter``: variance about it."""
 
-    __slots__ = ("early", "learnt", "level", "name", "pending", "scatter", "series", "settled", "shared")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pending: list[tuple[str, str, float]] = []
-        self.series = Series()
-        self.level = 0.0
-        self.scatter = FIRST_SCATTER
-        self.learnt = 0
-        self.settled = 0
-        """Number of observations when level and worker shares were last fitted together."""
-        self.shared = False
-        """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
-        self.early: deque[tuple[_Host, float]] | None = deque(maxlen=YOUNG_SAMPLES)
+    name: str
+    pending: list[tuple[str, str, float]] = field(default_factory=list)
+    series: Series = field(default_factory=Series)
+    level: float = 0.0
+    scatter: float = FIRST_SCATTER
+    learnt: int = 0
+    settled: int = 0
+    """Number of observations when level and worker shares were last fitted together."""
+    shared: bool = False
+    """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
+    early: deque[tuple[_Host, float]] | None = field(default_factory=lambda: deque(maxlen=YOUNG_SAMPLES))
 
 
 class _Host:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -85,19 +86,10 @@ class Series:
             self._forecast = Forecast(self._predictions[best], self._error(), NAMES[best], self.samples)
         return self._forecast
 
-    def predictions(self) -> dict[str, float]:
-        """The prediction of each predictor, by name."""
-        self._process_pending()
-        return dict(zip(NAMES, self._predictions, strict=False))
-
     def ratios(self) -> list[float]:
         """Ratios of recent values to their forecasts."""
         self._process_pending()
         return list(self._ratios)
-
-    def quantile(self, q: float) -> float:
-        """Quantile of these ratios; 1 if there are none."""
-        return quantile(sorted(self.ratios()), q)
 
     def relearn(self, values: Iterable[float]) -> None:
         """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""
@@ -211,17 +203,15 @@ def quantile(ordered: list[float], q: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
+@dataclass(slots=True, eq=False)
 class LinkSeries:
     """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: the latency, in bytes that could be sent meanwhile."""
 
-    __slots__ = ("_head", "_last", "_pending", "series")
-
-    def __init__(self) -> None:
-        self.series = Series()
-        """Seconds per byte."""
-        self._head = 1.0
-        self._last: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        self._pending: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+    series: Series = field(default_factory=Series)
+    """Seconds per byte."""
+    _head: float = 1.0
+    _last: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _pending: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def observe(self, size: float, seconds: float) -> None:
         if 0.0 <= size <= LARGEST and 0.0 <= seconds <= LARGEST:

@@ -146,8 +146,7 @@ def _number(pilots: Any) -> int | None:
 
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Use a site with ``pilots`` pilots. -1: as many as are worthwhile; None: stop using it."""
-    named = find_site(machine.state, arguments.get("site", ""))
-    name, record = named.name, named.record
+    name, record = find_site(machine.state, arguments.get("site", ""))
     pilots = _number(arguments.get("pilots", -1))
     if pilots is not None and not -1 <= pilots <= MAX_PILOTS:
         raise BadInput(f"site {name}: {pilots} pilots", f"ask for at most {MAX_PILOTS}")
@@ -161,8 +160,7 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Request a number of pilots at once, even if there is no work for them."""
-    named = find_site(machine.state, arguments.get("site", ""))
-    name, record = named.name, named.record
+    name, record = find_site(machine.state, arguments.get("site", ""))
     count = _number(arguments.get("pilots", 1))
     site = record.site
     if site is None or count is None or not 1 <= count <= MAX_PILOTS:

@@ -7,6 +7,7 @@ tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
@@ -113,17 +114,17 @@ def may_delegate(machine: Machine, proposal: DelegationProposal) -> bool:
 # --- messages --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class AssignmentBuilder:
     """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the tasks are speculative copies."""
 
-    def __init__(self, known: dict[int, None], copies: bool) -> None:
-        self.known = known
-        self.copies = copies
-        self.specs: list[m.SentSpec] = []
-        self.codes: list[Payload] = []
-        self.tasks: list[m.SentTask] = []
-        self.payloads: list[Payload] = []
-        self.size = 0
+    known: dict[int, None]
+    copies: bool
+    specs: list[m.SentSpec] = field(default_factory=list)
+    codes: list[Payload] = field(default_factory=list)
+    tasks: list[m.SentTask] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
+    size: int = 0
 
 
 def assign(machine: Machine, proposal: AssignmentProposal) -> None:

@@ -7,6 +7,7 @@ passes, by the cores that its tasks occupy, so that its usage changes while a ta
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pilotfish.model.task import CORES
@@ -21,19 +22,17 @@ UNKNOWN_S = 1.0
 """Assumed seconds of a task while none of its share has ended."""
 
 
+@dataclass(slots=True, eq=False)
 class ShareAccount:
     """Past usage and present cores of a share."""
 
-    __slots__ = ("name", "occupied", "runs", "used", "weight")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.weight = 1.0
-        self.used = 0.0
-        """Core-seconds used; older ones count less."""
-        self.occupied = 0
-        """Cores that its tasks occupy now, in units of 1/10000."""
-        self.runs = 0
+    name: str
+    weight: float = 1.0
+    used: float = 0.0
+    """Core-seconds used; older ones count less."""
+    occupied: int = 0
+    """Cores that its tasks occupy now, in units of 1/10000."""
+    runs: int = 0
 
 
 def join(state: State, run: Run) -> None:
@@ -61,16 +60,10 @@ def cores_of(needs: Needs) -> int:
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
-def add_occupied(run: Run, needs: Needs) -> None:
-    cores = cores_of(needs)
+def add_occupied(run: Run, cores: int) -> None:
+    """Note that tasks of the run occupy more cores; fewer if negative."""
     run.occupied += cores
     run.account.occupied += cores
-
-
-def remove_occupied(run: Run, needs: Needs) -> None:
-    cores = cores_of(needs)
-    run.occupied -= cores
-    run.account.occupied -= cores
 
 
 def settle(state: State, at: float) -> None:

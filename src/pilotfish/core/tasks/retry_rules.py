@@ -140,11 +140,8 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
     """Whether this worker fails one task after the other while another worker that could run this task succeeds."""
-    if (
-        failure.cause not in DOUBTED_CAUSES
-        or len(worker.streak) < DOUBT_AFTER
-        or (task.failure_counts and task.failure_counts.second_opinions)
-    ):
+    has_opinion = task.failure_counts is not None and task.failure_counts.second_opinions
+    if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or has_opinion:
         return False
     return any(
         other is not worker and other.alive and len(other.streak) < DOUBT_AFTER and other.could_fit(task.shape.needs)

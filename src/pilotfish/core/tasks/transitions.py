@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from pilotfish.core.data import intermediate_files
 from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
-from pilotfish.core.tasks.fair_share import add_occupied, remove_occupied
+from pilotfish.core.tasks.fair_share import add_occupied, cores_of
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, READY, TASK_STATES, TASK_STEPS, WAITING, step
 
@@ -72,7 +72,7 @@ def release(worker: Worker, task: Task) -> None:
             del ahead[first]
             worker.active[first] = needs
             return
-    remove_occupied(task.shape.run, needs)
+    add_occupied(task.shape.run, -cores_of(needs))
     free = worker.free
     for name, amount in needs:
         free[name] += amount
@@ -129,7 +129,7 @@ def put_back(state: State, task: Task) -> None:
 
 def occupy(worker: Worker, task: Task, needs: Needs) -> None:
     worker.active[task] = needs
-    add_occupied(task.shape.run, needs)
+    add_occupied(task.shape.run, cores_of(needs))
     free = worker.free
     for name, amount in needs:
         free[name] -= amount

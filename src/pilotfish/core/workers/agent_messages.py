@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pilotfish.core.clients import subscriptions
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED
 from pilotfish.core.pilots.pilot_records import Pilot
@@ -81,7 +82,7 @@ def handle(machine: Machine, item: i.AgentMessage) -> None:
     elif isinstance(message, m.Leave):
         leases.leave(machine, worker, message.reason, message.cut_off)
     elif isinstance(message, m.Peeked):
-        machine.peeked(message, payloads)
+        subscriptions.peeked(machine, message, payloads)
 
 
 def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
@@ -171,7 +172,7 @@ def _started(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> 
             tasks[number] = None
     if tasks:
         machine.record(f.TasksStarted(worker.id, list(tasks)))
-        machine.subscriptions.began(list(tasks))
+        machine.subscriptions.newly_running.extend(tasks)
 
 
 def _results(machine: Machine, link: int, worker: Worker, message: m.Results, payloads: list[Payload]) -> None:

@@ -90,8 +90,7 @@ def introduce(machine: Machine, worker: Worker) -> None:
     """Tell a worker the addresses of the latest workers of its site, which will probably stay longest."""
     connection = machine.connections[worker.id]
     if connection.peer is None:
-        if worker.delegated:
-            machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "it is no longer the master of its site"))
+        _requeue_delegated(machine, worker, "it is no longer the master of its site")
         return
     others = (other for other in reversed(machine.state.workers.values()) if other is not worker and other.site == worker.site)
     present = (machine.connections[other.id] for other in others if other.id in machine.connections)
@@ -152,9 +151,9 @@ def end_term(machine: Machine, term: SiteMasterTerm) -> None:
     term.served.clear()
 
 
-def _requeue_delegated(machine: Machine, worker: Worker) -> None:
+def _requeue_delegated(machine: Machine, worker: Worker, reason: str = "its site has another master") -> None:
     if worker.delegated:
-        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], "its site has another master"))
+        machine.record(f.TasksReturned(worker.id, [task.id for task in worker.delegated], reason))
 
 
 def _set_heartbeats(machine: Machine, name: str, quiet: bool) -> None:
@@ -234,27 +233,14 @@ def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: in
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
     """The task of an attempt that a worker reports, if that attempt is current."""
     task = machine.state.find_task(number)
-    if (
-        task is not None
-        and attempt
-        and speculative_copies.attempt_at(machine.state, worker, task) == attempt
-        and task not in worker.delegated
-    ):
-        return task
-    return _accept_unreported(machine, worker, number, attempt)
-
-
-def _accept_unreported(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """Accept an attempt that is delegated to the worker's site master. The site master's report was lost or is late."""
-    task = machine.state.find_task(number)
-    if (
-        task is None
-        or task.attempt != attempt
-        or task.worker is None
-        or task not in task.worker.delegated
-        or task.worker.site != worker.site
-    ):
+    if task is None:
         return None
+    if attempt and speculative_copies.attempt_at(machine.state, worker, task) == attempt and task not in worker.delegated:
+        return task
+    holder = task.worker
+    if task.attempt != attempt or holder is None or task not in holder.delegated or holder.site != worker.site:
+        return None
+    # It is delegated to the worker's site master, whose report was lost or is late.
     machine.record(f.TasksClaimed(worker.id, [number]))
     return task
 

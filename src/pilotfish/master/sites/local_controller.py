@@ -22,7 +22,6 @@ from pilotfish.model.site import PilotSize
 from pilotfish.portable.processes import processes_of, started_at
 from pilotfish.store.keyring import Keyring
 from pilotfish.store.pool_directory import PoolDirectory
-from pilotfish.store.shared_payloads import shared_directory
 
 KILL_AFTER_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -147,21 +146,19 @@ class LocalController:
             process.kill_timer.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.kill_timer is not None
-        self._tell(i.PilotEndReported(pilot, well, self._reason(pilot, status), witnessed=status is not None))
+        reason = "ended"
+        if status is not None:
+            reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
+        self._tell(i.PilotEndReported(pilot, well, reason, witnessed=status is not None))
         # Agents remove their working directory themselves, unless they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(self._pool.pilot(pilot))
 
-    def _reason(self, pilot: str, status: int | None) -> str:
-        if status is None:
-            return "ended"
-        return describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
-
 
 def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:
     """Command line of an agent. The key is in the credentials file, never in the arguments."""
-    credentials, share = pool.pilot(pilot) / "credentials.json", shared_directory(pool.payloads)
+    credentials, share = pool.pilot(pilot) / "credentials.json", pool.shared_payloads
     argv = [sys.executable, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
     argv += ["--workdir", pool.work / pilot, "--share", share, "--cache", pool.cache, "--home", pool.contents]
     argv += ["--cache-bytes", cache_size] if cache_size else []

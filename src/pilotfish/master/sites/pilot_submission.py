@@ -47,7 +47,8 @@ class PilotSubmission:
         self._monitor = monitor
         self._new: dict[PilotSize, list[str]] = {}
         self._avoid_until: dict[str, float] = {}
-        self._recovering: set[str] = set()
+        self._adopted: set[str] = set()
+        """Tags of batches of the previous master that are being submitted or looked up."""
         self._refreshing: set[str] = set()
         self._refusals = 0
         """Refusals in a row."""
@@ -70,10 +71,10 @@ class PilotSubmission:
             return
         self._pilots.add(PilotRecord(pilot, batch, batch.pilots.index(pilot) + 1, job, batch.host))
         self.refresh(batch)
-        if not job and batch.tag not in self._recovering:
-            self._recovering.add(batch.tag)
+        if not job and batch.tag not in self._adopted:
+            self._adopted.add(batch.tag)
             arrival_s = min(ARRIVAL_S, batch.sent_at + ARRIVAL_S - time.time())
-            self.tasks.start(self._recover(batch, arrival_s) if batch.sent else self._resume(batch))
+            self.tasks.start(self._recover(batch, arrival_s) if batch.sent else self._submit(batch))
 
     def withdraw(self, pilot: PilotRecord) -> None:
         """Drop a pilot that is not in a batch yet. Any other one is cancelled once it has a job."""
@@ -257,11 +258,6 @@ class PilotSubmission:
 
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
-    async def _resume(self, batch: SubmittedBatch) -> None:
-        """Submit a batch that the previous master had only written down."""
-        self._recovering.discard(batch.tag)
-        await self._submit(batch)
-
     async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
         """Find out whether the site took a batch: look up the missing jobs until the answer is clear, and for ``arrival_s`` at least."""
         clear_answers = 0
@@ -276,7 +272,6 @@ class PilotSubmission:
                 break
             if missing:
                 await asyncio.sleep(min(RETRY_S, self._pilots.site.period_s))
-        self._recovering.discard(batch.tag)
 
     def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
         if len(missing) < len(self._pilots.of_batch(batch)):

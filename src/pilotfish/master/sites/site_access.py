@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import START
@@ -24,31 +24,9 @@ OPENING_S = 15.0
 Endpoint = dict[str, Any]
 
 
-class SiteAccess(Protocol):
-    """The way to a site. Every method but ``read_log_tail`` raises UnclearAnswer or CommandRefused."""
-
-    async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
-        """Run a command at the site and read its answer."""
-
-    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
-        """Choose the folder of a new batch and make sure that the agent is at the site."""
-
-    async def stage_files(self, batch: SubmittedBatch) -> None:
-        """Write start script and credentials of a batch."""
-
-    async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
-        """The last lines that a pilot wrote; empty if there are none."""
-
-    async def remove_files(self, batch: SubmittedBatch) -> None: ...
-
-    def change_site(self, site: Site) -> None:
-        """Use another description of the same site."""
-
-    async def close(self) -> None: ...
-
-
-class RemoteSiteAccess:
-    """Access by commands, run here or over ssh. ``master_address``: where the master listens, seen from this machine."""
+class SiteAccess:
+    """The way to a site: commands, run here or over ssh. Every method but ``read_log_tail`` raises UnclearAnswer or CommandRefused.
+    ``master_address``: where the master listens, seen from this machine."""
 
     def __init__(self, name: str, site: Site, runner: CommandRunner, pool: PoolDirectory, keyring: Keyring) -> None:
         self.name = name
@@ -64,9 +42,11 @@ class RemoteSiteAccess:
         """By host; the key is empty for the login node."""
 
     def change_site(self, site: Site) -> None:
+        """Use another description of the same site."""
         self.site = self.runner.site = site
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
+        """Run a command at the site and read its answer."""
         answer = await self.runner.run(exchange.command, submission)
         try:
             return exchange.read(answer)
@@ -77,6 +57,7 @@ class RemoteSiteAccess:
     # --- files ------------------------------------------------------------------------------------------------------------------------
 
     async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+        """Choose the folder of a new batch and make sure that the agent is at the site."""
         folder = await self._folder(host)
         bundle = await site_files.stage_bundle(self.runner, folder, host)
         return SubmittedBatch(self.name, tag, list(pilots), size, f"{folder}/{pool_digest(self._keyring)}/{tag}", bundle, host)
@@ -87,6 +68,7 @@ class RemoteSiteAccess:
         return self._folders[host]
 
     async def stage_files(self, batch: SubmittedBatch) -> None:
+        """Write start script and credentials of a batch."""
         endpoints = await self._endpoints(batch)
         files = {"start.sh": (START.encode(), 0o700)}
         for number, pilot in enumerate(batch.pilots, 1):
@@ -94,6 +76,7 @@ class RemoteSiteAccess:
         await site_files.stage(self.runner, batch.folder, files, batch.host)
 
     async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
+        """The last lines that a pilot wrote; empty if there are none."""
         try:
             text = await site_files.read_tail(self.runner, f"{batch.folder}/{number}.log", at=batch.host)
         except (UnclearAnswer, CommandRefused):  # the log only completes a message

@@ -113,7 +113,7 @@ class SiteControllers:
     def _create(self, name: str, site: Site) -> SiteController:
         # Imported here: most pools have no sites, and start faster without these modules.
         from pilotfish.master.sites.command_runner import CommandRunner
-        from pilotfish.master.sites.site_access import RemoteSiteAccess
+        from pilotfish.master.sites.site_access import SiteAccess
         from pilotfish.master.sites.site_controller import SiteController
         from pilotfish.master.sites.site_pilots import MasterEndpoint
         from pilotfish.master.sites.ssh_connection import control_directory
@@ -126,7 +126,7 @@ class SiteControllers:
             # Runs after all known pilots were adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
-        access = RemoteSiteAccess(name, site, runner, self._pool, self._keyring)
+        access = SiteAccess(name, site, runner, self._pool, self._keyring)
         access.master_address = self._address
         controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
         access.on_new_endpoints = controller.refresh

@@ -56,11 +56,8 @@ class TunnelTarget:
     fingerprint: str
     port: int = 0
     """Port to listen at on the login node, such as that of the last time; 0: any."""
-    listen: str = "0.0.0.0"
     host: str = ""
     """Name of the login node as seen from the nodes; empty: its own name and addresses."""
-    admit: tuple[str, ...] = ()
-    """Networks of the agents; empty: any."""
     python: str = ""
     sockets: str = "/tmp"
     """Directory for the socket on the login node. It must be local; the name of the socket is secret."""
@@ -153,19 +150,16 @@ class Tunnel:
         path = self.ssh.control_path() if self._shared else "ControlPath=none"
         ssh = self.ssh.argv(["ControlMaster=no", path, "ExitOnForwardFailure=yes"], "-T", "-R", forward)
         name = hashlib.sha256(f"{target.fingerprint} {self.ssh.site} {self.ssh.destination}".encode()).hexdigest()[:16]
-        relay = [target.bundle, "relay", "--listen", f"{target.listen}:{self._port}", "--to", socket_path, "--name", name]
+        relay = [target.bundle, "relay", "--listen", f"0.0.0.0:{self._port}", "--to", socket_path, "--name", name]
         relay += ["--remove", self._old_socket] if self._old_socket else []
-        relay += ["--silence", f"{SILENCE_S:g}", *(word for network in target.admit for word in ("--admit", network))]
+        relay += ["--silence", f"{SILENCE_S:g}"]
         return [*ssh, *self.ssh.to(remote_command(["sh", "-c", _FIND_PYTHON, target.python or "python3", *relay]))]
 
     def _set_up(self, address: dict[str, Any]) -> None:
         self.up, self.trouble, self.login_needed = True, "", False
         self.opened += 1
         self._port = address["port"]
-        if self.target.host or self.target.listen != "0.0.0.0":
-            hosts = [self.target.host or self.target.listen]
-        else:
-            hosts = [address["host"], *map(str, address["addresses"])]
+        hosts = [self.target.host] if self.target.host else [address["host"], *map(str, address["addresses"])]
         fixed = {"port": self._port, "fingerprint": self.target.fingerprint}
         endpoints = [{"kind": "tls", "host": host, **fixed} for host in dict.fromkeys(hosts)]
         if endpoints != self.endpoints:

@@ -105,12 +105,8 @@ class AutomaticMatcher:
 
     def _left_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
         """Seconds that all workers together still have to compute."""
-        slots = _slots(view)
-        work_s = 0.0
-        for shape in shapes:
-            task = next(iter(shape.queue))
-            work_s += len(shape.queue) * self.planner.seconds(view, task)
-        return work_s / max(1, slots)
+        work_s = sum(len(shape.queue) * self.planner.seconds(view, next(iter(shape.queue))) for shape in shapes)
+        return work_s / max(1, _slots(view))
 
 
 def _why_not_yet(view: PolicyView, shapes: Sequence[TaskShape]) -> str:

@@ -84,15 +84,6 @@ class Placement:
     transfers: tuple[PlannedTransfer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Placements and transfers in the order in which they were made; by batch, how many tasks have no place."""
-
-    placements: list[Placement]
-    transfers: list[PlannedTransfer]
-    left: list[int]
-
-
 def batches_of(
     files: Sequence[tuple[int, ...]],
     seconds: npt.ArrayLike,

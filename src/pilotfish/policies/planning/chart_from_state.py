@@ -41,8 +41,8 @@ def make_plan(
     files = [builder.files_of(task) for task in tasks]
     batches = batches_of(files, seconds, [builder.width(task) for task in tasks], [builder.allowed(task) for task in tasks])
     horizon_s = max(horizon_s, HORIZON_FACTOR * builder.longest_transfer_s())
-    schedule = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
-    placements = sorted(schedule.placements, key=lambda placement: placement.start_s)
+    placements = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
+    placements.sort(key=lambda placement: placement.start_s)
     return [(builder.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
 
 
@@ -96,7 +96,6 @@ class _ChartBuilder:
         slowness = view.state.forecasts.slowness
         numbers = {site: number for number, site in enumerate(self._sites)}
         lanes = [self._lanes(worker) for worker in self.workers]
-        no_seconds = [0.0] * len(self._sites)
         return GanttChart(
             lane_worker=[number for number, free in enumerate(lanes) for _ in free],
             lane_free_s=[time for free in lanes for time in free],
@@ -106,7 +105,7 @@ class _ChartBuilder:
             site_link_free_s=[links.link_free_at(view, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
             site_latency_s=[view.state.forecasts.latency("", site) for site in self._sites],
-            site_launch_s=no_seconds,
+            site_launch_s=[0.0] * len(self._sites),
             file_bytes=[record.size for record in self._records],
             arrival_s=np.array([[links.arrival(view, record, site) for site in self._sites] for record in self._records]),
         )

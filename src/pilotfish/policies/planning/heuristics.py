@@ -35,7 +35,6 @@ from pilotfish.policies.planning.chart import (
     LinkColumns,
     Placement,
     PlannedTransfer,
-    Schedule,
     TaskBatch,
     number_masks,
 )
@@ -50,32 +49,18 @@ Family = tuple[tuple[int, ...], int, int]
 """Properties that batches share: shared files, width, allowed workers."""
 
 
-def plan(
-    chart: GanttChart,
-    batches: Sequence[TaskBatch],
-    heuristic: Heuristic,
-    now: float,
-    horizon_s: float = np.inf,
-    max_placements: int | None = None,
-) -> Schedule:
+def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
     """Fill the chart until no candidate could start before the horizon at any lane, even its worst one.
 
-    So lanes that are never the first choice get work when the better ones have enough, and some placements start after the horizon. At
-    most ``max_placements`` placements are made.
+    So lanes that are never the first choice get work when the better ones have enough, and some placements start after the horizon.
     """
-    schedule = Schedule([], [], [len(batch.seconds) for batch in batches])
-    if not any(schedule.left):
-        return schedule
+    placements: list[Placement] = []
+    if not any(len(batch.seconds) for batch in batches):
+        return placements
     candidates = _Candidates(chart, batches, heuristic, now)
-    while (max_placements is None or len(schedule.placements) < max_placements) and candidates.may_start(now + horizon_s):
-        choice = candidates.choose()
-        if choice is None:
-            break
-        placement = candidates.place(*choice)
-        schedule.placements.append(placement)
-        schedule.transfers.extend(placement.transfers)
-        schedule.left[placement.batch] -= 1
-    return schedule
+    while candidates.may_start(now + horizon_s) and (choice := candidates.choose()) is not None:
+        placements.append(candidates.place(*choice))
+    return placements
 
 
 class _Queue:

@@ -304,7 +304,7 @@ class ContentCache:
             self._reserve(size)
             kept = self._move_in(source, path)
             if kept is None:
-                kept = self._copy_in(source, size)
+                kept = with_space(self, size, lambda: self._copy_in(source, size))
                 remove(path)
             return kept
         finally:
@@ -324,7 +324,7 @@ class ContentCache:
             if not is_regular(source) or os.fstat(source).st_size != size or self._foreign_digests.get((path, before), digest) != digest:
                 return False
             self._reserve(size)
-            found, _ = self._copy_in(source, size, digest, on_progress)
+            found, _ = with_space(self, size, lambda: self._copy_in(source, size, digest, on_progress))
             if stamp(source) == before:
                 if len(self._foreign_digests) >= MAX_FOREIGN:
                     self._foreign_digests.clear()
@@ -361,9 +361,6 @@ class ContentCache:
         self, source: int, size: int, digest: Optional[str] = None, on_progress: Callable[[int], None] = lambda offset: None
     ) -> Tuple[str, int]:
         """Copy a file; keep the copy only if it has the expected digest. Return its digest and size. ``on_progress`` gets the offset."""
-        return with_space(self, size, lambda: self._try_to_copy_in(source, size, digest, on_progress))
-
-    def _try_to_copy_in(self, source: int, size: int, digest: Optional[str], on_progress: Callable[[int], None]) -> Tuple[str, int]:
         target, path = self._private_file()
         following = StreamingDigest(target)
 

@@ -40,16 +40,15 @@ class ContentSource(Protocol):
         """Begin to store a content; None if it is complete already. Raises NoSpace, WriterBusy or AskLater."""
 
 
-class FileReader:
+class FileReader(ContentReader):
     """Reads a complete file."""
 
     def __init__(self, path: str, size: int, blame: str = "user") -> None:
         """Raises ContentAbsent with this blame if there is no such file of this size."""
-        self.size = size
         self._path = path
         self._blame = blame
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            super().__init__(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), size)
         except OSError as error:
             raise ContentAbsent("%s: %s" % (path, error.strerror), blame) from None
         self._stamp = self._size_and_time()
@@ -61,62 +60,27 @@ class FileReader:
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def available(self) -> int:
-        return self.size
-
-    def wait(self, offset: int, timeout_s: float) -> int:
-        return self.size
-
     def check(self) -> None:
         if self._size_and_time() != self._stamp:
             raise ContentAbsent("%s was changed while it was read" % self._path, self._blame)
 
-    def close(self) -> None:
-        os.close(self._descriptor)
 
-
-class PartialFileReader:
-    """Reads a content that is still being received."""
+class PartialFileReader(ContentReader):
+    """Reads a content that is still being received. The receiver verifies it."""
 
     def __init__(self, incoming: IncomingContent) -> None:
         """Raises AskLater if it is complete by now, or was given up."""
         descriptor = incoming.open_to_read()
         if descriptor is None:
             raise AskLater(BUSY_S)
-        self.size = incoming.size
-        self._descriptor = descriptor
+        super().__init__(descriptor, incoming.size)
         self._incoming = incoming
-        self.available = incoming.available
-        self.wait = incoming.wait
 
-    def fileno(self) -> int:
-        return self._descriptor
+    def available(self) -> int:
+        return self._incoming.offset
 
-    def check(self) -> None:
-        """The receiver verifies it."""
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class ServedContent:
-    """A content that is being sent; ``done`` is called when it is closed."""
-
-    def __init__(self, reading: ContentReader, done: Callable[[], None]) -> None:
-        self.size = reading.size
-        self.fileno = reading.fileno
-        self.available = reading.available
-        self.wait = reading.wait
-        self.check = reading.check
-        self._reading = reading
-        self._done = done
-
-    def close(self) -> None:
-        self._reading.close()
-        self._done()
+    def wait(self, offset: int, timeout_s: float) -> int:
+        return self._incoming.wait(offset, timeout_s)
 
 
 def answer(channel: TransferChannel, source: ContentSource, asker: str, count: CountBytes) -> None:

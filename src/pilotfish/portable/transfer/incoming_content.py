@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
+from .cache_directory import remove
 from .content_digest import StreamingDigest
 from .file_copy import write_sparsely
 from .file_locks import unlock
@@ -49,6 +50,7 @@ class IncomingContent:
         self.size = size
         self.path = path
         self.offset = os.fstat(descriptor).st_size
+        """Number of bytes that can be read; they are not verified yet."""
         self.state = GROWING
         self.on_closed: Callable[[], None] = lambda: None
         """Called when writing has ended."""
@@ -122,19 +124,15 @@ class IncomingContent:
         if descriptor >= 0:
             self._hash.stop()
             if self.state == ABANDONED and not self.offset:
-                _remove(self.path)
+                remove(self.path)
             unlock(descriptor)
             os.close(descriptor)
             self._owner.writer_closed(self)
             self.on_closed()
 
     def _discard(self) -> None:
-        _remove(self.path)
+        remove(self.path)
         self.close()
-
-    def available(self) -> int:
-        """Number of bytes that can be read; they are not verified yet."""
-        return self.offset
 
     def wait(self, offset: int, timeout_s: float) -> int:
         """Wait until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Return what is
@@ -165,10 +163,3 @@ def with_space(owner: ContentCache, length: int, write: Callable[[], Written]) -
             if not (first_try and error.errno != errno.EFBIG and owner.free_space(length)):
                 raise NoSpace(_OUT_OF_SPACE % (owner.directory, length, error.strerror)) from None
     raise AssertionError
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -10,13 +10,13 @@ Both ends block, in threads. Received messages are checked here; a side that vio
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-from ..wire.frames import PREFIX, frame_buffers
+from ..wire.frames import PREFIX, FrameError, decode_header, frame_buffers
+from ..wire.tls_stream import TlsStream
 from .file_copy import extents
 from .incoming_content import IncomingContent
 
@@ -79,43 +79,37 @@ class ContentAbsent(TransferRefused):
         self.blame = blame
 
 
-class ByteStream(Protocol):
-    """An authenticated, blocking connection: an SSLSocket, a Unix socket, or a link of the master."""
+class ContentReader:
+    """An open content. A subclass says how many bytes are there, if some are missing, and whether they can be trusted."""
 
-    def sendall(self, data: Any, /) -> None: ...
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called once, after ``close``."""
+        self._descriptor = descriptor
 
-    def recv_into(self, buffer: Any, /) -> int:
-        """0 at the end."""
+    def fileno(self) -> int:
+        return self._descriptor
 
-    def settimeout(self, seconds: Optional[float], /) -> None: ...
-
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-class ContentReader(Protocol):
-    """A readable content, perhaps still incomplete."""
-
-    size: int
-
-    def fileno(self) -> int: ...
-
-    def available(self) -> int: ...
+    def available(self) -> int:
+        return self.size
 
     def wait(self, offset: int, timeout_s: float) -> int:
         """Wait until more than ``offset`` bytes are available, or no more will be, or the time is over. Return what is available."""
+        return self.size
 
     def check(self) -> None:
         """Raises ContentAbsent if the bytes read can no longer be trusted."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        os.close(self._descriptor)
+        self.on_closed()
 
 
 class TransferChannel:
-    """Frames over an authenticated connection, for one thread. A body is valid until the second next ``receive``."""
+    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second next ``receive``."""
 
-    def __init__(self, connection: ByteStream, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
         self.silence_s = silence_s
         self._closing = threading.Lock()
@@ -146,14 +140,11 @@ class TransferChannel:
         self._pieces = [NOTHING, NOTHING]
         if self._start == self._end:
             self._small, self._start, self._end = NOTHING, 0, 0
-        rest = getattr(self.connection, "rest", None)
-        if rest is not None:
-            rest()
+        self.connection.rest()
 
     def pending(self) -> bool:
         """Whether received bytes wait in a buffer, where the descriptor does not show them."""
-        pending = getattr(self.connection, "pending", None)
-        return self._end > self._start or bool(pending is not None and pending())
+        return self._end > self._start or self.connection.pending()
 
     def piece(self) -> memoryview:
         """A buffer for one piece. There are two, used in turn: a received piece stays valid while the next one arrives."""
@@ -184,9 +175,11 @@ class TransferChannel:
             raise ProtocolViolation("a frame of %d + %d bytes was announced" % (header_length, body_length))
         self._start += PREFIX.size
         self._fill(header_length)
-        text = self._small[self._start : self._start + header_length]
+        try:
+            header = decode_header(self._small[self._start : self._start + header_length])
+        except FrameError as error:
+            raise ProtocolViolation(str(error)) from None
         self._start += header_length
-        header = _message(text)
         if not body_length:
             return header, NOTHING
         body = self.piece()[:body_length]
@@ -231,16 +224,6 @@ class TransferChannel:
         if not count:
             raise ConnectionCut("the other side closed the connection")
         return count
-
-
-def _message(text: memoryview) -> List[Any]:
-    try:
-        header = json.loads(bytes(text))
-    except (ValueError, RecursionError) as error:
-        raise ProtocolViolation("a header that is no JSON: %s" % error) from None
-    if not isinstance(header, list) or not header or not isinstance(header[0], str):
-        raise ProtocolViolation("a header that is no message")
-    return header
 
 
 def is_count(value: Any, limit: int = MAX_SIZE) -> bool:

@@ -15,8 +15,9 @@ import time
 from collections import deque
 from typing import Callable, Deque, Dict, List
 
+from ..wire.tls_stream import TlsStream
 from .content_source import IDLE_S, ContentSource, answer
-from .transfer_protocol import ByteStream, ConnectionCut, ProtocolViolation, TransferChannel
+from .transfer_protocol import ConnectionCut, ProtocolViolation, TransferChannel
 
 MAX_STREAMS = 32
 IDLE_CHECK_S = 5.0
@@ -62,7 +63,7 @@ class TransferServer:
         self._watcher = threading.Thread(target=self._watch, name="transfer-watcher", daemon=True)
         self._watcher.start()
 
-    def add_connection(self, asker: str, connection: ByteStream) -> None:
+    def add_connection(self, asker: str, connection: TlsStream) -> None:
         """Serve a connection from now on. Never waits for it."""
         served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:

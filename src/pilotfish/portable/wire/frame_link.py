@@ -87,8 +87,7 @@ def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> 
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
     claim, theirs, ours = Claim(role, key_id, binding), str(banner[2]), os.urandom(32).hex()
-    for buffer in frame_buffers(["prove", PROTOCOL, role, key_id, ours, make_proof(key, DIALLER, claim, (theirs, ours))], []):
-        link.connection.sendall(buffer)
+    link.send_now(["prove", PROTOCOL, role, key_id, ours, make_proof(key, DIALLER, claim, (theirs, ours))])
     answer = link.wait_for_frame()
     if answer[0] == "refused":
         raise Rejected(str(answer[1]))
@@ -121,6 +120,11 @@ class FrameLink:
 
     def close(self) -> None:
         self.connection.close()
+
+    def send_now(self, header: Sequence[Any]) -> None:
+        """Sends one frame during the handshake, within the time limit of the connection."""
+        for buffer in frame_buffers(header, []):
+            self.connection.sendall(buffer)
 
     def wait_for_frame(self) -> List[Any]:
         """Waits for one frame during the handshake, within the time limit of the connection."""

@@ -70,6 +70,17 @@ def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
         raise FrameError("a frame of %d + %d bytes was announced before any proof" % (header_length, body_length))
 
 
+def decode_header(text: Any) -> List[Any]:
+    """Decodes the header of a frame. Raises FrameError if it is no message."""
+    try:
+        header = _decode(str(text, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FrameError("a header that is no JSON: %s" % error) from None
+    if not isinstance(header, list) or not header or not isinstance(header[0], str):
+        raise FrameError("a header that is no message")
+    return header
+
+
 class FrameReader:
     """Decodes frames: receive into ``room()``, report the bytes with ``received(count)``, then take ``frames()``."""
 
@@ -116,7 +127,7 @@ class FrameReader:
             if self._filled < self._total:
                 return
             large, self._large = self._large, None
-            yield self._header(large[: self._header_length]), memoryview(large)[self._header_length :]
+            yield decode_header(large[: self._header_length]), memoryview(large)[self._header_length :]
         while self._end - self._start >= PREFIX_BYTES:
             header_length, body_length = PREFIX.unpack_from(self._view, self._start)
             check_lengths(header_length, body_length, self.proved)
@@ -128,7 +139,7 @@ class FrameReader:
                 return
             middle = start + header_length
             self._start = start + total
-            yield self._header(self._view[start:middle]), bytes(self._view[middle : self._start])
+            yield decode_header(self._view[start:middle]), bytes(self._view[middle : self._start])
         if self._start == self._end < len(self._view):
             self._start = self._end = 0
 
@@ -139,31 +150,17 @@ class FrameReader:
         self._large, self._filled, self._header_length, self._total = large, here, header_length, total
         self._start = self._end = 0
 
-    @staticmethod
-    def _header(text: Any) -> List[Any]:
-        try:
-            header = _decode(str(text, "utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise FrameError("a header that is no JSON: %s" % error) from None
-        if not isinstance(header, list) or not header or not isinstance(header[0], str):
-            raise FrameError("a header that is no message")
-        return header
-
 
 class FrameSplitter:
-    """Splits received chunks into frames. Until ``trust`` is called, it accepts small frames only."""
+    """Splits received chunks into frames. Until the other side has ``proved`` itself, it accepts small frames only."""
 
-    __slots__ = ("_chunks", "_have", "_need", "_proved")
+    __slots__ = ("_chunks", "_have", "_need", "proved")
 
     def __init__(self) -> None:
         self._chunks: List[bytes] = []
         self._have = 0
         self._need = PREFIX_BYTES
-        self._proved = False
-
-    def trust(self) -> None:
-        """Accepts large frames from now on: the other side has proved itself."""
-        self._proved = True
+        self.proved = False
 
     @property
     def missing(self) -> int:
@@ -184,7 +181,7 @@ class FrameSplitter:
         start, size, self._need = 0, len(data), PREFIX_BYTES
         while size - start >= PREFIX_BYTES:
             header_length, body_length = PREFIX.unpack_from(data, start)
-            check_lengths(header_length, body_length, self._proved)
+            check_lengths(header_length, body_length, self.proved)
             body = start + PREFIX_BYTES + header_length
             if body + body_length > size:
                 self._need = body + body_length - start

@@ -25,7 +25,7 @@ class TlsSession(NamedTuple):
 
 
 class TlsStream:
-    """A ``ByteStream``. ``ahead``: bytes that were decrypted but not received yet. Without a session it is a plain socket.
+    """Bytes over one socket. ``ahead``: bytes that were decrypted but not received yet. Without a session it is a plain socket.
 
     On a non-blocking socket, BlockingIOError is raised as usual. Repeat a failed send with the same bytes.
     """

@@ -225,10 +225,6 @@ def simulate_sample(snapshot: PoolSnapshot, variation: Variation, seed: int, run
     return ProjectedFinish(float("inf") if stuck else end - world.snapshot_at, breakdown_of(world, own, parents), stuck, world.guessed)
 
 
-def sample_count(left: int, variations: int = 1) -> int:
-    return max(MIN_SAMPLES, min(MAX_SAMPLES, COMPLETIONS // max(1, left * variations)))
-
-
 def estimate_finish(
     snapshot: PoolSnapshot,
     run: int | None,
@@ -238,8 +234,9 @@ def estimate_finish(
     cores: int = 0,
 ) -> list[FinishEstimate]:
     """Estimates the finish time for each variation. All variations use the same seeds."""
-    left = _left(snapshot.restore(), run)
-    count = samples or sample_count(left, len(variations))
+    state = snapshot.restore()
+    left = state.unfinished if run is None else state.runs[run].unfinished
+    count = samples or max(MIN_SAMPLES, min(MAX_SAMPLES, COMPLETIONS // max(1, left * len(variations))))
     jobs = [(variation, seed) for seed in range(count) for variation in range(len(variations))]
     finishes: dict[Job, ProjectedFinish] = {}
     global _common
@@ -265,7 +262,3 @@ _common: tuple[PoolSnapshot, Sequence[Variation], int | None]
 def _simulate_job(job: Job) -> tuple[Job, ProjectedFinish]:
     snapshot, variations, run = _common
     return job, simulate_sample(snapshot, variations[job[0]], job[1], run)
-
-
-def _left(state: State, run: int | None) -> int:
-    return state.unfinished if run is None else state.runs[run].unfinished

@@ -157,7 +157,7 @@ class PoolSnapshot:
 
 def _rows(state: State) -> Iterator[f.AnyFact]:
     """Yields the state as facts, without finished runs whose files are not needed and without data that only workers read."""
-    over = {run.id: None for run in state.runs.values() if _is_past(run)}
+    over = {run.id: None for run in state.runs.values() if run.finished and not run.contents}
     shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
     for fact in state_snapshot.dump(state):
         row = fact.row
@@ -169,7 +169,3 @@ def _rows(state: State) -> Iterator[f.AnyFact]:
             for task in row[2]:
                 task[3] = task[4] = b""
         yield fact
-
-
-def _is_past(run: Run) -> bool:
-    return run.finished and not run.contents

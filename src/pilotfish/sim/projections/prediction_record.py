@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from math import ceil, log
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import msgspec
 
 from pilotfish.core.state import State
 from pilotfish.model.states import CANCELLED
+from pilotfish.store.keyring import write_private
 
 MAX_KEPT = 500
 """Maximum predictions kept, the latest ones."""
@@ -57,15 +58,10 @@ class PredictionRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.predictions: list[Prediction] = []
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
-            try:
-                self.predictions.append(msgspec.json.decode(line, type=Prediction))
-            except msgspec.DecodeError:
-                continue
+        with suppress(OSError):
+            for line in path.read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):
+                    self.predictions.append(msgspec.json.decode(line, type=Prediction))
 
     @property
     def tested(self) -> list[Prediction]:
@@ -92,8 +88,4 @@ class PredictionRecord:
         return max(MIN_FACTOR, min(MAX_FACTOR, strains[min(len(strains), ceil(COVERAGE * (len(strains) + 1))) - 1]))
 
     def save(self) -> None:
-        lines = [msgspec.json.encode(prediction) for prediction in self.predictions[-MAX_KEPT:]]
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.writelines(line + b"\n" for line in lines)
-        draft.replace(self._path)
+        write_private(self._path, b"".join(msgspec.json.encode(prediction) + b"\n" for prediction in self.predictions[-MAX_KEPT:]))

@@ -7,12 +7,15 @@ with one seed differ by the variation and not by chance.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop
-from math import exp, sqrt
+from math import exp, log, sqrt
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from pilotfish import plugins
 from pilotfish.core.apply import apply
@@ -32,11 +35,78 @@ from pilotfish.model.site import JOINED, LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, DONE
 from pilotfish.model.task import CORES
 from pilotfish.sim.light_world import LightWorld, TaskInterval
-from pilotfish.sim.projections.duration_samples import DurationSamples
 from pilotfish.sim.projections.pool_snapshot import PoolSnapshot, Variation
 from pilotfish.sim.shared_link import STREAMS
 from pilotfish.sim.simulated_host import SimulatedAttempt, SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
+
+SMOOTHING = 0.3
+"""Width of the noise around an observed value, relative to the spread, for one observation; smaller for many."""
+UNSEEN = 4.0
+"""Weight of unobserved durations, as a number of observations."""
+SPREAD, SPREAD_WEIGHT = 0.8, 4.0
+"""Prior standard deviation of log durations, and its weight as a number of observations."""
+MAX_SPREAD = 1.5
+"""Maximum standard deviation of log durations. With more, some samples take years."""
+LONGER = 1.3
+"""Factor on the longest observation, for tasks that run longer than all observed ones."""
+MIN_S = 1e-9
+MAX_PROBABILITY = 1.0 - 1e-9
+
+
+class DurationSamples:
+    """Draws durations from observed and censored ones.
+
+    Tasks that still run are censored observations: they take longer than so far (Kaplan and Meier). Each sample of a prediction reweights
+    the observations at random (the Bayesian bootstrap), so few observations give widely spread samples. A part of the draws follows a
+    fitted lognormal distribution, because durations outside the observed range are possible. This part shrinks as observations accumulate;
+    its spread is wide for few observations.
+    """
+
+    def __init__(self, seen: Sequence[float], running: Sequence[float], rng: np.random.Generator) -> None:
+        """``running``: elapsed seconds of unfinished tasks. At least one of ``seen`` and ``running`` must not be empty."""
+        values = np.maximum(np.array([*seen, *running], dtype=float), MIN_S)
+        over = np.array([True] * len(seen) + [False] * len(running))
+        order = np.argsort(values, kind="stable")
+        values, over = values[order], over[order]
+        weights = rng.exponential(size=len(values)) + MIN_S
+        at_risk = np.cumsum(weights[::-1])[::-1]
+        left = np.cumprod(np.where(over, 1.0 - weights / at_risk, 1.0))
+        left[left < MIN_S] = 0.0
+        self._values: NDArray[np.float64] = np.append(values, values[-1] * LONGER)
+        self._below: NDArray[np.float64] = np.append(1.0 - left, 1.0)
+        """Cumulative probability at each value."""
+        count = max(1, len(seen))
+        logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
+        middle = float(np.sum(masses * logs))
+        squares = count * float(np.sum(masses * (logs - middle) ** 2)) + SPREAD_WEIGHT * SPREAD**2
+        spread = min(MAX_SPREAD, sqrt(squares / float(rng.chisquare(count + SPREAD_WEIGHT))))
+        self._law = NormalDist(middle + float(rng.normal(0.0, spread / sqrt(count))), spread)
+        """Distribution of log durations."""
+        self._unseen = UNSEEN / (UNSEEN + count)
+        self._blur = SMOOTHING * spread * count**-0.2
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        indices = np.searchsorted(self._below, rng.random(count), side="right")
+        blur = np.exp(rng.normal(-(self._blur**2) / 2, self._blur, count))
+        known = self._values[np.minimum(indices, len(self._values) - 1)] * blur
+        unknown = np.exp(rng.normal(self._law.mean, self._law.stdev, count))
+        drawn: NDArray[np.float64] = np.where(rng.random(count) < self._unseen, unknown, known)
+        return drawn
+
+    def draw_beyond(self, rng: np.random.Generator, least: float) -> float:
+        """Draws one duration, given that it is at least ``least``."""
+        which, chance, blur = rng.random(), float(rng.random()), exp(float(rng.normal(0.0, self._blur)))
+        index = int(np.searchsorted(self._values, least, side="right"))
+        below = float(self._below[index - 1]) if index else 0.0
+        below_by_law = self._law.cdf(log(max(least, MIN_S)))
+        seen, unseen = (1.0 - self._unseen) * (1.0 - below), self._unseen * (1.0 - below_by_law)
+        if which * (seen + unseen) < unseen or index >= len(self._values):
+            probability = below_by_law + chance * (1.0 - below_by_law)
+            return max(least, exp(self._law.inv_cdf(min(max(probability, MIN_S), MAX_PROBABILITY))))
+        found = int(np.searchsorted(self._below, below + chance * (1.0 - below), side="right"))
+        return max(least, float(self._values[min(found, len(self._values) - 1)]) * blur)
+
 
 BANDWIDTH = 125e6
 """Bytes per second of a link without a forecast."""
@@ -162,8 +232,7 @@ class Projection(LightWorld):
         return self._snapshot.started_at.get((worker.id, task.id))
 
     def _elapsed(self, worker: Worker, task: Task) -> float:
-        started_at = self._started_at(worker, task)
-        assert started_at is not None
+        started_at = self._snapshot.started_at[worker.id, task.id]
         elapsed = max(0.0, self.snapshot_at - started_at - self._snapshot.launches.get(worker.site, 0.0))
         return elapsed / _cost(task) / self._slowness[worker.id]
 
@@ -304,28 +373,25 @@ class Projection(LightWorld):
             return
         rng = random.Random(f"{self._seed} {name}")
         usual = self.machine.state.forecasts.slowness("", pilot.site)
+        last = self._last_worker(pilot.site)
+        tags, usual_cores = (dict(last.tags), last.capacity.get(CORES, UNIT) / UNIT) if last is not None else ({}, 1.0)
         for node in range(pilot.size.nodes - pilot.joined):
             speed = self.variation.speeds.get(pilot.site, 1.0) / usual / rng.lognormvariate(0.0, NEW_WORKER_DOUBT)
-            cores = pilot.size.cores or self._usual_cores(pilot.site)
+            cores = pilot.size.cores or usual_cores
             host = self._add_host(pilot.site, speed, cores)
             self._new_workers += 1
             ends_in = pilot.size.walltime_s or None
             other_amounts = {"memory": float(pilot.size.memory), "gpus": pilot.size.gpus}
             capacity = {CORES: float(cores), **{name: amount for name, amount in other_amounts.items() if amount}}
-            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, self._usual_tags(pilot.site), {}, ends_in, 0.0, [])
+            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, tags, {}, ends_in, 0.0, [])
             self.deliver(i.AgentMessage(host.link, hello, []))
             if ends_in:
                 self.after(ends_in, host.leave)
 
-    def _usual_cores(self, site: str) -> float:
+    def _last_worker(self, site: str) -> Worker | None:
         state = self.machine.state
         known = [worker for worker in (*state.ended_workers.values(), *state.workers.values()) if worker.site == site]
-        return known[-1].capacity.get(CORES, UNIT) / UNIT if known else 1.0
-
-    def _usual_tags(self, site: str) -> dict[str, str]:
-        state = self.machine.state
-        known = [worker.tags for worker in (*state.ended_workers.values(), *state.workers.values()) if worker.site == site]
-        return dict(known[-1]) if known else {}
+        return known[-1] if known else None
 
     # --- simulation -------------------------------------------------------------------------------------------------------------------
 
@@ -333,8 +399,9 @@ class Projection(LightWorld):
         found = self.machine.state.task(task)
         return self._durations[task] * _cost(found) / host.speed
 
-    def note_ended(self, host: SimulatedHost, task: int, assigned_at: float, started_at: float) -> None:
-        self.result.intervals.append(TaskInterval(task, host.site.name, host.link, assigned_at, started_at, self.now))
+    def note_ended(self, host: SimulatedHost, attempt: SimulatedAttempt) -> None:
+        interval = TaskInterval(attempt.task, host.site.name, host.link, attempt.assigned_at, attempt.started_at, self.now)
+        self.result.intervals.append(interval)
 
     def run_to_end(self, run: int | None = None) -> None:
         """Simulates until one run, or all runs, are finished, or nothing more can happen."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from pilotfish.sim.light_world import TaskInterval
-from pilotfish.sim.scenarios.policy_comparison import MeanAndDeviation, SimulatedTransfer, SimulationTrace
+from pilotfish.sim.scenarios.policy_comparison import SimulationTrace, mean_and_deviation
+from pilotfish.sim.shared_link import SimulatedTransfer
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7a00", "#7a5195", "#999999")
@@ -57,20 +58,20 @@ def time_axis(left: float, right: float, top: float, bottom: float, end_s: float
 
 def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: float = 0.0) -> str:
     """Draws a bar for the mean of each policy, a thin line for the standard deviation over seeds, and a dashed line for the lower bound."""
-    spreads = {name: MeanAndDeviation.of(values) for name, values in makespans.items()}
-    end_s = max(spread.mean + spread.deviation for spread in spreads.values()) * 1.02
+    spreads = {name: mean_and_deviation(values) for name, values in makespans.items()}
+    end_s = max(mean + deviation for mean, deviation in spreads.values()) * 1.02
     left, right, bottom = 110.0, WIDTH - 90.0, TOP + ROW * len(spreads) + 4.0
     across = (right - left) / end_s
     parts = [text(MARGIN, 20, title, more=' font-weight="bold"'), *time_axis(left, right, TOP - 6, bottom, end_s)]
-    best = min(spread.mean for spread in spreads.values())
-    for row, (name, spread) in enumerate(spreads.items()):
+    best = min(mean for mean, _ in spreads.values())
+    for row, (name, (mean, deviation)) in enumerate(spreads.items()):
         y = TOP + row * ROW
-        colour = COLOURS[2] if spread.mean <= best * 1.005 else COLOURS[0]
+        colour = COLOURS[2] if mean <= best * 1.005 else COLOURS[0]
         parts.append(text(left - 8, y + 16, name, "end"))
-        parts.append(f'<rect x="{left}" y="{y + 4}" width="{spread.mean * across:.1f}" height="{ROW - 12}" fill="{colour}"/>')
-        low, high = (left + max(0.0, spread.mean + sign * spread.deviation) * across for sign in (-1, 1))
+        parts.append(f'<rect x="{left}" y="{y + 4}" width="{mean * across:.1f}" height="{ROW - 12}" fill="{colour}"/>')
+        low, high = (left + max(0.0, mean + sign * deviation) * across for sign in (-1, 1))
         parts.append(f'<path class="a" d="M{low:.1f} {y + 13}H{high:.1f}M{low:.1f} {y + 9}v8M{high:.1f} {y + 9}v8" stroke-width="1.5"/>')
-        parts.append(text(right + 8, y + 16, f"{spread.mean / 60:.3g} min"))
+        parts.append(text(right + 8, y + 16, f"{mean / 60:.3g} min"))
     if bound_s:
         x = left + bound_s * across
         parts.append(f'<line class="a" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{bottom}" stroke-dasharray="4 3"/>')
@@ -178,8 +179,7 @@ def _draw(title: str, sites: Sequence[SimulatedSite], trace: SimulationTrace, me
         shown = len(rows[site.name])
         if trace.work.files:
             parts.append(text(LEFT - 8, y + LINK_HEIGHT - 3, "files come", "end", ' class="w" font-size="10"'))
-            coming = [transfer for transfer in trace.transfers if transfer.site == site.name]
-            _draw_link(coming, colours, ran, (across, y))
+            _draw_link(trace.world_result.transfers[site.name], colours, ran, (across, y))
             y += LINK_HEIGHT + 2
         parts.append(text(LEFT - 8, y + 12, site.name, "end", ' font-weight="bold"'))
         count_text = f"{count} cores" if shown == count else f"{shown} of {count}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -53,15 +53,6 @@ class Gap:
     durable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TruncatedTail:
-    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
-
-    file: str
-    offset: int
-    length: int
-
-
 @dataclass(slots=True)
 class DamageReport:
     """Damage found while reading; each entry is added before the first record after it is returned.
@@ -71,7 +62,8 @@ class DamageReport:
 
     damages: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    cut: TruncatedTail | None = None
+    cut: Damage | None = None
+    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
 
 
 @dataclass(slots=True)
@@ -132,7 +124,7 @@ class JournalReader:
         last = max(bases[0], *present, 1)
         with_all_segments = [basis for basis in bases[1:] if present.issuperset(range(max(basis, 1), last + 1))]
         for basis in [bases[0], *with_all_segments[:-1]] if with_all_segments else []:
-            if snapshot_is_whole(self._disk, self._directory, basis, self._pool):
+            if snapshot_is_whole(self._disk, self._directory, basis, self._pool, read=True):
                 return basis
             name = snapshot_name(basis)
             size = self._disk.identify(os.path.join(self._directory, name)).size
@@ -143,8 +135,7 @@ class JournalReader:
         if basis == 0:
             self._expected = 1 if 1 in self._listing.segments or not self._listing.segments else 0
             return
-        file = open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)
-        try:
+        with closing(open_file(self._disk, self._directory, SNAPSHOT, basis, self._pool)) as file:
             self._note_header(file)
             end, count = record_bounds(file)
             scan = RecordScan(file.read, min(HEADER_BYTES, end), end, file.seed, expected=1)
@@ -156,8 +147,6 @@ class JournalReader:
             if file.header is not None:
                 self._expected = file.header.first_sequence
                 self._proven = self._expected - 1
-        finally:
-            file.close()
 
     def _read_segments(self, basis: int) -> Iterator[list[bytes]]:
         numbers = [number for number in self._listing.segments if number >= basis]
@@ -215,7 +204,7 @@ class JournalReader:
             torn = [damage for damage in self.damage_report.damages if (damage.file, damage.offset) == (file.name, scan.good_end)]
             for damage in torn:
                 self.damage_report.damages.remove(damage)
-                self.damage_report.cut = TruncatedTail(damage.file, damage.offset, damage.length)
+                self.damage_report.cut = damage
             self._disk.truncate(file.descriptor, scan.good_end)
         self._disk.sync(file.descriptor)
         return Tail(number, self._expected, scan.good_end, file.descriptor)

@@ -38,7 +38,7 @@ from pilotfish.store.journal.segment_files import (
     snapshot_name,
     write_pool,
 )
-from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_looks_whole
+from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_is_whole
 
 SEGMENT_BYTES = 64 << 20
 PREALLOCATED_BYTES = 1 << 20
@@ -106,16 +106,6 @@ class Journal:
         """Size of the snapshot. A new one is worth writing when the rest is a multiple of it."""
         return self._other_files[self._snapshot].size if self._snapshot in self._other_files else 0
 
-    @property
-    def last_sequence(self) -> int:
-        """Sequence number of the last appended record; the first is 1."""
-        return self._next_sequence - 1
-
-    @property
-    def durable_sequence(self) -> int:
-        """Sequence number of the last durable record."""
-        return self._durable
-
     def append(self, records: Sequence[bytes]) -> int:
         """Writes all of the records or none; returns the sequence number of the last. They are durable only after ``sync``."""
         self._require_usable()
@@ -181,7 +171,7 @@ class Journal:
         self._snapshot_in_progress = False
         name = snapshot_name(writer.number)
         try:
-            if not snapshot_looks_whole(self._disk, self._directory, writer.number, self.pool):
+            if not snapshot_is_whole(self._disk, self._directory, writer.number, self.pool, read=False):
                 raise JournalError(f"{name} is not whole; the older files are kept.", "Check the disk.")
             self._disk.sync_directory(self._directory)
             identity = self._disk.identify(self._path(name))
@@ -210,13 +200,10 @@ class Journal:
 
     def restore_reserve(self) -> bool:
         """Reserves the space again; False if there is not enough."""
-        try:
+        with suppress(OSError):
             if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
                 return True
-        except OSError:
-            pass
-        with suppress(OSError):
-            self._disk.remove(self._path(RESERVE_FILE))
+        self.release_reserve()
         try:
             descriptor = self._disk.create(self._path(RESERVE_FILE))
             try:

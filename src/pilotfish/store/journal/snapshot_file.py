@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from pilotfish.errors import JournalError, JournalFull
 from pilotfish.store.disk import FULL, Disk, write_all
@@ -115,18 +115,7 @@ def is_whole(file: OpenSegment) -> bool:
     return scan.records == count and not scan.damages and not scan.gaps
 
 
-def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes) -> bool:
-    file = open_file(disk, directory, SNAPSHOT, number, pool)
-    try:
-        return is_whole(file)
-    finally:
-        file.close()
-
-
-def snapshot_looks_whole(disk: Disk, directory: str, number: int, pool: bytes) -> bool:
-    """Checks only beginning and end: enough for a snapshot that was read back when it was written."""
-    file = open_file(disk, directory, SNAPSHOT, number, pool)
-    try:
-        return file.header is not None and record_bounds(file)[1] is not None
-    finally:
-        file.close()
+def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes, *, read: bool) -> bool:
+    """Without ``read``, checks only beginning and end: enough for a snapshot that was read back when it was written."""
+    with closing(open_file(disk, directory, SNAPSHOT, number, pool)) as file:
+        return is_whole(file) if read else file.header is not None and record_bounds(file)[1] is not None

@@ -1,4 +1,4 @@
-"""Checks every invariant of the state. Tests run it after each step; the live master does not, because it reads everything."""
+"""Checks every invariant of the state after each step. It reads everything."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_exit_status_and_output_of_failures(typist: Typist) -> None:
     for told in (some.out, again.out, typist.type("attach", "2").out):
         assert "sh -c 'exit 1'" in told
         assert "Rerun:         pilotfish rerun" in told
-    assert typist.type("why", "2").out.startswith("run 2 is failed: 1 of 2 tasks failed [exit], such as 2.1: ")
+    assert typist.type("why", "2").out.startswith("run 2 failed: 1 of 2 tasks failed [exit], such as 2.1: ")
 
 
 def test_a_run_in_a_sandbox_brings_its_files_back(typist: Typist) -> None:

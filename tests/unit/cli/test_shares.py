@@ -96,7 +96,7 @@ def test_set_wants_something_to_change_and_a_run_that_goes_on(pilotfish: Command
     said = pilotfish("set", "1").err
     assert "nothing was given to change" in said and "pilotfish set 1 --priority 5" in said
     refused = pilotfish("set", "1", "--priority", "5")
-    assert refused.status == 2 and "run 1 has already ended: it is done" in refused.err
+    assert refused.status == 2 and "run 1 has already ended (done)" in refused.err
 
 
 def test_the_shell_offers_the_shares_that_there_are(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -147,7 +147,7 @@ def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: Fake
     data = json.loads(pilotfish("why", "--json").out)
     assert (data["subject"], data["state"], data["reasons"][0]["code"]) == ("run 2", "failed", "exit")
     assert pilotfish("why").out == (
-        "run 2 is failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
+        "run 2 failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
         "  output: it went wrong\n"
         "  fix:    pilotfish tasks 2 --state failed\n"
         "  fix:    pilotfish logs 2.1\n"
@@ -162,7 +162,7 @@ def test_why_a_run_was_cancelled_and_what_most_failures_have_in_common(pilotfish
     for task in master.runs[2].tasks[1:]:
         task.state, task.failure = "failed", Failure("time", "task", "it took too long")
     master.runs[2].tasks[0].state, master.runs[2].tasks[0].failure = "failed", Failure("exit", "task", "exit status 1")
-    assert pilotfish("why", "2").out.startswith("run 2 is failed: 3 of 3 tasks failed, 2 of them [time], such as 2.1: it took too long\n")
+    assert pilotfish("why", "2").out.startswith("run 2 failed: 3 of 3 tasks failed, 2 of them [time], such as 2.1: it took too long\n")
 
 
 def test_why_names_what_failed_by_itself_and_not_what_only_needed_it(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -171,7 +171,7 @@ def test_why_names_what_failed_by_itself_and_not_what_only_needed_it(pilotfish: 
         task.state, task.failure = "failed", Failure("dependency", "task", "it needs what failed")
     master.runs[2].tasks[1].failure = Failure("time", "task", "it took too long")
     said = pilotfish("why", "2").out
-    assert said.startswith("run 2 is failed: 3 of 3 tasks failed, 1 of them [time], such as 2.1: it took too long; and 2 that needed it\n")
+    assert said.startswith("run 2 failed: 3 of 3 tasks failed, 1 of them [time], such as 2.1: it took too long; and 2 that needed it\n")
     assert "pilotfish logs 2.1\n" in said
 
 
@@ -243,10 +243,10 @@ def test_results_can_be_saved(pilotfish: CommandLine, master: FakeMaster) -> Non
 def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("cancel", "1.0", "1.1").out == "Cancelled 2 tasks.\n"
-    assert pilotfish("cancel", "2.0", "first").out == "Cancelled 1 task.\nRun 1 has already ended: it is done.\n"
-    assert pilotfish("cancel", "first").out == "Run 1 has already ended: it is done.\n"
-    assert pilotfish("pause", "2").out == "Run 2 has already ended: it is failed.\n"
-    assert pilotfish("resume", "2").out == "Run 2 has already ended: it is failed.\n"
+    assert pilotfish("cancel", "2.0", "first").out == "Cancelled 1 task.\nRun 1 has already ended (done).\n"
+    assert pilotfish("cancel", "first").out == "Run 1 has already ended (done).\n"
+    assert pilotfish("pause", "2").out == "Run 2 has already ended (failed).\n"
+    assert pilotfish("resume", "2").out == "Run 2 has already ended (failed).\n"
     master.stuck = True
     pilotfish("run", "--detach", "--param", "x=1..3", "--", "echo", "{x}")
     assert pilotfish("pause", "3").out == "Run 3 is paused. Resume it: pilotfish resume 3\n"

@@ -63,7 +63,7 @@ def test_a_failed_run_tells_the_most_frequent_cause_and_an_example() -> None:
     late = Failure("time", "task", "it took too long\nby far")
     answer = why(failed_run(WRONG, late, late))
     text = "3 of 4 tasks failed, 2 of them [time], such as 1.1: it took too long"
-    assert (answer["state"], answer["sentence"]) == ("failed", f"run 1 is failed: {text}")
+    assert (answer["state"], answer["sentence"]) == ("failed", f"run 1 failed: {text}")
     (reason,) = answer["reasons"]
     assert reason == {
         "code": "time",
@@ -85,7 +85,7 @@ def test_tasks_that_failed_because_another_did_are_told_of_last() -> None:
     stage.close_run(run)
     stage.finish(link, first, failure=WRONG)
     text = "3 of 3 tasks failed, 1 of them [exit], such as 1.0: exit status 1; and 2 that needed it"
-    assert why(stage)["sentence"] == f"run 1 is failed: {text}"
+    assert why(stage)["sentence"] == f"run 1 failed: {text}"
 
 
 def test_a_failed_run_tells_what_was_given_up() -> None:

@@ -66,7 +66,7 @@ def forget(subjects: tuple[str, ...], pool: str) -> None:
 
 
 def _has_ended(row: dict[str, Any]) -> str:
-    return f"Run {row['run']} has already ended: it is {state_of_run(row)}."
+    return f"Run {row['run']} has already ended ({state_of_run(row)})."
 
 
 @click.command()
@@ -119,7 +119,7 @@ def set_options(run: str | None, priority: int | None, share: tuple[str, float] 
     master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if row["state"] == "done":
-        raise BadInput(f"run {row['run']} has already ended: it is {state_of_run(row)}", "Start it again with other options: pilotfish run")
+        raise BadInput(f"run {row['run']} has already ended ({state_of_run(row)})", "Start it again with other options: pilotfish run")
     row = master.ask("set", run=row["run"], **given)
     if options["as_json"]:
         Screen.of().json({**row, "state": state_of_run(row)})

@@ -36,7 +36,8 @@ def rows(reasons: Iterable[Reason]) -> list[dict[str, Any]]:
 
 def answer(subject: str, state: str, reasons: list[Reason], sentence: str = "") -> dict[str, Any]:
     """The answer to ``why``: one sentence, then all reasons."""
-    sentence = sentence or f"{subject} is {state}" + (f": {reasons[0].text}" if reasons else "")
+    verb = state if state == "failed" else f"is {state}"
+    sentence = sentence or f"{subject} {verb}" + (f": {reasons[0].text}" if reasons else "")
     return {"subject": subject, "state": state, "sentence": sentence, "reasons": rows(reasons)}
 
 

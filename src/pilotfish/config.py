@@ -309,7 +309,7 @@ def _contradictions(site: Site) -> Iterator[tuple[str, str]]:
     for key in kind.ignores:
         value = getattr(site, key)
         if value != getattr(_PLAIN, key):
-            yield f"{key} = {_shown(value)}", f"{backend} {IGNORED[key]}: leave {key} out"
+            yield f"{key} = {_shown(value)}", f"{backend} {IGNORED.get(key, f'does not use {key}')}: leave {key} out"
     known = {**kind.options, **ANY_OPTIONS}
     for name, text in site.options.items():
         if name not in known:

@@ -20,8 +20,8 @@ from pilotfish.core.pilots.factory_interface import PilotProposal
 from pilotfish.model.site import PilotSize
 class Single:
     """Keeps one pilot at the first site."""
-    def __init__(self, pilots, dice):
-        self.pilots, self.dice = pilots, dice
+    def __init__(self, pilots, rng):
+        self.pilots, self.rng = pilots, rng
     def on_event(self, event):
         pass
     def propose(self, view):
@@ -33,7 +33,16 @@ class Single:
     def next_look_at(self, view):
         return None
 '''
-PROJECT = '[project]\nname = "own-factory"\nversion = "1.0"\n[project.entry-points."pilotfish.factories"]\nsingle = "own_factory:Single"\n'
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "own-factory"
+version = "1.0"
+[project.entry-points."pilotfish.factories"]
+single = "own_factory:Single"
+"""
 
 
 def files_of(page: str) -> dict[str, str]:

@@ -165,7 +165,7 @@ def test_a_broken_backend_spoils_one_site_and_no_other(install: Install, tmp_pat
 OWN_BACKEND = """
 from pilotfish.model.backend_traits import ONE_WORD, BackendTraits
 class Own:
-    traits = BackendTraits(options={"colour": ONE_WORD}, needs=("colour",), ignores=("account",))
+    traits = BackendTraits(options={"colour": ONE_WORD}, needs=("colour",), ignores=("account", "memory"))
 """
 
 
@@ -176,6 +176,9 @@ def test_the_options_of_a_plug_in_backend_are_checked_like_any_other(install: In
         make_site("x", {"backend": "own"}, "sites.toml")
     with pytest.raises(BadInput, match="account = 'a'"):
         make_site("x", {"backend": "own", "account": "a", "options": {"colour": "red"}}, "sites.toml")
+    with pytest.raises(BadInput, match="memory = ") as raised:
+        make_site("x", {"backend": "own", "memory": "2G", "options": {"colour": "red"}}, "sites.toml")
+    assert raised.value.hint == "own does not use memory: leave memory out"
     with pytest.raises(BadInput, match=r"options\.color = 'red' is no option of own"):
         make_site("x", {"backend": "own", "options": {"color": "red"}}, "sites.toml")
 

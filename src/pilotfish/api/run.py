@@ -176,7 +176,7 @@ class Run(Submitter):
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
-        """Returns the rows of its tasks, all or those in one ``state``, as in ``pilotfish tasks --json``."""
+        """Iterates over the rows of its tasks, all or those in one ``state``, as in ``pilotfish tasks --json``."""
         return self._session.tasks(state)
 
     def why(self) -> str:

@@ -26,7 +26,7 @@ class BackendTraits(NamedTuple):
     needs: tuple[str, ...] = ()
     """Required options."""
     ignores: tuple[str, ...] = ()
-    """Site keys that have no effect."""
+    """Site keys that have no effect, such as "queue" or "memory". A site that sets one is refused."""
     multiplies: str = ""
     """Pattern of directives that would change the number of jobs. They are refused."""
     programs: tuple[str, ...] = ()

@@ -115,6 +115,7 @@ class BackendContract:
         traits = self.samples.backend.traits
         assert traits.programs and traits.harmless_word
         assert set(traits.needs) <= set(traits.options)
+        assert set(traits.ignores) <= set(Site.__struct_fields__), "ignores names keys of a site"
         assert set(self.samples.options) <= set(traits.options)
 
     def test_who_does_not_answer_tells_nothing(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 
 from pilotfish import plugins
 from pilotfish.core.policy_interface import Policy, PolicyView, Proposal
-from pilotfish.core.state import Task
+from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.policies.dispatcher import Dispatcher
+from pilotfish.policies.matcher_interface import Matching
 from pilotfish.testing.policy_suite import PolicyContract
 
 
@@ -55,6 +58,30 @@ class TestAuto(EveryPolicy):
 def test_every_policy_is_tested() -> None:
     tested = {one.name for one in EveryPolicy.__subclasses__()}
     assert tested == {*plugins.BUILT_IN["policies"], *plugins.BUILT_IN["matchers"]}
+
+
+class TestCarelessMatcher(PolicyContract):
+    """The dispatcher makes up for a matcher that names tasks that do not fit: assignments get slow, never wrong."""
+
+    def make_policy(self) -> Policy:
+        return Dispatcher(CarelessMatcher())
+
+
+class CarelessMatcher:
+    """Names the first tasks of all shapes for the first worker, whether they fit or not."""
+
+    def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
+        tasks = [task for shape in shapes for task in islice(shape.queue, 3)]
+        return Matching({roomy[0].id: tasks} if roomy else {})
+
+    def next_look_at(self, view: PolicyView) -> float | None:
+        return None
+
+    def why(self, task: Task) -> str:
+        return ""
+
+    def describe(self) -> str:
+        return ""
 
 
 class Lazy:

@@ -115,8 +115,9 @@ class Dispatcher:
 
     def _match(self, view: PolicyView, roomy: list[Worker], queue_order: QueueOrder) -> Matching:
         shapes = [shape for shape in queue_order.leading if shape.nodes == 1]
-        preferred, governed = self.matcher.match(view, roomy, shapes, queue_order.contested)
-        return Matching(queue_order.limit_to_share(preferred, roomy), governed) if queue_order.contested else Matching(preferred, governed)
+        matching = self.matcher.match(view, roomy, shapes, queue_order.contested)
+        preferred = {worker.id: _fitting(view, worker, named) for worker in roomy if (named := matching.preferred.get(worker.id))}
+        return Matching(queue_order.limit_to_share(preferred, roomy) if queue_order.contested else preferred, matching.governed)
 
     def next_look_at(self, view: PolicyView) -> float | None:
         """When to check again tasks that wait at one worker while another is idle, and tasks that no worker has room for."""
@@ -236,6 +237,18 @@ def _fill(
                 break
             has_room = fits(free, shape.needs)
     return proposal
+
+
+def _fitting(view: PolicyView, worker: Worker, named: Sequence[Task]) -> list[Task]:
+    """The named tasks that the worker can run together. A matcher that names others must not starve them."""
+    free, fitting = dict(worker.free), []
+    for task in named:
+        shape = task.shape
+        if fits(free, shape.needs) and worker.suits(shape, view.now):
+            fitting.append(task)
+            for name, amount in shape.needs:
+                free[name] -= amount
+    return fitting
 
 
 def _take_preferred(

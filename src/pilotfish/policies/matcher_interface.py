@@ -10,7 +10,8 @@ from pilotfish.core.state import Task, TaskShape, Worker
 
 
 class Matching(NamedTuple):
-    """``preferred``: by worker id, the tasks that this worker gets before others; each task is named for one worker only.
+    """``preferred``: by worker id, the tasks that this worker gets before others; each task is named for one worker only. Tasks that do not
+    fit there are ignored.
     ``governed``: shapes of which no other task may be assigned in this round."""
 
     preferred: dict[str, list[Task]]

@@ -78,7 +78,7 @@ class DemandFactory(BaseFactory):
         return False
 
     def _explain(self, round_: ProposalRound, record: SiteHistory, usual: float) -> str:
-        work = f"{round_.view.demand.tasks} tasks wait, {round_.view.demand.cores:g} cores are missing"
+        work = f"waiting tasks: {round_.view.demand.tasks}, missing cores: {round_.view.demand.cores:g}"
         wait = _expected_wait(record, usual)
         known = "nothing is known of its waits" if not record.waits else f"pilots there wait {wait:.0f} s"
         return f"{work}; {known}, {record.running + record.succeeded} of {record.all} run or succeeded"

@@ -179,7 +179,7 @@ def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _stays_inside(name: str, target: str) -> bool:
-    """Tests whether a link of this name leads to a place below the first component of the name."""
+    """Tests whether the target of the link ``name`` is inside the top directory of ``name``."""
     if os.path.isabs(target):
         return False
     reached = os.path.normpath(os.path.join(os.path.dirname(name), target))

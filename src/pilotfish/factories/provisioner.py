@@ -107,7 +107,7 @@ class LocalProvisioner:
 
     @staticmethod
     def _not_before(state: State) -> float:
-        """Earliest time of the next start. The delay doubles with each bad start."""
+        """Earliest time at which the next local agent may be started. The delay doubles with each agent that ended before it joined."""
         site = state.sites[LOCAL]
         return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
 

@@ -98,7 +98,7 @@ def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
 
 
 class SiteLimit(NamedTuple):
-    """Site of a worker, and its maximum number of transfers at once."""
+    """The site of a worker, and the maximum number of transfers of that site at once."""
 
     site: str
     max_transfers: int

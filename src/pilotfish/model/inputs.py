@@ -123,7 +123,7 @@ class JournalSpaceChanged(Input, frozen=True):
 
 
 class OutputSpaceChanged(Input, frozen=True):
-    """Why output files do not fit on the master's disk; empty if they fit again."""
+    """Output files do not fit on the master's disk, or fit again. ``problem``: the reason; empty if they fit."""
 
     problem: str
 

@@ -57,7 +57,7 @@ MAX_NAME = 64
 
 
 class BroadcastRegion:
-    """One eighth of a region, and the peer it was delegated to."""
+    """A part of the peers' address space, and the peer that was asked to forward the broadcast to it."""
 
     __slots__ = ("prefix", "length", "part", "delegate", "due", "asked", "searched", "closed", "count", "result")
 

@@ -155,7 +155,7 @@ class Peer:
         self.election.consider_claim(term, contact, now, directly=False)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Deliver broadcasts of hosts to the host and claims to the election; ignore others."""
+        """Pass a broadcast of an agent on to this agent, and a claim to be the site master to the election. Ignore other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)

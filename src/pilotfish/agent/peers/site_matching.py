@@ -1,22 +1,24 @@
 """Matches delegated tasks to the workers of a site.
 
-The master delegates tasks in bulk to the site master. The site master announces them in a broadcast, whose combined answer says how each
-worker ranks them, and assigns each worker the best ones directly. A worker reports free resources by itself and gets the best remaining
-task by its earlier ranks, without waiting for the next round. An assignment is unacknowledged until the worker confirms it; then the site
-master claims it from the master. Without confirmation the task is assigned again. Delegated tasks that were not claimed return to the
-master when the site gets another site master.
+The master delegates tasks in bulk to the site master. In each round the site master announces them in a broadcast. The combined answer
+says how each worker ranks the tasks. Then the site master assigns to each worker the tasks that this worker ranked highest.
+
+If a worker has free resources between two rounds, it reports them and gets the remaining task that it ranked highest.
+
+A worker confirms each assignment. Then the site master reports to the master which worker has the task: it *claims* the task. A task that
+is not confirmed is assigned again. If the site gets another site master, delegated tasks that were not claimed return to the master.
 
 Pure, like ``peer.py``. Inputs
-    site_master_changed(term, contact, now)   this peer (maybe ourselves) is the site master
-    delegated(header, body, now)    the master delegates tasks: ["lend", specs, tasks] and the body of an Assign
-    dropped(items, wants_back, now) attempts, [task, attempt] each, that the master wants back, or (not ``wants_back``) that are cancelled
+    site_master_changed(term, contact, now)   the peer ``contact``, which may be this agent, is the site master
+    delegated(header, body, now)    the master delegates tasks; header: ["lend", specs, tasks], body: as in an Assign
+    dropped(items, wants_back, now) a list of [task, attempt]. ``wants_back``: the master wants them back; otherwise they are cancelled
     delivered(name, payload, now)   a broadcast that wants an answer
     gathered(result, now)           the combined answer to our broadcast
     received(sender, message, now)  a message of one peer
-    free_changed(free, now)         free resources of this worker, after all its queued attempts
+    free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
     assignment_received(sender, header, now)   tasks were assigned to this worker
     connected(term, now)            the master can be reached (again); disconnected(): it cannot
-    unreachable(node, now)
+    unreachable(node, now)          this agent cannot reach the peer ``node``
 
 Effects (tuples)
     ("broadcast", payload, seconds) broadcast to all peers, with answers

@@ -252,7 +252,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _clip(text: str, limit: int = MAX_TRACEBACK_CHARACTERS) -> str:
-    """Shorten a text, and replace half surrogate pairs, which not every JSON reader accepts."""
+    """Shorten a text, and replace lone surrogates, because some JSON readers refuse them."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit // 2] + " … " + text[-limit // 2 :]
 

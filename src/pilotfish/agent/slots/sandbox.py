@@ -245,7 +245,7 @@ def _open_unreadable(name: str, above: Optional[int] = None) -> int:
 
 
 def name_parts(name: Any) -> List[str]:
-    """The components of a relative name that stays below."""
+    """The components of a relative path that does not leave its directory."""
     parts = name.split("/") if isinstance(name, str) and _is_valid(name, 4095) else [""]
     if any(part in ("", ".", "..") or not _is_valid(part, 255) for part in parts):
         raise AttemptError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))

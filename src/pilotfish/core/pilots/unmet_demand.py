@@ -1,4 +1,4 @@
-"""Computes which waiting work no present or coming worker can take, as the view of a factory."""
+"""Computes the demand that a factory sees: waiting tasks that neither a connected worker nor a requested pilot can take."""
 
 from __future__ import annotations
 

@@ -194,6 +194,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Returns the bytes of the given last frames and the bytes after them."""
+        """Returns all bytes from the first of ``frames`` on, the latest frames that were split off."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

@@ -170,7 +170,7 @@ class RunReplay(LightWorld):
 
 
 def _as_available(content: Content) -> Content:
-    """Marks a content as available. Tasks of a replay produce no files."""
+    """Marks a content as available from the start, because the tasks of a replay do not produce it."""
     return content if content.path else msgspec.structs.replace(content, path=content.digest)
 
 

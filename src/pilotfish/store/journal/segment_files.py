@@ -59,7 +59,7 @@ def list_files(disk: Disk, directory: str) -> JournalListing:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """A segment or snapshot opened for reading. Unreadable pages read as zeros, which no record matches."""
+    """A segment or snapshot opened for reading. Pages that cannot be read are returned as zeros. Zeros are never a valid record."""
 
     disk: Disk
     name: str

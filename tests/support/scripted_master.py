@@ -165,7 +165,7 @@ class FakeMaster:
                 if self.welcome:
                     peer.send(wire.Welcome(self.epoch, self.beat_s, self.orphan_s))
             elif isinstance(message, wire.Heartbeat):
-                peer.send(wire.HeartbeatAck())
+                self._reply(peer, wire.HeartbeatAck())
             elif isinstance(message, wire.Results):
                 self._take(message, body, peer)
             self.heard.put((message, body))
@@ -179,8 +179,13 @@ class FakeMaster:
                 self.results[item.task, item.attempt] = (item, body[offset : offset + item.length])
                 offset += item.length
         if self.acknowledge:
-            with contextlib.suppress(OSError):  # an agent that leaves does not wait, but its last messages must still be read
-                peer.send(wire.Acked(message.first, message.first + len(message.items) - 1))
+            self._reply(peer, wire.Acked(message.first, message.first + len(message.items) - 1))
+
+    @staticmethod
+    def _reply(peer: Peer, message: Any) -> None:
+        """Replies to an agent that may have left already; its last messages must still be read."""
+        with contextlib.suppress(OSError):
+            peer.send(message)
 
     # --- methods for tests ----------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pilotfish.core.policy_interface import Policy, PolicyView, Proposal
 from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matcher_interface import Matching
+from pilotfish.policies.matchers import FirstComeMatcher
 from pilotfish.testing.policy_suite import PolicyContract
 
 
@@ -67,21 +68,12 @@ class TestCarelessMatcher(PolicyContract):
         return Dispatcher(CarelessMatcher())
 
 
-class CarelessMatcher:
+class CarelessMatcher(FirstComeMatcher):
     """Names the first tasks of all shapes for the first worker, whether they fit or not."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         tasks = [task for shape in shapes for task in islice(shape.queue, 3)]
         return Matching({roomy[0].id: tasks} if roomy else {})
-
-    def next_look_at(self, view: PolicyView) -> float | None:
-        return None
-
-    def why(self, task: Task) -> str:
-        return ""
-
-    def describe(self) -> str:
-        return ""
 
 
 class Lazy:

@@ -50,18 +50,18 @@ def test_wide_characters_count_as_two_cells() -> None:
 
 def test_a_table_without_a_limit_is_never_cut() -> None:
     long = "x" * 500
-    assert lay_out([Column("A"), Column("B", elastic=True)], [["1", long]], 0) == ["A  B", f"1  {long}"]
+    assert lay_out([Column("A", str), Column("B", str, elastic=True)], [["1", long]], 0) == ["A  B", f"1  {long}"]
 
 
 def test_a_table_takes_room_from_elastic_columns_first() -> None:
-    columns = [Column("ID"), Column("NAME", elastic=True), Column("N", right=True)]
+    columns = [Column("ID", str), Column("NAME", str, elastic=True), Column("N", str, right=True)]
     lines = lay_out(columns, [["1.1", "a long name for a task", "12345"]], 24)
     assert lines == ["ID   NAME              N", "1.1  a long name…  12345"]
     assert all(width_of(line) <= 24 for line in lines)
 
 
 def test_a_table_in_a_tiny_terminal_still_shows_something() -> None:
-    columns = [Column("A"), Column("B")]
+    columns = [Column("A", str), Column("B", str)]
     assert lay_out(columns, [["x" * 50, "y" * 50]], 10)[1] == "xxxxx…  yyyyy…"
 
 

@@ -44,6 +44,12 @@ WORTH_SHOWING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
 
+FAILURE_COLUMNS = (
+    Column("TASK", lambda failure: failure["task"]),
+    Column("COMMAND", lambda failure: failure["command"], elastic=True),
+    Column("FAILURE", lambda failure: failure_with_output(failure["message"], failure["wrote"]), elastic=True),
+)
+
 
 @dataclass(slots=True)
 class RunTiming:
@@ -294,11 +300,8 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.line(f"Last output of its application manager: {clean(outcome.manager_output)}")
         screen.line(f"All output:    pilotfish logs {run}")
     if outcome.failures:
-        columns = (Column("TASK"), Column("COMMAND", elastic=True), Column("FAILURE", elastic=True))
-        cells = [
-            [failure["task"], failure["command"], failure_with_output(failure["message"], failure["wrote"])] for failure in outcome.failures
-        ]
-        screen.table(*with_parameters(screen, columns, cells, outcome.parameters))
+        rows = [{**failure, "parameters": text} for failure, text in zip(outcome.failures, outcome.parameters, strict=True)]
+        screen.table(with_parameters(screen, FAILURE_COLUMNS, rows), rows)
         screen.line(f"All failures:  pilotfish tasks {run} --state failed")
         if all(failure.get("cause") == NO_DIRECTORY for failure in outcome.failures):
             # The task wrote nothing, and a rerun would fail in the same way.

@@ -26,8 +26,12 @@ class Measurement:
     unit: str
     meaning: str
 
-    def shown(self) -> str:
-        return duration(self.value) if self.unit == "s" else rate(self.value)
+
+COLUMNS = (
+    Column("BENCHMARK", lambda measure: measure.what),
+    Column("VALUE", lambda measure: duration(measure.value) if measure.unit == "s" else rate(measure.value), right=True),
+    Column("MEANING", lambda measure: measure.meaning, elastic=True),
+)
 
 
 @click.command()
@@ -42,10 +46,7 @@ def bench(cores: int | None, as_json: bool) -> None:
     if as_json:
         screen.json({"cores": cores, "measures": [asdict(measure) for measure in measures]})
         return
-    screen.table(
-        (Column("BENCHMARK"), Column("VALUE", right=True), Column("MEANING", elastic=True)),
-        ([measure.what, measure.shown(), measure.meaning] for measure in measures),
-    )
+    screen.table(COLUMNS, measures)
 
 
 def measure_disk() -> list[Measurement]:

@@ -15,28 +15,6 @@ from pilotfish.errors import PilotfishError
 
 SHOWN = 20
 DIGITS = 12
-SITE_COLUMNS = (
-    Column("SITE"),
-    Column("WORKERS", right=True),
-    Column("FILES", right=True),
-    Column("SIZE", right=True),
-    Column("NEEDED", right=True),
-    Column("CACHE HITS", right=True),
-    Column("FROM PEERS", right=True),
-    Column("FROM STORAGE", right=True),
-    Column("FROM MASTER", right=True),
-)
-HELD = 4
-CONTENT_COLUMNS = (
-    Column("CONTENT"),
-    Column("SIZE", right=True),
-    Column("NAME", elastic=True),
-    Column("NEEDED BY", right=True),
-    Column("AT MASTER"),
-    Column("WORKERS", elastic=True),
-    Column("TRANSFER", elastic=True),
-)
-FETCHED = ("peers", "storage", "master")
 
 
 @click.command()
@@ -69,12 +47,11 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     if answer["sites"]:
         screen.line()
         # What workers fetched is counted for all runs together.
-        columns = SITE_COLUMNS if not chosen else SITE_COLUMNS[:HELD]
-        screen.table(columns, [_site_cells(row)[: len(columns)] for row in answer["sites"]])
+        screen.table(SITE_COLUMNS if chosen else (*SITE_COLUMNS, *FETCHED_COLUMNS), answer["sites"])
     if answer["contents"]:
         screen.line()
         names = _names(master, answer["contents"])
-        screen.table(CONTENT_COLUMNS, [_content_cells(row, names) for row in answer["contents"]])
+        screen.table(CONTENT_COLUMNS, [{**row, "shown_name": names.get(row["digest"])} for row in answer["contents"]])
     shown = offset + len(answer["contents"])
     if answer["total"] > shown:
         of_run = f" {chosen['run']}" if chosen else ""
@@ -119,7 +96,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
 def _describe_sources(got: dict[str, dict[str, int]]) -> str:
     """Describe cache hits and sources in one sentence."""
     fetched = [f"{size(got[source]['bytes'])} {source_text}" for source, source_text in _FROM.items() if got[source]["contents"]]
-    hits = f"Of {plural(_needed(got), 'file')} that tasks needed, {_share(got['here']['contents'], _needed(got))} were cache hits"
+    hits = f"Of {plural(_needed(got), 'file')} that tasks needed, {_cache_hits(got)} were cache hits"
     return f"{hits}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
 
 
@@ -130,35 +107,43 @@ def _needed(got: dict[str, dict[str, int]]) -> int:
     return sum(row["contents"] for row in got.values())
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part // whole} %" if whole else "-"
-
-
-def _site_cells(row: dict[str, Any]) -> list[object]:
-    got = row["got"]
+def _cache_hits(got: dict[str, dict[str, int]]) -> str:
     needed = _needed(got)
-    fetched = [size(got[source]["bytes"]) for source in FETCHED]
-    return [
-        row["site"] or "-",
-        row["workers"],
-        f"{row['contents']:,}",
-        size(row["bytes"]),
-        f"{needed:,}",
-        _share(got["here"]["contents"], needed),
-        *fetched,
-    ]
+    return f"{100 * got['here']['contents'] // needed} %" if needed else "-"
 
 
-def _content_cells(row: dict[str, Any], names: dict[str, str]) -> list[object]:
-    return [
-        row["digest"][:DIGITS],
-        size(row["size"]),
-        names.get(row["digest"]) or (f"made by {row['made_by']}" if row["made_by"] else "-"),
-        plural(row["needed_by"], "task") if row["needed_by"] else "-",
-        row.get("file") or ("yes" if row["home"] else "nowhere" if row["nowhere"] else "no"),
-        ", ".join(_holders(site, count, row["workers"]) for site, count in row["sites"].items()) or "-",
-        ", ".join(_describe_transfer(transfer) for transfer in row["moving"]) or "-",
-    ]
+SITE_COLUMNS = (
+    Column("SITE", lambda site: site["site"] or "-"),
+    Column("WORKERS", lambda site: site["workers"], right=True),
+    Column("FILES", lambda site: f"{site['contents']:,}", right=True),
+    Column("SIZE", lambda site: size(site["bytes"]), right=True),
+)
+FETCHED_COLUMNS = (
+    Column("NEEDED", lambda site: f"{_needed(site['got']):,}", right=True),
+    Column("CACHE HITS", lambda site: _cache_hits(site["got"]), right=True),
+    Column("FROM PEERS", lambda site: size(site["got"]["peers"]["bytes"]), right=True),
+    Column("FROM STORAGE", lambda site: size(site["got"]["storage"]["bytes"]), right=True),
+    Column("FROM MASTER", lambda site: size(site["got"]["master"]["bytes"]), right=True),
+)
+
+
+def _place(content: dict[str, Any]) -> str:
+    return content.get("file") or ("yes" if content["home"] else "nowhere" if content["nowhere"] else "no")
+
+
+def _workers(content: dict[str, Any]) -> str:
+    return ", ".join(_holders(site, count, content["workers"]) for site, count in content["sites"].items())
+
+
+CONTENT_COLUMNS = (
+    Column("CONTENT", lambda content: content["digest"][:DIGITS]),
+    Column("SIZE", lambda content: size(content["size"]), right=True),
+    Column("NAME", lambda content: content["shown_name"] or "-", elastic=True),
+    Column("NEEDED BY", lambda content: plural(content["needed_by"], "task") if content["needed_by"] else "-", right=True),
+    Column("AT MASTER", _place),
+    Column("WORKERS", lambda content: _workers(content) or "-", elastic=True),
+    Column("TRANSFER", lambda content: ", ".join(map(_describe_transfer, content["moving"])) or "-", elastic=True),
+)
 
 
 def _holders(site: str, count: int, workers: list[str]) -> str:
@@ -178,7 +163,8 @@ def _below_here(path: str) -> str:
 
 def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
     """Map digests to names. Names of outputs are in their tasks' results; ``run --input`` accepts them as shown."""
-    names = {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
+    names = {row["digest"]: f"made by {row['made_by']}" for row in rows if row["made_by"]}
+    names |= {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):
         try:
             output = fetch_output(master, master.ask("task", task=maker))

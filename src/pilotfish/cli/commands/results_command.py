@@ -27,8 +27,6 @@ def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> Non
     """Print the results, then queue time, run time, overhead and utilisation."""
     rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
     show_results(screen, master, master.ask("run", run=outcome.run), rows)
-    if outcome.tasks > len(rows):
-        screen.line(f"... and {outcome.tasks - len(rows):,} more: pilotfish results {outcome.run} --limit {outcome.tasks}")
     workers = master.ask("workers", all=False)
     cores = sum(worker["capacity"].get("cores", 0) for worker in workers) or 1.0
     show_times(screen, outcome, cores)
@@ -55,13 +53,13 @@ def show_times(screen: Screen, outcome: RunOutcome, cores: float) -> None:
 
 SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
-    Column("TASK"),
-    Column("STATE"),
-    Column("WALL TIME", right=True),
-    Column("COMMAND", elastic=True),
-    Column("RESULT", elastic=True),
-    Column("FILES", elastic=True),
+    Column("TASK", lambda task: task["id"]),
+    Column("STATE", lambda task: task["state"]),
+    Column("WALL TIME", lambda task: duration(task.get("wall_s") or None), right=True),
+    Column("COMMAND", lambda task: task["command"], elastic=True),
+    Column("RESULT", lambda task: task["result"], elastic=True),
 )
+FILES = Column("FILES", lambda task: task["files"], elastic=True)
 CSV_FIRST = ("run", "index")
 """Two columns, because a program would read task 1.10 as the number 1.1."""
 CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
@@ -98,25 +96,20 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
         else:
             screen.json_list(_as_data(master, task, tasks.names) for task in tasks.found)
     else:
-        rows = list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS))
-        show_results(screen, master, row, rows)
-        if row["tasks"] > len(rows):
-            screen.line(f"... and {row['tasks'] - len(rows):,} more: pilotfish results {row['run']} --limit {row['tasks']}")
+        show_results(screen, master, row, list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS)))
 
 
 def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    tasks = describe(master, run, rows)
-    cells: list[list[object]] = []
-    parameters = []
-    for task in tasks.found:
-        output = fetch_output(master, task.row)
-        took = duration(task.row["wall_s"]) if task.row.get("wall_s") else "-"
-        cells.append([task.row["id"], task.row["state"], took, task.command, output.headline(), " ".join(output.file_names())])
-        parameters.append(task.parameters(tasks.names))
-    columns: tuple[Column, ...] = RESULT_COLUMNS
-    if not any(row[-1] for row in cells):
-        columns, cells = RESULT_COLUMNS[:-1], [row[:-1] for row in cells]
-    screen.table(*with_parameters(screen, columns, cells, parameters))
+    described = describe(master, run, rows)
+    tasks = []
+    for task in described.found:
+        output, parameters = fetch_output(master, task.row), task.parameters(described.names)
+        shown = {"command": task.command, "parameters": parameters, "result": output.headline(), "files": " ".join(output.file_names())}
+        tasks.append({**task.row, **shown})
+    columns = (*RESULT_COLUMNS, FILES) if any(task["files"] for task in tasks) else RESULT_COLUMNS
+    screen.table(with_parameters(screen, columns, tasks), tasks)
+    if run["tasks"] > len(rows):
+        screen.line(f"... and {run['tasks'] - len(rows):,} more: pilotfish results {run['run']} --limit {run['tasks']}")
 
 
 def _warn_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:

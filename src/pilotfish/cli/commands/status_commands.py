@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,49 +15,12 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transf
 from pilotfish.client.pools import is_served
 from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run
-from pilotfish.client.task_descriptions import described_rows, with_commands
+from pilotfish.client.task_descriptions import described_rows
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
 from pilotfish.store.pool_directory import StopMark, pool_home, read_stop_mark
 
-RUN_COLUMNS = (
-    Column("RUN", right=True),
-    Column("NAME", elastic=True),
-    Column("STATE"),
-    Column("TASKS", right=True),
-    Column("DONE", right=True),
-    Column("FAILED", right=True),
-    Column("RUNNING", right=True),
-    Column("WAITING", right=True),
-    Column("RATE", right=True),
-    Column("TIME LEFT", right=True),
-    Column("SHARE"),
-    Column("DEADLINE"),
-    Column("COMMAND", elastic=True),
-)
-TASK_COLUMNS = (
-    Column("TASK"),
-    Column("COMMAND", elastic=True),
-    Column("STATE"),
-    Column("ATTEMPT", right=True),
-    Column("WORKER", elastic=True),
-    Column("WALL TIME", right=True),
-    Column("CPU TIME", right=True),
-    Column("MAX MEMORY", right=True),
-    Column("NOTE", elastic=True),
-)
-WORKER_COLUMNS = (
-    Column("WORKER", elastic=True),
-    Column("SITE"),
-    Column("STATE"),
-    Column("CORES", right=True),
-    Column("CORES BUSY", right=True),
-    Column("RUNNING", right=True),
-    Column("DONE", right=True),
-    Column("FAILED", right=True),
-    Column("NOTE", elastic=True),
-)
 ACTIVE_COLUMNS = ("RUNNING", "WAITING", "RATE", "TIME LEFT")
 OPTIONAL_COLUMNS = ("SHARE", "DEADLINE")
 SHOWN_RUNS = 20
@@ -132,28 +95,7 @@ def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
     left_out = [title for title in OPTIONAL_COLUMNS if not any(row.get(title.lower()) for row in rows)]
     if all(row["state"] == "done" for row in rows):
         left_out += ACTIVE_COLUMNS
-    kept = [place for place, column in enumerate(RUN_COLUMNS) if column.title not in left_out]
-    lines = (run_cells(row) for row in rows)
-    screen.table([RUN_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
-
-
-def run_cells(row: dict[str, Any]) -> list[object]:
-    counts, active = row["counts"], row["state"] != "done"
-    return [
-        row["run"],
-        row["name"] or "-",
-        state_of_run(row),
-        f"{row['tasks']:,}",
-        f"{counts.get('done', 0):,}",
-        f"{counts.get('failed', 0):,}",
-        f"{_sum(counts, AT_WORKERS):,}",
-        f"{_sum(counts, NOT_ASSIGNED):,}",
-        rate(row.get("rate_per_s")) if active else "-",
-        duration(row.get("eta_s")) if active and not row.get("paused") else "-",
-        row.get("share") or "-",
-        deadline_told(row, time.time()),
-        program_first(row),
-    ]
+    screen.table([column for column in RUN_COLUMNS if column.title not in left_out], rows)
 
 
 NEAR_S = 600.0
@@ -187,8 +129,30 @@ def shown_command(row: dict[str, Any]) -> str:
     return str(row["command"]).removeprefix("-- ")
 
 
-def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
-    return sum(counts.get(state, 0) for state in states)
+def _count(states: Iterable[str]) -> Callable[[dict[str, Any]], str]:
+    """Return a function that counts the tasks of a run in these states."""
+    return lambda row: f"{sum(row['counts'].get(state, 0) for state in states):,}"
+
+
+def _time_left(row: dict[str, Any]) -> str:
+    return duration(row.get("eta_s")) if row["state"] != "done" and not row.get("paused") else "-"
+
+
+RUN_COLUMNS = (
+    Column("RUN", lambda row: row["run"], right=True),
+    Column("NAME", lambda row: row["name"] or "-", elastic=True),
+    Column("STATE", state_of_run),
+    Column("TASKS", lambda row: f"{row['tasks']:,}", right=True),
+    Column("DONE", _count(["done"]), right=True),
+    Column("FAILED", _count(["failed"]), right=True),
+    Column("RUNNING", _count(AT_WORKERS), right=True),
+    Column("WAITING", _count(NOT_ASSIGNED), right=True),
+    Column("RATE", lambda row: rate(row.get("rate_per_s")) if row["state"] != "done" else "-", right=True),
+    Column("TIME LEFT", _time_left, right=True),
+    Column("SHARE", lambda row: row.get("share") or "-"),
+    Column("DEADLINE", lambda row: deadline_told(row, time.time())),
+    Column("COMMAND", program_first, elastic=True),
+)
 
 
 @click.command()
@@ -216,42 +180,40 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
         for task in all_tasks(master, row["run"], state, offset, limit):
             screen.line(task["id"])
         return
-    shown = list(with_commands(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
+    shown = list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
     if not shown:
         screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
         return
-    screen.table(TASK_COLUMNS, (task_cells(task, command) for task, command in shown))
+    screen.table(TASK_COLUMNS, shown)
     total, end = row["counts"].get(state, 0) if state else row["tasks"], offset + len(shown)
     if total > end:
         filtered = f" --state {state}" if state else ""
         screen.line(f"... {total - end:,} more: pilotfish tasks {row['run']}{filtered} --offset {end}")
 
 
-def task_cells(task: dict[str, Any], command: str) -> list[object]:
-    failure = task.get("failure")
-    return [
-        task["id"],
-        command or "-",
-        task["state"],
-        task["attempt"] or "-",
-        task.get("worker") or "-",
-        duration(task.get("wall_s")) if task.get("wall_s") else "-",
-        duration(task.get("cpu_s")) if task.get("cpu_s") else "-",
-        size(task.get("rss_bytes")),
-        failure_note(failure) if failure else task.get("reason") or "",
-    ]
+def _task_note(task: dict[str, Any]) -> str:
+    return failure_note(task["failure"]) if task.get("failure") else task.get("reason") or ""
 
 
-def with_parameters(
-    screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[object]], parameters: Sequence[str]
-) -> tuple[list[Column], Sequence[Sequence[object]]]:
-    """Replace commands by parameters if the terminal is too narrow, because the cut end of a command is what differs."""
-    shown = list(columns)
-    if not screen.width or not rows or not all(parameters) or fits(shown, rows, screen.width):
-        return shown, rows
-    place = next(place for place, column in enumerate(shown) if column.title == "COMMAND")
-    shown[place] = Column("PARAMETERS", elastic=True)
-    return shown, [[*row[:place], text, *row[place + 1 :]] for row, text in zip(rows, parameters, strict=True)]
+TASK_COLUMNS = (
+    Column("TASK", lambda task: task["id"]),
+    Column("COMMAND", lambda task: task["command"] or "-", elastic=True),
+    Column("STATE", lambda task: task["state"]),
+    Column("ATTEMPT", lambda task: task["attempt"] or "-", right=True),
+    Column("WORKER", lambda task: task.get("worker") or "-", elastic=True),
+    Column("WALL TIME", lambda task: duration(task.get("wall_s") or None), right=True),
+    Column("CPU TIME", lambda task: duration(task.get("cpu_s") or None), right=True),
+    Column("MAX MEMORY", lambda task: size(task.get("rss_bytes")), right=True),
+    Column("NOTE", _task_note, elastic=True),
+)
+PARAMETERS = Column("PARAMETERS", lambda task: task["parameters"], elastic=True)
+
+
+def with_parameters(screen: Screen, columns: Sequence[Column], tasks: Sequence[dict[str, Any]]) -> Sequence[Column]:
+    """Replace the commands by parameters if the terminal is too narrow, because the cut end of a command is what differs."""
+    if not screen.width or not tasks or not all(task["parameters"] for task in tasks) or fits(columns, tasks, screen.width):
+        return columns
+    return [PARAMETERS if column.title == "COMMAND" else column for column in columns]
 
 
 @click.command()
@@ -292,28 +254,41 @@ def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
         screen.line(f"Pool {clean(pool)} now uses {plural(cores, 'core')} of this machine.")
 
 
+def _worker_state(worker: dict[str, Any]) -> str:
+    is_silent = not worker.get("connected", True) and worker["state"] not in ("left", "lost")
+    return f"{worker['state']}, silent" if is_silent else str(worker["state"])
+
+
+def _worker_cores(worker: dict[str, Any]) -> float:
+    return float(worker.get("capacity", {}).get("cores", 0))
+
+
+def _busy_cores(worker: dict[str, Any]) -> float:
+    cores = _worker_cores(worker)
+    return cores - float(worker.get("free", {}).get("cores", cores))
+
+
+def _worker_note(worker: dict[str, Any]) -> str:
+    return "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or ""
+
+
+WORKER_COLUMNS = (
+    Column("WORKER", lambda worker: worker["worker"], elastic=True),
+    Column("SITE", lambda worker: worker.get("site") or "-"),
+    Column("STATE", _worker_state),
+    Column("CORES", lambda worker: f"{_worker_cores(worker):g}", right=True),
+    Column("CORES BUSY", lambda worker: f"{_busy_cores(worker):g}", right=True),
+    Column("RUNNING", lambda worker: worker.get("running", 0), right=True),
+    Column("DONE", lambda worker: f"{worker.get('tasks_done', 0):,}", right=True),
+    Column("FAILED", lambda worker: f"{worker.get('tasks_failed', 0):,}", right=True),
+    Column("NOTE", _worker_note, elastic=True),
+)
+
+
 def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
     """Print a line per worker. The site column is shown only if some worker is not local."""
     elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
-    kept = [place for place, column in enumerate(WORKER_COLUMNS) if elsewhere or column.title != "SITE"]
-    lines = (worker_cells(worker) for worker in workers)
-    screen.table([WORKER_COLUMNS[place] for place in kept], ([cells[place] for place in kept] for cells in lines))
-
-
-def worker_cells(worker: dict[str, Any]) -> list[object]:
-    capacity, free = worker.get("capacity", {}), worker.get("free", {})
-    cores = capacity.get("cores", 0)
-    return [
-        worker["worker"],
-        worker.get("site") or "-",
-        worker["state"] if worker.get("connected", True) or worker["state"] in ("left", "lost") else f"{worker['state']}, silent",
-        f"{cores:g}",
-        f"{cores - free.get('cores', cores):g}",
-        worker.get("running", 0),
-        f"{worker.get('tasks_done', 0):,}",
-        f"{worker.get('tasks_failed', 0):,}",
-        "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or "",
-    ]
+    screen.table([column for column in WORKER_COLUMNS if elsewhere or column.title != "SITE"], workers)
 
 
 # Shows a stopped pool without starting its master.

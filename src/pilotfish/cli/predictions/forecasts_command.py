@@ -10,12 +10,22 @@ from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration, size
 from pilotfish.client.session import connect_read_only
 
+
+def _forecast(row: dict[str, Any]) -> str:
+    value = row["forecast"]
+    if value is None:
+        return "-"
+    if row["unit"] == "s":
+        return duration(value)
+    return f"{size(value)}/s" if row["unit"] == "bytes/s" else f"x {value:.2f}"
+
+
 COLUMNS = (
-    Column("ITEM", elastic=True),
-    Column("FORECAST", right=True),
-    Column("MEDIAN ERROR", right=True),
-    Column("SAMPLES", right=True),
-    Column("PREDICTOR", elastic=True),
+    Column("ITEM", lambda row: row["what"], elastic=True),
+    Column("FORECAST", _forecast, right=True),
+    Column("MEDIAN ERROR", lambda row: "-" if row.get("error") is None else f"{row['error']:.0%}", right=True),
+    Column("SAMPLES", lambda row: f"{row['samples']:,}" if row.get("samples") else "-", right=True),
+    Column("PREDICTOR", lambda row: row.get("predictor") or "-", elastic=True),
 )
 
 
@@ -36,18 +46,6 @@ def forecasts(pool: str, as_json: bool) -> None:
     if not answer["forecasts"]:
         screen.line("There are no forecasts yet: no task has ended, no pilot has started, and no file was sent to a site.")
         return
-    screen.table(COLUMNS, [_cells(row) for row in answer["forecasts"]])
+    screen.table(COLUMNS, answer["forecasts"])
     screen.line()
     screen.line(f"Policy {answer['policy']}" + (f": {clean(answer['reason'])}." if answer["reason"] else "."))
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    value = row["forecast"]
-    if value is None:
-        shown = "-"
-    elif row["unit"] == "s":
-        shown = duration(value)
-    else:
-        shown = f"{size(value)}/s" if row["unit"] == "bytes/s" else f"x {value:.2f}"
-    error = "-" if row.get("error") is None else f"{row['error']:.0%}"
-    return clean(row["what"]), shown, error, f"{row['samples']:,}" if row.get("samples") else "-", row.get("predictor") or "-"

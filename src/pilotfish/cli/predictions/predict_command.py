@@ -16,7 +16,7 @@ from pilotfish.client.offline_pool import OfflinePool
 if TYPE_CHECKING:
     from pilotfish.core.state import Run
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
-    from pilotfish.sim.projections.prediction_record import PredictionRecord
+    from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
 SHOWN = 20
 """Maximum recorded predictions shown, the latest ones."""
@@ -136,6 +136,20 @@ def _deadline(answer: dict[str, Any], median: float, now: float) -> list[tuple[s
     return [("deadline", f"{clock(answer['deadline'], now)}: {verdict}; {sure}")]
 
 
+def _inside(prediction: Prediction) -> str:
+    return "" if not prediction.took_s else "yes" if prediction.held else "no"
+
+
+RECORD_COLUMNS = (
+    Column("RUN", lambda prediction: prediction.run, right=True),
+    Column("TASKS LEFT", lambda prediction: f"{prediction.left:,}", right=True),
+    Column("PREDICTED", lambda prediction: about(prediction.median_s), right=True),
+    Column("80 % INTERVAL", lambda prediction: f"{about(prediction.low_s)} to {about(prediction.high_s)}"),
+    Column("ACTUAL", lambda prediction: duration(prediction.took_s) if prediction.took_s else "unfinished", right=True),
+    Column("INSIDE", _inside),
+)
+
+
 def _show_record(screen: Screen, calibration: PredictionRecord, as_json: bool) -> None:
     tested = calibration.tested
     errors = sorted(prediction.error for prediction in tested)
@@ -159,29 +173,7 @@ def _show_record(screen: Screen, calibration: PredictionRecord, as_json: bool) -
     if not calibration.predictions:
         screen.line("There are no predictions yet. Make one: pilotfish predict")
         return
-    columns = [
-        Column("RUN", right=True),
-        Column("TASKS LEFT", right=True),
-        Column("PREDICTED", right=True),
-        Column("80 % INTERVAL"),
-        Column("ACTUAL", right=True),
-        Column("INSIDE"),
-    ]
-    rows_shown = []
-    for prediction in calibration.predictions[-SHOWN:]:
-        verdict = "" if not prediction.took_s else "yes" if prediction.held else "no"
-        took = duration(prediction.took_s) if prediction.took_s else "unfinished"
-        rows_shown.append(
-            (
-                prediction.run,
-                f"{prediction.left:,}",
-                about(prediction.median_s),
-                f"{about(prediction.low_s)} to {about(prediction.high_s)}",
-                took,
-                verdict,
-            )
-        )
-    screen.table(columns, rows_shown)
+    screen.table(RECORD_COLUMNS, calibration.predictions[-SHOWN:])
     if tested:
         screen.line()
         half = f"the median error was {errors[len(errors) // 2]:.0%} of the time left"

@@ -118,14 +118,17 @@ def _show(screen: Screen, rows: list[ReplayRow], run: Run, remarks: list[str], a
         ]
         screen.json({"run": run.id, "name": clean(run.options.name), "rows": data, "notes": remarks})
         return
-    columns = [Column(f"RUN {run.id}"), Column("CORES", right=True), Column("MAKESPAN", right=True), Column("VS MEASURED", right=True)]
-    shown = [
-        (row.what, f"{row.cores:g}", "never", "-")
-        if row.seconds is None
-        else (row.what, f"{row.cores:g}", duration(row.seconds), f"{row.seconds / measured:.2f}")
-        for row in rows
+
+    def ratio(row: ReplayRow) -> str:
+        return "-" if row.seconds is None else f"{row.seconds / measured:.2f}"
+
+    columns = [
+        Column(f"RUN {run.id}", lambda row: row.what),
+        Column("CORES", lambda row: f"{row.cores:g}", right=True),
+        Column("MAKESPAN", lambda row: "never" if row.seconds is None else duration(row.seconds), right=True),
+        Column("VS MEASURED", ratio, right=True),
     ]
-    screen.table(columns, shown)
+    screen.table(columns, rows)
     screen.line()
     screen.line("Measured: task times, submission times, workers. Modelled: link speeds, as forecast. Nothing fails.")
     for remark in remarks:

@@ -105,10 +105,11 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
     )
     by_policy = {policy: [result for result in outcomes if result.policy == policy] for policy in scenario.policies}
     screen = Screen.of()
+    data = as_data(scenario, by_policy)
     if as_json:
-        screen.json(as_data(scenario, by_policy))
+        screen.json(data)
     else:
-        show(screen, scenario, by_policy)
+        show(screen, scenario, data)
     if plot:
         bound_s = min(max(result.area_s, result.path_s) for result in outcomes)
         Path(plot).write_text(
@@ -215,56 +216,41 @@ def describe(scenario: Scenario) -> str:
     return f"{plural(work.tasks, 'task')} on {plural(cores, 'core')} at {plural(len(scenario.sites), 'site')}"
 
 
-def show(screen: Screen, scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> None:
-    per_site = len(scenario.sites) <= MAX_SITE_COLUMNS
-    sites = [place.name for place in scenario.sites]
+def show(screen: Screen, scenario: Scenario, data: dict[str, Any]) -> None:
     columns = [
-        Column("POLICY"),
-        Column("MAKESPAN", right=True),
-        Column("STD DEV", right=True),
-        Column("SPEED-UP", right=True),
-        Column("UTILISATION", right=True),
+        Column("POLICY", lambda row: row["policy"]),
+        Column("MAKESPAN", lambda row: duration(row["makespan_s"]), right=True),
+        Column("STD DEV", lambda row: duration(row["spread_s"]), right=True),
+        Column("SPEED-UP", lambda row: f"{row['speedup']:.2f}", right=True),
+        Column("UTILISATION", lambda row: f"{100 * row['cores_busy']:.0f} %", right=True),
     ]
-    columns += [Column(f"SENT TO {site}", right=True) for site in sites] if per_site else [Column("SENT", right=True)]
-    first_s = mean([result.makespan_s for result in next(iter(by_policy.values()))])
-    rows = []
-    for policy, outcomes in by_policy.items():
-        makespan_s, spread_s = mean_and_spread([result.makespan_s for result in outcomes])
-        sent = [mean([result.sent[site] for result in outcomes]) for site in sites]
-        cells = [
-            duration(makespan_s),
-            duration(spread_s),
-            f"{first_s / makespan_s:.2f}",
-            f"{100 * mean([result.used for result in outcomes]):.0f} %",
-        ]
-        rows.append([policy, *cells, *(size(amount) for amount in (sent if per_site else [sum(sent)]))])
+    if len(scenario.sites) <= MAX_SITE_COLUMNS:
+        columns += [_sent_column(place.name) for place in scenario.sites]
+    else:
+        columns.append(Column("SENT", lambda row: size(sum(row["sent_bytes"].values())), right=True))
     screen.line(f"{describe(scenario)}; means over {scenario.seeds} seed{'s'[: scenario.seeds > 1]}")
-    screen.table(columns, rows)
-    area_s, path_s = bounds(by_policy)
-    screen.line(f"No schedule is shorter than {duration(area_s)} (all cores busy) or {duration(path_s)} (the longest chain of tasks).")
+    screen.table(columns, data["policies"])
+    area, path = duration(data["area_bound_s"]), duration(data["path_bound_s"])
+    screen.line(f"No schedule is shorter than {area} (all cores busy) or {path} (the longest chain of tasks).")
 
 
-def bounds(by_policy: dict[str, list[SimulationResult]]) -> tuple[float, float]:
-    outcomes = next(iter(by_policy.values()))
-    return mean([result.area_s for result in outcomes]), mean([result.path_s for result in outcomes])
+def _sent_column(site: str) -> Column:
+    return Column(f"SENT TO {site}", lambda row: size(row["sent_bytes"][site]), right=True)
 
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> dict[str, Any]:
     from pilotfish.sim.scenarios.policy_comparison import mean_and_deviation
 
-    return mean_and_deviation(values)
-
-
-def as_data(scenario: Scenario, by_policy: dict[str, list[SimulationResult]]) -> dict[str, Any]:
-    area_s, path_s = bounds(by_policy)
-    first_s = mean([result.makespan_s for result in next(iter(by_policy.values()))])
+    first = next(iter(by_policy.values()))
+    area_s, path_s = mean([result.area_s for result in first]), mean([result.path_s for result in first])
+    first_s = mean([result.makespan_s for result in first])
     rows = []
     for policy, outcomes in by_policy.items():
-        makespan_s, spread_s = mean_and_spread([result.makespan_s for result in outcomes])
+        makespan_s, spread_s = mean_and_deviation([result.makespan_s for result in outcomes])
         rows.append(
             {
                 "policy": policy,

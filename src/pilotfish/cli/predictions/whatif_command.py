@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +23,15 @@ from pilotfish.sim.projections.pool_snapshot import Variation
 if TYPE_CHECKING:
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
 
+COLUMNS = (
+    Column("CHANGE", itemgetter(0), elastic=True),
+    Column("FINISH", itemgetter(1)),
+    Column("TIME LEFT", itemgetter(2), right=True),
+    Column("80 % INTERVAL", itemgetter(3)),
+    Column("SPEED-UP", itemgetter(4), right=True),
+    Column("P(SOONER)", itemgetter(5), right=True),
+)
+"""Columns for the tuples of ``_cells``."""
 FEWER = re.compile(r"-([0-9]|site\b)")
 MARK = "\0"
 
@@ -75,15 +85,7 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
             {"run": found.id, "at": offline.now, "replicas": len(base.ends_s), "options": rows, "notes": notes(offline, found, base)}
         )
         return
-    columns = [
-        Column("CHANGE", elastic=True),
-        Column("FINISH"),
-        Column("TIME LEFT", right=True),
-        Column("80 % INTERVAL"),
-        Column("SPEED-UP", right=True),
-        Column("P(SOONER)", right=True),
-    ]
-    screen.table(columns, [_cells(estimate, base, offline.now, factor) for estimate in ranked])
+    screen.table(COLUMNS, [_cells(estimate, base, offline.now, factor) for estimate in ranked])
     screen.line()
     count = plural(len(base.ends_s), "sample")
     screen.line(f"Run {found.id}, {count} of each change with the same random numbers. P(SOONER): fraction of samples that finish sooner.")
@@ -109,15 +111,9 @@ def _cells(estimate: FinishEstimate, base: FinishEstimate, now: float, factor: f
         return (estimate.variation.text, "never", "-", "-", "-", f"{row['chance_sooner'] or 0:.0%}")
     speed_up = f"{base.median_s / estimate.median_s:.2f}x" if estimate.median_s and isfinite(base.median_s) else "-"
     sooner = "" if row["chance_sooner"] is None else f"{row['chance_sooner']:.0%}"
-    low, high = estimate.interval(factor)
-    return (
-        estimate.variation.text,
-        clock(now + estimate.median_s, now),
-        about(estimate.median_s),
-        f"{about(low)} to {about(high)}",
-        speed_up,
-        sooner,
-    )
+    low, high = map(about, estimate.interval(factor))
+    finish = clock(now + estimate.median_s, now)
+    return (estimate.variation.text, finish, about(estimate.median_s), f"{low} to {high}", speed_up, sooner)
 
 
 # Parses variations such as ``+50 pilots cluster``, ``-site far`` and ``policy=near``; commas separate several.
@@ -161,13 +157,19 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
                 f"{text!r}: there is no policy {policy!r}",
                 did_you_mean(policy, known_policies) or f"There are {', '.join(known_policies)}",
             )
+    more = tuple((site or LOCAL, int(count)) for count, site in found.get("pilots", ()))
+    if any(abs(count) > MAX_ADDED for _, count in more):
+        raise BadInput(f"{text!r}: too many for a simulation", f"The maximum is {MAX_ADDED:,}")
+    speeds = {site: float(factor) for site, factor in found.get("speed", ())}
+    if not all(0 < factor < 1e6 for factor in speeds.values()):
+        raise BadInput(f"{text!r}: a speed is a factor greater than 0", "Twice as fast as now: speed SITE=2")
     return Variation(
         text,
         policy=found.get("policy", [("",)])[-1][0],
-        more=tuple((site or LOCAL, _check_count(text, int(count))) for count, site in found.get("pilots", ())),
+        more=more,
         with_sites=tuple(site for sign, site in found.get("site", ()) if sign == "+"),
         without_sites=tuple(site for sign, site in found.get("site", ()) if sign == "-"),
-        speeds={site: _positive(text, float(factor)) for site, factor in found.get("speed", ())},
+        speeds=speeds,
         cores=float(found["cores"][-1][0]) if "cores" in found else None,
     )
 
@@ -186,15 +188,3 @@ def _read(word: str) -> tuple[str, tuple[str, ...]]:
         did_you_mean(words[0], FORMS) if words and not any(known in ("pilot", "worker", "workers", *FORMS) for known in words) else None
     )
     raise BadInput(f"{word!r} is not a change that can be simulated", misspelt or SYNTAX_HINT)
-
-
-def _check_count(text: str, count: int) -> int:
-    if abs(count) > MAX_ADDED:
-        raise BadInput(f"{text!r}: too many for a simulation", f"The maximum is {MAX_ADDED:,}")
-    return count
-
-
-def _positive(text: str, factor: float) -> float:
-    if not 0 < factor < 1e6:
-        raise BadInput(f"{text!r}: a speed is a factor greater than 0", "Twice as fast as now: speed SITE=2")
-    return factor

@@ -14,13 +14,13 @@ from pilotfish.cli.terminal.screen import Column, Screen, clean, duration
 from pilotfish.client.session import NoPool, look
 
 PILOT_COLUMNS = (
-    Column("PILOT"),
-    Column("SITE"),
-    Column("STATE"),
-    Column("CORES", right=True),
-    Column("BATCH JOB", elastic=True),
-    Column("WAITED", right=True),
-    Column("NOTE", elastic=True),
+    Column("PILOT", lambda pilot: pilot["pilot"]),
+    Column("SITE", lambda pilot: pilot["site"]),
+    Column("STATE", lambda pilot: pilot["state"]),
+    Column("CORES", lambda pilot: f"{pilot['cores']:g}", right=True),
+    Column("BATCH JOB", lambda pilot: pilot["job"] or "-", elastic=True),
+    Column("WAITED", lambda pilot: duration(pilot["waited_s"]), right=True),
+    Column("NOTE", lambda pilot: pilot["queue_note"] or pilot["reason"], elastic=True),
 )
 WAITING = ("requested", "submitted")
 
@@ -50,7 +50,7 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
     if as_json:
         screen.json(rows)
     elif rows:
-        screen.table(PILOT_COLUMNS, (_cells(row) for row in rows))
+        screen.table(PILOT_COLUMNS, rows)
     else:
         screen.line(f"Pool {clean(pool)} has no pilots. Request one: pilotfish pilots add SITE")
 
@@ -59,15 +59,3 @@ def _waited(row: dict[str, Any], now: float) -> float | None:
     """Return the seconds from the request until the first worker joined, or until now; None if no worker is left to tell."""
     until = row["joined_at"] or (now if row["state"] in WAITING else None)
     return None if until is None else max(0.0, until - row["requested_at"])
-
-
-def _cells(row: dict[str, Any]) -> list[object]:
-    return [
-        row["pilot"],
-        row["site"],
-        row["state"],
-        f"{row['cores']:g}",
-        row["job"] or "-",
-        duration(row["waited_s"]),
-        row["queue_note"] or row["reason"],
-    ]

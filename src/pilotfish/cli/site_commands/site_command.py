@@ -23,15 +23,16 @@ from pilotfish.model.quantities import show_seconds
 from pilotfish.model.site import Site
 
 LIST_COLUMNS = (
-    Column("SITE"),
-    Column("BACKEND"),
-    Column("VIA", elastic=True),
-    Column("QUEUE", elastic=True),
-    Column("MAX PILOTS", right=True),
-    Column("CORES", right=True),
-    Column("WALLTIME", right=True),
-    Column("NOTE", elastic=True),
+    Column("SITE", lambda row: row[0]),
+    Column("BACKEND", lambda row: row[1].backend),
+    Column("VIA", lambda row: row[1].via or ", ".join(row[1].hosts) or "-", elastic=True),
+    Column("QUEUE", lambda row: row[1].queue or "-", elastic=True),
+    Column("MAX PILOTS", lambda row: row[1].max_pilots, right=True),
+    Column("CORES", lambda row: row[1].cores or "-", right=True),
+    Column("WALLTIME", lambda row: show_seconds(row[1].walltime_s) if row[1].walltime_s else "-", right=True),
+    Column("NOTE", lambda row: "paused" if row[1].paused else "", elastic=True),
 )
+"""Columns for rows of the name and the description of a site."""
 
 
 class SiteGroup(click.Group):
@@ -219,24 +220,11 @@ def list_sites(as_json: bool) -> None:
     elif not found and not found.bad:
         screen.line("No sites are configured. Add one: pilotfish site add NAME --backend slurm")
     elif found:
-        screen.table(LIST_COLUMNS, (_cells(name, site) for name, site in found.items()))
+        screen.table(LIST_COLUMNS, found.items())
     for problem in found.bad.values():
         errors = Screen.of(sys.stderr)
         errors.line(f"error: {clean(problem)}")
         errors.line(f"  fix: {clean(problem.hint)}")
-
-
-def _cells(name: str, site: Site) -> list[object]:
-    return [
-        name,
-        site.backend,
-        site.via or ", ".join(site.hosts) or "-",
-        site.queue or "-",
-        site.max_pilots,
-        site.cores or "-",
-        show_seconds(site.walltime_s) if site.walltime_s else "-",
-        "paused" if site.paused else "",
-    ]
 
 
 @site.command()

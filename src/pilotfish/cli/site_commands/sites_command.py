@@ -14,16 +14,22 @@ from pilotfish.config import read_sites
 from pilotfish.model.site import LOCAL
 
 Row = dict[str, Any]
+
+
+def _failures(site: Row) -> str:
+    return ", ".join(f"{cause} {count}" for cause, count in sorted(site["failures"].items(), key=lambda item: -item[1]))
+
+
 SITE_COLUMNS = (
-    Column("SITE"),
-    Column("BACKEND"),
-    Column("STATE"),
-    Column("QUEUED", right=True),
-    Column("RUNNING", right=True),
-    Column("WORKERS", right=True),
-    Column("MEDIAN WAIT", right=True),
-    Column("P90 WAIT", right=True),
-    Column("FAILURES", elastic=True),
+    Column("SITE", lambda site: site["site"]),
+    Column("BACKEND", lambda site: site["backend"]),
+    Column("STATE", lambda site: site["state"]),
+    Column("QUEUED", lambda site: site["waiting"], right=True),
+    Column("RUNNING", lambda site: site["active"], right=True),
+    Column("WORKERS", lambda site: site["workers"], right=True),
+    Column("MEDIAN WAIT", lambda site: duration(site["queue_wait_median_s"]), right=True),
+    Column("P90 WAIT", lambda site: duration(site["queue_wait_90_s"]), right=True),
+    Column("FAILURES", lambda site: _failures(site) or "-", elastic=True),
 )
 
 
@@ -42,7 +48,7 @@ def sites(pool: str, as_json: bool) -> None:
     if as_json:
         screen.json(rows)
         return
-    screen.table(SITE_COLUMNS, (_cells(row) for row in rows))
+    screen.table(SITE_COLUMNS, rows)
     for row in rows:
         if row["state"] != "ready":
             screen.line(clean(row["reason"]["text"]))
@@ -66,22 +72,5 @@ def _row(name: str, backend: str, state: str, via: str = "") -> Row:
         text = f"site {name} is paused: it gets no new pilots until a user resumes it"
         reason = {"code": "site-paused", "text": text, "commands": [f"pilotfish site resume {name}"]}
     nothing: Row = {"reason": reason, "used": False, "wanted": None, "held": "", "trouble": "", "last_bad": "", "credentials": []}
-    nothing |= {"waiting": 0, "active": 0, "workers": 0}
-    return {"site": name, "backend": backend, "via": via, "state": state, **nothing, **dict.fromkeys(_WAITS), "failures": {}}
-
-
-_WAITS = ("queue_wait_median_s", "queue_wait_90_s")
-
-
-def _cells(row: Row) -> list[object]:
-    failures = sorted(row["failures"].items(), key=lambda item: -item[1])
-    return [
-        row["site"],
-        row["backend"],
-        row["state"],
-        row["waiting"],
-        row["active"],
-        row["workers"],
-        *(duration(row[wait]) for wait in _WAITS),
-        ", ".join(f"{cause} {count}" for cause, count in failures) or "-",
-    ]
+    nothing |= {"waiting": 0, "active": 0, "workers": 0, "queue_wait_median_s": None, "queue_wait_90_s": None, "failures": {}}
+    return {"site": name, "backend": backend, "via": via, "state": state, **nothing}

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -110,8 +110,8 @@ class Screen:
             return text
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-        for line in lay_out(columns, [[clean(cell) for cell in row] for row in rows], self.width):
+    def table(self, columns: Sequence[Column], rows: Iterable[Any]) -> None:
+        for line in lay_out(columns, _cells(columns, rows), self.width):
             self._write(self._painted_states(line))
 
     def _painted_states(self, line: str) -> str:
@@ -152,9 +152,10 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. ``elastic`` columns shrink first when the terminal is narrow."""
+    """A table column. ``cell`` returns the value for a row. ``elastic`` columns shrink first when the terminal is narrow."""
 
     title: str
+    cell: Callable[[Any], object]
     right: bool = False
     elastic: bool = False
 
@@ -169,10 +170,13 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     return lines
 
 
-def fits(columns: Sequence[Column], rows: Sequence[Sequence[object]], width: int) -> bool:
+def _cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
+    return [[clean(column.cell(row)) for column in columns] for row in rows]
+
+
+def fits(columns: Sequence[Column], rows: Iterable[Any], width: int) -> bool:
     """Whether the table fits without a cut."""
-    lines = lay_out(columns, [[clean(cell) for cell in row] for row in rows], 0)
-    return max(map(width_of, lines)) <= width
+    return max(map(width_of, lay_out(columns, _cells(columns, rows), 0))) <= width
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:

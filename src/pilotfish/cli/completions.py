@@ -42,22 +42,20 @@ def failed(row: Row) -> bool:
     return bool(row["counts"].get("failed"))
 
 
-def complete_run(
-    is_offered: Callable[[Row], bool] = any_run,
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Complete numbers and names of the runs that the command accepts."""
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool = False) -> Complete:
+    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: after a run and a dot, complete its tasks."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [item for rows in _query_pool(context, _runs) for item in _run_items(rows, is_offered, incomplete)]
-
-    return complete
-
-
-def complete_task(is_offered: Callable[[Row], bool] = any_run) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Complete tasks after a run and a dot; before the dot, complete runs."""
-
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [item for rows in _query_pool(context, _runs) for item in _task_or_run_items(rows, is_offered, incomplete)]
+        rows = _query_pool(context, _runs)
+        number, dot, index = incomplete.partition(".")
+        if not (with_tasks and dot and number.isdigit()):
+            return _run_items(rows, is_offered, incomplete)
+        # Task numbers come from the task count alone, because a run may have a million tasks.
+        counts = [int(row["tasks"]) for row in rows if str(row["run"]) == number]
+        return [CompletionItem(f"{number}.{task}") for count in counts for task in _numbers_like(index, count)]
 
     return complete
 
@@ -65,16 +63,14 @@ def complete_task(is_offered: Callable[[Row], bool] = any_run) -> Callable[[clic
 def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete tasks; before the dot, complete the running ones, which users most often want to see."""
     if "." in incomplete:
-        return complete_task()(context, parameter, incomplete)
-    running = [str(row["id"]) for rows in _query_pool(context, _running) for row in rows]
-    return [CompletionItem(name) for name in running if name.startswith(incomplete)][:MAX_TASKS]
+        return complete_run(with_tasks=True)(context, parameter, incomplete)
+    return _items((row["id"] for row in _query_pool(context, _running)), incomplete)[:MAX_TASKS]
 
 
 def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete runs, tasks, workers and sites."""
-    workers = [str(row["worker"]) for rows in _query_pool(context, _workers) for row in rows]
-    found = [*complete_task()(context, parameter, incomplete), *(CompletionItem(name) for name in workers if name.startswith(incomplete))]
-    return [*found, *complete_site(context, parameter, incomplete)]
+    workers = _items((row["worker"] for row in _query_pool(context, _workers)), incomplete)
+    return [*complete_run(with_tasks=True)(context, parameter, incomplete), *workers, *complete_site(context, parameter, incomplete)]
 
 
 def complete_site(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -96,13 +92,13 @@ def complete_what_if(context: click.Context, parameter: click.Parameter, incompl
     forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores=", "+8 cores"]
     for site in sites:
         forms += [f"+10 pilots {site}", f"+site {site}", f"speed {site}=2"]
-    return [CompletionItem(form) for form in forms if form.startswith(incomplete)]
+    return _items(forms, incomplete)
 
 
 def complete_share(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete shares of the pool's runs."""
-    names = {row["share"]: None for rows in _query_pool(context, _runs) for row in rows if row.get("share")}
-    return [CompletionItem(name) for name in names if name.startswith(incomplete) and ONE_WORD.fullmatch(name)]
+    names = dict.fromkeys(row["share"] for row in _query_pool(context, _runs) if row.get("share"))
+    return _items(filter(ONE_WORD.fullmatch, names), incomplete)
 
 
 def complete_site_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -122,7 +118,7 @@ def complete_add(context: click.Context, parameter: click.Parameter, incomplete:
 def complete_pool(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from pilotfish.client.pools import find_pools
 
-    return [CompletionItem(pool.name) for pool in find_pools() if not pool.temporary and pool.name.startswith(incomplete)]
+    return _items((pool.name for pool in find_pools() if not pool.temporary), incomplete)
 
 
 def complete_code(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -137,11 +133,8 @@ def complete_command(context: click.Context, parameter: click.Parameter, incompl
     return [CompletionItem(name, help=texts.get(name, "")) for name in plugins.names("commands") if name.startswith(incomplete)]
 
 
-def _task_or_run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
-    number, dot, index = incomplete.partition(".")
-    if dot and number.isdigit():
-        return [item for row in rows if str(row["run"]) == number for item in _task_items(row, index)]
-    return _run_items(rows, is_offered, incomplete)
+def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
@@ -153,11 +146,6 @@ def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -
             if is_offered(row) and word.startswith(incomplete) and word not in found:
                 found[word] = CompletionItem(word, help=f"{row['tasks']:,} tasks: {row['command']}")
     return list(found.values())[:MAX_RUNS]
-
-
-def _task_items(row: Row, index: str) -> list[CompletionItem]:
-    """List task numbers from the task count alone, because a run may have a million tasks."""
-    return [CompletionItem(f"{row['run']}.{number}") for number in _numbers_like(index, int(row["tasks"]))]
 
 
 def _numbers_like(start: str, count: int) -> list[int]:
@@ -191,16 +179,14 @@ def _workers(master: PoolSession) -> Rows:
     return rows
 
 
-def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Iterable[Rows]:
-    """Yield the answer of the pool; nothing without a master or after a timeout."""
+def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Rows:
+    """Return the answer of the pool; no rows without a master or after a timeout."""
     try:
         with _at_most(TIMEOUT_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)
-            if master is not None:
-                return [query(master)]
+            return query(master) if master is not None else []
     except (PilotfishError, OSError, TimeoutError):
-        pass
-    return []
+        return []
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pilotfish.cli.commands.status_commands import shown_command
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.terminal.screen import Screen, plural
 from pilotfish.client.run_handle import forget_run, state_of_run
-from pilotfish.client.session import connect, connect_read_only, find_run, task_name
+from pilotfish.client.session import PoolSession, connect, connect_read_only, find_run, task_name
 from pilotfish.client.task_descriptions import named_task, write_rerun_register
 from pilotfish.errors import BadInput
 
@@ -24,7 +24,11 @@ TASK = re.compile(r"[0-9]*[.][0-9]*")
 
 @click.command()
 @click.argument(
-    "subjects", nargs=-1, required=True, metavar="RUN|TASK...", shell_complete=completions.complete_task(completions.unfinished)
+    "subjects",
+    nargs=-1,
+    required=True,
+    metavar="RUN|TASK...",
+    shell_complete=completions.complete_run(completions.unfinished, with_tasks=True),
 )
 @pool_option
 def cancel(subjects: tuple[str, ...], pool: str) -> None:
@@ -74,13 +78,7 @@ def _has_ended(row: dict[str, Any]) -> str:
 @pool_option
 def pause(run: str | None, pool: str) -> None:
     """Start no more tasks of a run; running tasks continue."""
-    master = connect_read_only(pool)
-    row = find_run(master, run)
-    if row["state"] == "done":
-        Screen.of().line(_has_ended(row))
-        return
-    master.ask("pause", run=row["run"])
-    Screen.of().line(f"Run {row['run']} is paused. Resume it: pilotfish resume {row['run']}")
+    _change(connect_read_only(pool), run, "pause", "Run {0} is paused. Resume it: pilotfish resume {0}")
 
 
 @click.command()
@@ -88,13 +86,17 @@ def pause(run: str | None, pool: str) -> None:
 @pool_option
 def resume(run: str | None, pool: str) -> None:
     """Resume a paused run."""
-    master = connect(pool)
+    _change(connect(pool), run, "resume", "Run {0} resumed. Follow it: pilotfish attach {0}")
+
+
+def _change(master: PoolSession, run: str | None, request: str, text: str) -> None:
+    """Send the request for an unfinished run and print the text, in which {0} is the number of the run."""
     row = find_run(master, run)
     if row["state"] == "done":
         Screen.of().line(_has_ended(row))
         return
-    master.ask("resume", run=row["run"])
-    Screen.of().line(f"Run {row['run']} resumed. Follow it: pilotfish attach {row['run']}")
+    master.ask(request, run=row["run"])
+    Screen.of().line(text.format(row["run"]))
 
 
 @click.command("set")

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +55,11 @@ def demo(count: int, as_json: bool) -> int:
     return 0 if good else CANNOT
 
 
-def _kill_slot(private: PrivatePool) -> str:
-    slots = find_processes(private.pool.directory).slots
-    return f"a running task (process {slots[0]})" if slots and kill(slots[0]) else ""
-
-
-def _kill_agent(private: PrivatePool) -> str:
-    agent = find_processes(private.pool.directory).agent
-    return f"the agent (process {agent}) that runs all {WORKERS} slots" if kill(agent) else ""
-
-
-def _kill_master(private: PrivatePool) -> str:
-    master = find_processes(private.pool.directory).master
-    return f"the master itself (process {master})" if kill(master) else ""
-
-
-# (fraction of tasks done, function that kills, what happens then)
-KILLS: tuple[tuple[float, Callable[[PrivatePool], str], str], ...] = (
-    (0.15, _kill_slot, "its task is tried again"),
-    (0.40, _kill_agent, "a new one is started, its tasks are tried again"),
-    (0.70, _kill_master, "it is started again, reads its journal, and running tasks are taken over"),
+# (fraction of tasks done, process to kill, what it is, what happens then)
+KILLS = (
+    (0.15, "slot", "a running task (process {})", "its task is tried again"),
+    (0.40, "agent", f"the agent (process {{}}) that runs all {WORKERS} slots", "a new one is started, its tasks are tried again"),
+    (0.70, "master", "the master itself (process {})", "it is started again, reads its journal, and running tasks are taken over"),
 )
 
 
@@ -95,11 +79,12 @@ def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str],
             if update.lost is not None:
                 raise update.lost
         if kills and progress.done >= kills[0][0] * progress.total:
-            victim = kills[0][1](private)
-            if victim:
+            _, process, victim, consequence = kills[0]
+            pid = find_processes(private.pool.directory)[process]
+            if kill(pid):
                 progress.clear()
-                show(f"  {progress.done:>4} done   killed {victim}: {kills[0][2]}")
-                killed.append(victim)
+                killed.append(victim.format(pid))
+                show(f"  {progress.done:>4} done   killed {killed[-1]}: {consequence}")
                 kills.pop(0)
         if screen.is_terminal:
             progress.draw()
@@ -120,16 +105,6 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
 # Finds the processes of a pool on this machine for ``demo``, which kills them on purpose.
 
 
-@dataclass(frozen=True, slots=True)
-class PoolProcesses:
-    """Process ids of a pool. Supervisor, agent and slots are found by descent: each is the parent of the next."""
-
-    master: int
-    supervisor: int
-    agent: int
-    slots: tuple[int, ...]
-
-
 def parents() -> dict[int, int]:
     """Return the parent of every process."""
     found = {}
@@ -144,18 +119,19 @@ def parents() -> dict[int, int]:
     return found
 
 
-def find_processes(directory: Path) -> PoolProcesses:
-    """Find the processes of the pool in ``directory``; 0 stands for a missing one."""
+def find_processes(directory: Path) -> dict[str, int]:
+    """Return the process ids of the master, the agent and one slot of the pool in ``directory``; 0 stands for a missing one.
+
+    Supervisor, agent and slots are found by descent: each is the parent of the next.
+    """
     tree = parents()
-    children: dict[int, list[int]] = {}
-    for pid, parent in tree.items():
-        children.setdefault(parent, []).append(pid)
     ours = dict(processes_of(directory))
     master = next((pid for pid, command in ours.items() if "pilotfish.master" in command), 0)
     agents = [pid for pid, command in ours.items() if "pilotfish.master" not in command]
     supervisor = next((pid for pid in agents if tree.get(pid) not in agents), 0)
-    agent = next((pid for pid in children.get(supervisor, []) if pid in agents), 0) if supervisor else 0
-    return PoolProcesses(master, supervisor, agent, tuple(children.get(agent, ())) if agent else ())
+    agent = next((pid for pid in agents if tree.get(pid) == supervisor), 0) if supervisor else 0
+    slot = next((pid for pid, parent in tree.items() if parent == agent), 0) if agent else 0
+    return {"master": master, "agent": agent, "slot": slot}
 
 
 def kill(pid: int) -> bool:

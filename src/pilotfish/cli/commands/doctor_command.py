@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import resource
 import shutil
@@ -179,19 +180,20 @@ def _read(path: str) -> str:
 
 
 def check_descriptors(place: Path) -> CheckResult:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
-        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{min(hard, 4096)}"
-        return CheckResult("open files", DOUBTFUL, f"at most {soft} at once", f"ulimit -n {most}")
-    return CheckResult("open files", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+    return _check_limit("open files", resource.RLIMIT_NOFILE, MIN_DESCRIPTORS, "ulimit -n", most=4096)
 
 
 def check_processes(place: Path) -> CheckResult:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and soft < MIN_PROCESSES:
-        most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard}"
-        return CheckResult("processes", DOUBTFUL, f"at most {soft} at once", f"ulimit -u {most}")
-    return CheckResult("processes", GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
+    return _check_limit("processes", resource.RLIMIT_NPROC, MIN_PROCESSES, "ulimit -u")
+
+
+def _check_limit(check: str, limit: int, minimum: int, command: str, most: float = math.inf) -> CheckResult:
+    """Check a limit of this process. The fix raises it to the hard limit, and to ``most`` at the most."""
+    soft, hard = resource.getrlimit(limit)
+    if soft != resource.RLIM_INFINITY and soft < minimum:
+        value = "unlimited" if hard == resource.RLIM_INFINITY else min(hard, most)
+        return CheckResult(check, DOUBTFUL, f"at most {soft} at once", f"{command} {value}")
+    return CheckResult(check, GOOD, "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft:,} at once")
 
 
 def check_clock(place: Path) -> CheckResult:

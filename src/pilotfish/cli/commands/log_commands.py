@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pilotfish.cli.completions import complete_running_task, complete_task
+from pilotfish.cli.completions import complete_run, complete_running_task
 from pilotfish.cli.shared_options import pool_option
 from pilotfish.cli.terminal.error_messages import SOME_FAILED
 from pilotfish.cli.terminal.screen import Screen, clean
@@ -45,7 +45,7 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[TASK|RUN]", shell_complete=complete_task())
+@click.argument("name", required=False, metavar="[TASK|RUN]", shell_complete=complete_run(with_tasks=True))
 @click.option("--stdout", "only", flag_value="stdout", help="Only standard output.")
 @click.option("--stderr", "only", flag_value="stderr", help="Only standard error.")
 @click.option("--failed", is_flag=True, help="Only failed tasks of a run.")
@@ -130,44 +130,38 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
     """Print the last lines of a task's output, also while it runs."""
     master = connect_read_only(pool)
     name, stream = named_task(master, task) or task_name(task), stream or "stdout"
-    offset = _tail_once(master, name, stream, lines, raw)
-    _show_missing_input(master, name)
-    while follow:
+    row = master.ask("task", task=name)
+    data = _output_from(master, row, stream, 0)
+    kept = data.splitlines(keepends=True)[-lines:] if lines else []
+    write_bytes(b"".join(kept), sys.stdout, raw)
+    _show_missing_input(master, row)
+    offset = len(data)
+    while follow and row["state"] not in ENDED:
         row = master.ask("task", task=name)
-        if row["state"] in ENDED:
-            whole = getattr(fetch_output(master, row), stream)
-            write_bytes(whole[offset:], sys.stdout, raw)
-            return
-        data = _peek(master, row, stream, offset)
+        data = _output_from(master, row, stream, offset)
         write_bytes(data, sys.stdout, raw)
         offset += len(data)
-        if not data:
+        if not data and row["state"] not in ENDED:
             time.sleep(POLL_S)
 
 
-def _tail_once(master: PoolSession, task: str, stream: str, lines: int, raw: bool) -> int:
-    """Print the last lines and return the number of bytes seen so far."""
-    row = master.ask("task", task=task)
+def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
+    """Return all output of a task after ``offset``."""
     if row["state"] in ENDED:
-        data: bytes = getattr(fetch_output(master, row), stream)
-    else:
-        data = b""
-        while True:
-            more = _peek(master, row, stream, len(data))
-            data += more
-            if not more:
-                break
-    kept = data.splitlines(keepends=True)[-lines:] if lines else []
-    write_bytes(b"".join(kept), sys.stdout, raw)
-    return len(data)
+        whole: bytes = getattr(fetch_output(master, row), stream)
+        return whole[offset:]
+    data = b""
+    while more := _peek(master, row, stream, offset + len(data)):
+        data += more
+    return data
 
 
-def _show_missing_input(master: PoolSession, task: str) -> None:
+def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
     """Say which inputs a task waits for, because it has no output yet."""
-    if master.ask("task", task=task)["state"] == "assigned":
-        reasons = [reason for reason in master.ask("why", task=task)["reasons"] if reason["code"] in STAGING]
+    if row["state"] == "assigned":
+        reasons = [reason for reason in master.ask("why", task=row["id"])["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:
-            Screen.of(sys.stderr).line(f"task {task} has not begun: {clean(reason['text'])}")
+            Screen.of(sys.stderr).line(f"task {row['id']} has not begun: {clean(reason['text'])}")
 
 
 def _peek(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from pilotfish import plugins
-from pilotfish.cli.terminal.error_messages import CANNOT, UsageError, exit_status, show_error
+from pilotfish.cli.terminal.error_messages import CANNOT, SuggestingGroup, UsageError, exit_status, show_error
 from pilotfish.cli.terminal.pool_hints import register_pool_command, set_hint_pool
 from pilotfish.errors import PilotfishError, did_you_mean
 
@@ -26,7 +26,7 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 """Variable that the shell sets when it asks for completions."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Imports commands when they are called. The overview also imports plug-in commands, because only they know section and help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -44,12 +44,6 @@ class LazyGroup(click.Group):
         if any("--pool" in parameter.opts for parameter in command.params):
             register_pool_command(cmd_name)
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name, known = args[0], plugins.names("commands")
-        if name not in known and not name.startswith("-"):
-            raise UsageError(f"there is no command {name!r}", did_you_mean(name, known) or "See them all: pilotfish --help")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = {section: {name: entry.text for name, entry in commands.items()} for section, commands in plugins.SECTIONS.items()}

@@ -21,20 +21,16 @@ def _set_hint_pool(context: click.Context, parameter: click.Parameter, pool: str
     return pool
 
 
-def pool_option(function: Decorated) -> Decorated:
-    return click.option(
-        "--pool",
-        metavar="NAME",
-        default=DEFAULT_POOL,
-        envvar=POOL_VARIABLE,
-        callback=_set_hint_pool,
-        shell_complete=completions.complete_pool,
-        help=f"Pool to use.  [env: {POOL_VARIABLE}; default: {DEFAULT_POOL}]",
-    )(function)
-
-
-def json_option(function: Decorated) -> Decorated:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+pool_option = click.option(
+    "--pool",
+    metavar="NAME",
+    default=DEFAULT_POOL,
+    envvar=POOL_VARIABLE,
+    callback=_set_hint_pool,
+    shell_complete=completions.complete_pool,
+    help=f"Pool to use.  [env: {POOL_VARIABLE}; default: {DEFAULT_POOL}]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _read_share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, float] | None:
@@ -47,16 +43,19 @@ def _read_deadline(context: click.Context, parameter: click.Parameter, text: str
     return 0.0 if text == "none" else read_deadline(text, "--deadline", time.time())
 
 
-def share_option(function: Decorated) -> Decorated:
-    text = "Fair-share group of the run and its weight.  [default: one group for all runs without a share]"
-    return click.option("--share", metavar="NAME[:WEIGHT]", callback=_read_share, shell_complete=completions.complete_share, help=text)(
-        function
-    )
-
-
-def deadline_option(function: Decorated) -> Decorated:
-    text = "Finish time to aim for: 18:00, 2h, 2030-05-01T12:00 or none. Late runs go first."
-    return click.option("--deadline", metavar="WHEN", callback=_read_deadline, help=text)(function)
+share_option = click.option(
+    "--share",
+    metavar="NAME[:WEIGHT]",
+    callback=_read_share,
+    shell_complete=completions.complete_share,
+    help="Fair-share group of the run and its weight.  [default: one group for all runs without a share]",
+)
+deadline_option = click.option(
+    "--deadline",
+    metavar="WHEN",
+    callback=_read_deadline,
+    help="Finish time to aim for: 18:00, 2h, 2030-05-01T12:00 or none. Late runs go first.",
+)
 
 
 def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:

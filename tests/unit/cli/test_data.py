@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilotfish.cli.commands.attach_command import RunFollower
-from pilotfish.cli.terminal.progress import HashingProgress, RunProgress
+from pilotfish.cli.terminal.progress import READING_S, DelayedStatusLine, RunProgress, show_hashing
 from pilotfish.cli.terminal.screen import Screen, describe_transfers
 from pilotfish.model.task import RunOptions
 from pilotfish.portable.payload_format import pack
@@ -170,20 +170,20 @@ def test_tail_says_that_a_task_waits_for_its_inputs(pilotfish: CommandLine, mast
 def test_reading_a_large_input_is_shown_when_it_takes_long_and_only_to_a_terminal() -> None:
     now = 100.0
     stream = io.StringIO()
-    reading = HashingProgress(Screen(stream, True, False, 60), lambda: now)
-    reading("/home/ann/big.dat", GIB, 4 * GIB)
+    line = DelayedStatusLine(Screen(stream, True, False, 60), lambda: now, READING_S)
+    show_hashing(line, "/home/ann/big.dat", GIB, 4 * GIB)
     assert stream.getvalue() == ""
     now += 1
-    reading("/home/ann/big.dat", 2 * GIB, 4 * GIB)
+    show_hashing(line, "/home/ann/big.dat", 2 * GIB, 4 * GIB)
     assert stream.getvalue() == "\r\x1b[Kreading big.dat: 50 %, 2 GiB of 4 GiB"
-    reading("/home/ann/big.dat", 3 * GIB, 4 * GIB)
+    show_hashing(line, "/home/ann/big.dat", 3 * GIB, 4 * GIB)
     assert "75 %" not in stream.getvalue(), "not too often"
-    reading("/home/ann/big.dat", 4 * GIB, 4 * GIB)
+    show_hashing(line, "/home/ann/big.dat", 4 * GIB, 4 * GIB)
     assert stream.getvalue().endswith("\r\x1b[K")
     plain = io.StringIO()
-    reading = HashingProgress(Screen(plain, False, False, 0), lambda: now)
-    reading("/home/ann/big.dat", 2 * GIB, 4 * GIB)
-    reading.clear()
+    line = DelayedStatusLine(Screen(plain, False, False, 0), lambda: now, READING_S)
+    show_hashing(line, "/home/ann/big.dat", 2 * GIB, 4 * GIB)
+    line.clear()
     assert plain.getvalue() == ""
 
 

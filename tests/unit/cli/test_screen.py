@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pilotfish.cli.terminal.progress import RunProgress, UploadProgressLine
+from pilotfish.cli.terminal.progress import DelayedStatusLine, RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, cut, lay_out, plural, rate, width_of
 
 
@@ -132,12 +132,12 @@ def test_who_comes_later_sees_the_rate_of_the_whole_run_at_once_and_then_what_ha
 def test_submitting_is_told_on_a_terminal_and_taken_away() -> None:
     clock = Clock()
     screen, stream = terminal_of(120)
-    submitting = UploadProgressLine(screen, clock, total=300_000)
+    submitting = DelayedStatusLine(screen, clock)
     for _ in range(74_000):
-        submitting.count_task()
+        submitting.show(lambda: "submitting")
     assert stream.getvalue() == "", "what is quick needs no line"
     clock.now += 1
-    submitting.count_task()
+    submitting.show(lambda: "submitting 74,001/300,000")
     assert stream.getvalue() == "\r\x1b[Ksubmitting 74,001/300,000"
     submitting.clear()
     assert stream.getvalue().endswith("\r\x1b[K")

@@ -72,21 +72,6 @@ class RunTiming:
         self.cpu_s += cpu_us / 1e6
         self.turnaround_s += now - self.started
 
-    def shares(self, cores: float) -> dict[str, float]:
-        """Return means per task and the utilisation of the workers."""
-        count = max(1, self.ended)
-        offered = max(1e-9, cores * self.elapsed_s)
-        return {
-            "elapsed_s": self.elapsed_s,
-            "until_first_result_s": self.first_end_s,
-            "mean_queue_s": max(0.0, (self.turnaround_s - self.run_s) / count),
-            "mean_run_s": self.run_s / count,
-            "mean_cpu_s": self.cpu_s / count,
-            "overhead_per_task_s": max(0.0, offered - self.run_s) / count,
-            "utilisation": min(1.0, self.run_s / offered),
-            "cores": cores,
-        }
-
 
 @dataclass(slots=True)
 class RunOutcome:

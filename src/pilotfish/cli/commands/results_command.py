@@ -29,21 +29,19 @@ def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> Non
     show_results(screen, master, master.ask("run", run=outcome.run), rows)
     workers = master.ask("workers", all=False)
     cores = sum(worker["capacity"].get("cores", 0) for worker in workers) or 1.0
-    show_times(screen, outcome, cores)
-
-
-def show_times(screen: Screen, outcome: RunOutcome, cores: float) -> None:
-    shares = outcome.timing.shares(cores)
+    timing = outcome.timing
+    count, offered_s = max(1, timing.ended), max(1e-9, cores * timing.elapsed_s)
+    waited_s, overhead_s = (max(0.0, seconds - timing.run_s) / count for seconds in (timing.turnaround_s, offered_s))
     screen.line()
     screen.line("Where the time went")
     screen.fields(
         [
-            ("  from start to end", duration(shares["elapsed_s"])),
-            ("  until the first result", duration(shares["until_first_result_s"])),
-            ("  a task waited", f"{duration(shares['mean_queue_s'])} on average for a free core"),
-            ("  a task ran", f"{duration(shares['mean_run_s'])} on average, {duration(shares['mean_cpu_s'])} of it computing"),
-            ("  overhead", f"{duration(shares['overhead_per_task_s'])} of a core per task: starting, sending, waiting for the last one"),
-            ("  workers busy", f"{shares['utilisation']:.0%} of {cores:g} core{'' if cores == 1 else 's'}"),
+            ("  from start to end", duration(timing.elapsed_s)),
+            ("  until the first result", duration(timing.first_end_s)),
+            ("  a task waited", f"{duration(waited_s)} on average for a free core"),
+            ("  a task ran", f"{duration(timing.run_s / count)} on average, {duration(timing.cpu_s / count)} of it computing"),
+            ("  overhead", f"{duration(overhead_s)} of a core per task: starting, sending, waiting for the last one"),
+            ("  workers busy", f"{min(1.0, timing.run_s / offered_s):.0%} of {cores:g} core{'' if cores == 1 else 's'}"),
         ]
     )
     screen.line()

@@ -11,6 +11,8 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,14 @@ from pilotfish.applications.dagman.dag_file import read_dag
 from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
 from pilotfish.applications.input_files import digests
 from pilotfish.applications.run_file import RunFile, is_application, load_application
+from pilotfish.applications.task_options import TaskOptions
 from pilotfish.cli.commands.attach_command import RunOutcome, exit_status_of, follow, show_outcome
 from pilotfish.cli.commands.dag_rescue import keep_rescue
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.results_command import SavedFiles, save_results, show_report
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import deadline_option, json_option, old_option, pool_option, share_option
-from pilotfish.cli.terminal.progress import HashingProgress, UploadProgressLine
-from pilotfish.cli.terminal.run_plan import show_plan, show_run_file_plan
+from pilotfish.cli.terminal.progress import READING_S, DelayedStatusLine, show_hashing
 from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.run_options import RunRequest, property_warnings
 from pilotfish.client.session import PoolSession
@@ -35,6 +37,7 @@ from pilotfish.client.site_selection import read_selection
 from pilotfish.client.task_descriptions import TaskDescription
 from pilotfish.client.task_source import PastOutputs, Progress, TaskSource, connect_for, make_source, submit_source, submit_tasks
 from pilotfish.errors import BadInput
+from pilotfish.model.quantities import show_bytes, show_seconds
 
 OF_FILES = ("--input", "--output", "--keep")
 LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
@@ -152,13 +155,15 @@ def run(context: click.Context, /, **options: Any) -> int:
     4 Pilotfish itself failed.
     """
     check_name(options["name"])
-    reading = HashingProgress(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic)
-    digests(reading)
+    line = DelayedStatusLine(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic, READING_S)
+    digests(partial(show_hashing, line))
     options["sites"] = read_selection(options["sites"])
     typed = shlex.join(["pilotfish", *(context.obj or ["run"])])
     request = RunRequest(**options, after_dashes=context.meta["after_dashes"], typed=typed)
-    with _clearing(reading):
+    try:
         return run_request(request)
+    finally:
+        line.clear()  # before an error message is printed
 
 
 def run_request(request: RunRequest) -> int:
@@ -189,15 +194,6 @@ def run_request(request: RunRequest) -> int:
     return _show_end(screen, session, source, outcome, request)
 
 
-@contextmanager
-def _clearing(reading: HashingProgress) -> Iterator[None]:
-    """Clear the progress line before an error message is printed."""
-    try:
-        yield
-    finally:
-        reading.clear()
-
-
 def _refuse_list(program: str) -> None:
     if os.path.splitext(program)[1] in LIST_ENDINGS and os.path.isfile(program) and not os.access(program, os.X_OK):
         name = shlex.quote(program)
@@ -225,12 +221,12 @@ def check_name(name: str) -> None:
 def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Progress]:
     """Show the number of submitted tasks; after Ctrl-C, print what happened to the run."""
     screen = _progress_screen(request.silent)
-    line = UploadProgressLine(screen, time.monotonic, count)
+    line = DelayedStatusLine(screen, time.monotonic)
     opened: list[int] = []
 
     def progress(run: int, sent: int) -> None:
         if sent:
-            line.count_task()
+            line.show(lambda: f"submitting {sent:,}/{count:,}")
             return
         opened.append(run)
         if title:
@@ -267,26 +263,32 @@ def _show_end(screen: Screen, session: PoolSession, source: TaskSource, outcome:
     has_files = bool(request.outputs or request.keep) or (
         source.listed is not None and source.launch.sandbox and any(task.outputs for task in source.listed)
     )
-    saved = SavedFiles()
-    directory = f"run-{outcome.run}"
-    if has_files and not outcome.left:
-        saved = save_results(session, outcome.run, directory, streams=False)
-    if request.report and not request.as_json and not outcome.left:
-        show_report(screen, session, outcome)
-    elif source.count == 1 and not outcome.left and not request.as_json:
+    saved = _save_and_report(screen, session, outcome, request, has_files)
+    if source.count == 1 and not request.report and not outcome.left and not request.as_json:
         status = show_single(session, f"{outcome.run}.0")
-        if (saved.files or saved.stayed) and not request.quiet:
-            Screen.of(sys.stderr).line(saved.describe(directory, outcome.run))
+        if saved and not request.quiet:
+            Screen.of(sys.stderr).line(saved)
         return status
     if request.quiet and not request.as_json:
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, request.as_json)
     if not request.as_json and not outcome.left:
-        if saved.files or saved.stayed:
-            screen.line(saved.describe(directory, outcome.run))
+        if saved:
+            screen.line(saved)
         elif not request.report and outcome.counts.get("done"):
             screen.line(f"Results:       pilotfish results {outcome.run}")
     return status
+
+
+def _save_and_report(screen: Screen, session: PoolSession, outcome: RunOutcome, request: RunRequest, has_files: bool) -> str:
+    """Save output files and print the report if they are wanted. Return where the files are; empty if there are none."""
+    if outcome.left:
+        return ""
+    directory = f"run-{outcome.run}"
+    saved = save_results(session, outcome.run, directory, streams=False) if has_files else SavedFiles()
+    if request.report and not request.as_json:
+        show_report(screen, session, outcome)
+    return saved.describe(directory, outcome.run) if saved.files or saved.stayed else ""
 
 
 # --- run files and DAGMan files -------------------------------------------------------------------------------------------------------
@@ -380,15 +382,12 @@ def _run_loaded(
     if ended is not None:
         ended(session, outcome)
     has_files = loaded.tasks is not None and loaded.tasks.has_outputs
-    saved = save_results(session, number, f"run-{number}", streams=False) if has_files and not outcome.left else SavedFiles()
-    if request.report and not request.as_json and not outcome.left:
-        show_report(screen, session, outcome)
+    saved = _save_and_report(screen, session, outcome, request, has_files)
     if request.quiet and not request.as_json:
         return exit_status_of(outcome)
     status = show_outcome(screen, outcome, request.as_json)
     if not request.as_json and not outcome.left and outcome.counts.get("done"):
-        text = saved.describe(f"run-{number}", number) if saved.files or saved.stayed else f"Results:       pilotfish results {number}"
-        screen.line(text)
+        screen.line(saved or f"Results:       pilotfish results {number}")
     return status
 
 
@@ -398,3 +397,46 @@ def _submit_loaded(session: PoolSession, loaded: RunFile, command: str, request:
         return session.begin(options).number
     with _uploading(request, len(loaded.tasks)) as progress:
         return submit_tasks(session, loaded.tasks, lines, options, progress)
+
+
+# --- what --dry-run shows ---------------------------------------------------------------------------------------------------------------
+
+SHOWN_TASKS = 5
+"""Maximum tasks shown."""
+
+
+def show_plan(screen: Screen, source: TaskSource, options: TaskOptions, request: RunRequest) -> None:
+    files = {"inputs": list(request.inputs), "outputs": list(request.outputs), "keep": list(request.keep)}
+    first = [(task.argv, label) for task, _, label in islice(source.described(), SHOWN_TASKS)]
+    resources = options.request
+    if request.as_json:
+        amounts = dict(resources.amounts())
+        plan = {"tasks": source.count, "sandbox": source.launch.sandbox, "request": amounts, "first": [list(argv) for argv, _ in first]}
+        screen.json({**plan, **files, "requirement": options.requirement, "rank": options.rank})
+        return
+    cores = f"{resources.cores:g}" + (f" to {resources.cores_max:g}" if resources.cores_max else "")
+    needs = [f"{cores} core{'' if cores == '1' else 's'}" + (f" on each of {resources.nodes} nodes" if resources.nodes > 1 else "")]
+    needs += [f"{show_bytes(resources.memory)} of memory"] if resources.memory else []
+    needs += [f"{resources.gpus:g} GPU{'' if resources.gpus == 1 else 's'}"] if resources.gpus else []
+    needs += [f"{amount:g} {clean(name)}" for name, amount in resources.custom.items()]
+    needs += [f"at most {show_seconds(options.time_s)}"] if options.time_s else []
+    needs += [f"a worker with {clean(options.requirement)}"] if options.requirement else []
+    where = "each in a private directory" if source.launch.sandbox else f"in {clean(source.launch.cwd)}"
+    screen.line(f"Would run {plural(source.count, 'task')}, {where}; each needs {', '.join(needs)}:")
+    for argv, label in first:
+        screen.line("  " + clean(TaskDescription(shlex.join(argv), label=label).text()))
+    if source.count > len(first):
+        screen.line(f"  ... and {source.count - len(first):,} more")
+    for option, names in files.items():
+        if names:
+            screen.line(f"{option}: {clean(' '.join(names))}")
+
+
+def show_run_file_plan(screen: Screen, loaded: RunFile, as_json: bool) -> None:
+    tasks = len(loaded.tasks) if loaded.tasks is not None else None
+    if as_json:
+        screen.json({"tasks": tasks, "application": loaded.manager is not None})
+    elif tasks is None:
+        screen.line(f"Would start the application of {loaded.path.name}, which creates its tasks at run time.")
+    else:
+        screen.line(f"Would run {plural(tasks, 'task')} of {loaded.path.name}.")

@@ -13,12 +13,12 @@ from pilotfish.cli.completions import complete_site, complete_site_key
 from pilotfish.cli.shared_options import json_option, old_option, pool_option, timeout_option
 from pilotfish.cli.site_commands import site_keys
 from pilotfish.cli.site_commands.site_requests import notify_masters
-from pilotfish.cli.terminal.error_messages import UsageError
+from pilotfish.cli.terminal.error_messages import SuggestingGroup
 from pilotfish.cli.terminal.screen import Column, Screen, clean
 from pilotfish.client.site_selection import find_site, unknown_site
 from pilotfish.client.sites_file import Table, editing, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites, read_tables
-from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.errors import BadInput
 from pilotfish.model.quantities import show_seconds
 from pilotfish.model.site import Site
 
@@ -35,16 +35,8 @@ LIST_COLUMNS = (
 """Columns for rows of the name and the description of a site."""
 
 
-class SiteGroup(click.Group):
-    """A group that suggests the nearest subcommand for an unknown one."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in self.commands and not name.startswith("-"):
-            raise UsageError(
-                f"there is no command 'site {name}'", did_you_mean(name, self.commands) or "See them all: pilotfish site --help"
-            )
-        return super().resolve_command(ctx, args)
+class SiteGroup(SuggestingGroup):
+    """Lists the subcommands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -65,8 +57,7 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def name_argument(function: Any) -> Any:
-    return click.argument("name", metavar="NAME", shell_complete=complete_site)(function)
+name_argument = click.argument("name", metavar="NAME", shell_complete=complete_site)
 
 
 @site.command()

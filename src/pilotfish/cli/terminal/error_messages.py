@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+import click
+
 from pilotfish.cli.terminal.screen import Screen, clean
-from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.errors import BadInput, PilotfishError, did_you_mean
 
 SOME_FAILED = 1
 BAD_INPUT = 2
@@ -29,6 +31,17 @@ class UsageError(PilotfishError):
     """The command line has an unknown option, command or argument."""
 
     code = "P1001"
+
+
+class SuggestingGroup(click.Group):
+    """A group of commands that suggests the nearest command for an unknown one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            typed = f"{ctx.command_path} {name}".removeprefix("pilotfish ")
+            raise UsageError(f"there is no command {typed!r}", did_you_mean(name, known) or f"See them all: {ctx.command_path} --help")
+        return super().resolve_command(ctx, args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,44 +132,29 @@ class RunProgress:
         return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
 
 
-class UploadProgressLine:
-    """Number of tasks submitted so far, for large runs; only on a terminal."""
+class DelayedStatusLine(StatusLine):
+    """A status line for work that may take long: it appears ``delay_s`` seconds after the first text; only on a terminal."""
 
-    def __init__(self, screen: Screen, clock: Callable[[], float], total: int) -> None:
-        self.submitted = 0
-        self._total = total
-        self._screen = screen
+    def __init__(self, screen: Screen, clock: Callable[[], float], delay_s: float = REDRAW_S) -> None:
+        super().__init__(screen)
         self._clock = clock
-        self._draw_at = clock() + REDRAW_S
-        self._line = StatusLine(screen)
-        self.clear = self._line.clear
-
-    def count_task(self) -> None:
-        self.submitted += 1
-        if self._screen.is_terminal and self._clock() >= self._draw_at:
-            self._draw_at = self._clock() + REDRAW_S
-            self._line.draw(f"submitting {self.submitted:,}/{self._total:,}")
-
-
-class HashingProgress:
-    """Progress of hashing large inputs before submission, if it takes long; only on a terminal."""
-
-    def __init__(self, screen: Screen, clock: Callable[[], float]) -> None:
-        self._screen = screen
-        self._clock = clock
+        self._delay_s = delay_s
         self._draw_at = 0.0
-        self._line = StatusLine(screen)
-        self.clear = self._line.clear
 
-    def __call__(self, path: str, done: int, size: int) -> None:
+    def show(self, text: Callable[[], str]) -> None:
+        """Draw the text if the line was not drawn a moment ago."""
         if not self._screen.is_terminal:
             return
         now = self._clock()
         if not self._draw_at:
-            self._draw_at = now + READING_S
+            self._draw_at = now + self._delay_s
         elif now >= self._draw_at:
             self._draw_at = now + REDRAW_S
-            text = f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}"
-            self._line.draw(cut(text, self._screen.width - 1))
-        if done >= size:
-            self.clear()
+            self.draw(cut(text(), self._screen.width - 1))
+
+
+def show_hashing(line: DelayedStatusLine, path: str, done: int, size: int) -> None:
+    """Show that a large input is hashed before submission."""
+    line.show(lambda: f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}")
+    if done >= size:
+        line.clear()

@@ -113,7 +113,7 @@ def iterate(
     report = balancer.report
     report.value = state
     for number in range(iterations):
-        balancer.restart()
+        balancer.done = 0
         results = balancer.run_round(balancer.left, f"iteration {number + 1} of {iterations}", lambda piece: (piece, report.value))
         try:
             report.value = results if update is None else update(report.value, results)
@@ -141,14 +141,14 @@ class _Balancer:
         task_options = {key: value for key, value in options.items() if key in TASK_KEYWORDS}
         self._workers = ChunkWorkers(run, function, read_task_options(task_options), options.get("progress", True))
         self._estimates = CapacityEstimates()
-        self._done = 0
+        self.done = 0
         self._slots: list[str] | None = None
         self._notes: list[str] = []
         self.report = BalanceReport()
 
     @property
     def left(self) -> int:
-        return self.load - self._done
+        return self.load - self.done
 
     @property
     def slots(self) -> list[str]:
@@ -166,9 +166,6 @@ class _Balancer:
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
         return last.planned_s is not None and max(times) <= MAX_IMBALANCE * sum(times) / len(times)
 
-    def restart(self) -> None:
-        self._done = 0
-
     # --- one round --------------------------------------------------------------------------------------------------------------------
 
     def run_round(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
@@ -185,7 +182,7 @@ class _Balancer:
         begun = time.monotonic()
         self._workers.do(chunks, lambda start, stop: arguments(self._cut(start, stop)), title, planned_s or 0.0, self._divide_late_chunk)
         seconds = time.monotonic() - begun
-        self._done += units
+        self.done += units
         done = [part for chunk in chunks for part in chunk.counted]
         self._update_estimates(done, set(slots))
         self._record(done, slots, seconds, planned_s, balanced)
@@ -204,13 +201,13 @@ class _Balancer:
     ) -> tuple[list[Chunk], float | None]:
         if not workers:
             sizes = equal_parts(units, CHUNKS_WITHOUT_WORKERS)
-            return consecutive_chunks(sizes, [""] * len(sizes), self._done), None
+            return consecutive_chunks(sizes, [""] * len(sizes), self.done), None
         names = [worker.name for worker in workers]
         if not balanced:
-            return consecutive_chunks(equal_parts(units, len(names)), names, self._done), None
+            return consecutive_chunks(equal_parts(units, len(names)), names, self.done), None
         sizes = whole_units(plan(workers, application, units), workers, application, units)
         known = all(self._estimates.knows(worker.name) for worker in workers)
-        return consecutive_chunks(sizes, names, self._done), time_of(sizes, workers, application) if known else None
+        return consecutive_chunks(sizes, names, self.done), time_of(sizes, workers, application) if known else None
 
     def _divide_late_chunk(self, late_chunk: Chunk, idle: list[str]) -> None:
         """Divides a late chunk among idle workers."""

@@ -79,7 +79,7 @@ def test_the_file_system_of_a_path_is_the_one_mounted_deepest() -> None:
 
 
 def test_a_home_on_a_network_is_doubtful(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "_read", lambda path: "server:/ / nfs4 rw 0 0\n")
+    monkeypatch.setattr(doctor_command, "file_system_of", lambda place, mounts: "nfs4")
     finding = doctor_command.check_sync(place)
     assert finding.state == DOUBTFUL
     assert "network file system" in finding.text

@@ -105,8 +105,8 @@ class RunFollower:
         master: PoolSession,
         row: dict[str, Any],
         progress: RunProgress,
-        costs: list[float] | None,
-        from_the_start: bool = False,
+        costs: list[float] | None = None,
+        started: float | None = None,
     ) -> None:
         self.outcome = RunOutcome(row["run"], dict(row["counts"]), row["tasks"])
         self.progress = progress
@@ -117,12 +117,14 @@ class RunFollower:
         self._began_at = time.monotonic()
         self._open = row["state"] == "open"
         self._has_contents = bool(row.get("contents"))
+        if started is not None:
+            self.outcome.timing.started = started
         self._recount_at = time.monotonic()
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
         # Read a run of our own from its first task, so that all of its time is accounted for.
-        self.cursor = 0 if from_the_start else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
+        self.cursor = 0 if started is not None else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
         if self.cursor:
             progress.begin(row.get("elapsed_s") or 0.0, self.cursor, counts.get("failed", 0))
         if costs:
@@ -135,6 +137,9 @@ class RunFollower:
         self.progress.running = len(self._running)
 
     def apply(self, update: RunUpdate) -> None:
+        """Count started and ended tasks. Raise the error after which no more updates come."""
+        if update.lost is not None:
+            raise update.lost
         now = time.monotonic()
         self._running.update(update.began)
         for item in update.ended:
@@ -213,10 +218,8 @@ def follow(
     """
     screen = Screen.of(sys.stderr)
     progress = RunProgress(screen, time.monotonic)
-    follower = RunFollower(master, master.ask("run", run=run), progress, costs, started is not None)
+    follower = RunFollower(master, master.ask("run", run=run), progress, costs, started)
     outcome = follower.outcome
-    if started is not None:
-        outcome.timing.started = started
     watcher = master.watch(run, follower.cursor)
     follower.read_running()
     try:
@@ -224,8 +227,6 @@ def follow(
             update = watcher.next(POLL_S)
             if update is not None:
                 follower.apply(update)
-                if update.lost is not None:
-                    raise update.lost
                 if update.finished:
                     break
             elif follower.explain_waiting(screen):

@@ -20,7 +20,7 @@ from pilotfish.cli.terminal.screen import Screen, duration, plural
 from pilotfish.client.session import all_tasks
 from pilotfish.client.task_output import fetch_output
 from pilotfish.client.temporary_pool import PrivatePool, private_master
-from pilotfish.portable.processes import processes_of
+from pilotfish.portable.processes import children_of, processes_of, state_of
 
 WORKERS = 4
 TASKS = 240
@@ -66,7 +66,7 @@ KILLS = (
 def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str], None]) -> list[str]:
     """Follow the run and kill processes at the planned times. Return what was killed."""
     progress = RunProgress(screen, time.monotonic)
-    follower = RunFollower(private.master, private.master.ask("run", run=run), progress, None)
+    follower = RunFollower(private.master, private.master.ask("run", run=run), progress)
     watcher = private.master.watch(run, follower.cursor)
     kills, killed = list(KILLS), []
     deadline = time.monotonic() + LIMIT_S
@@ -76,8 +76,6 @@ def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str],
             follower.apply(update)
             if update.finished:
                 break
-            if update.lost is not None:
-                raise update.lost
         if kills and progress.done >= kills[0][0] * progress.total:
             _, process, victim, consequence = kills[0]
             pid = find_processes(private.pool.directory)[process]
@@ -105,32 +103,17 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
 # Finds the processes of a pool on this machine for ``demo``, which kills them on purpose.
 
 
-def parents() -> dict[int, int]:
-    """Return the parent of every process."""
-    found = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                fields = Path(f"/proc/{entry.name}/stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] not in (b"Z", b"X"):
-                found[int(entry.name)] = int(fields[1])
-    return found
-
-
 def find_processes(directory: Path) -> dict[str, int]:
     """Return the process ids of the master, the agent and one slot of the pool in ``directory``; 0 stands for a missing one.
 
     Supervisor, agent and slots are found by descent: each is the parent of the next.
     """
-    tree = parents()
     ours = dict(processes_of(directory))
     master = next((pid for pid, command in ours.items() if "pilotfish.master" in command), 0)
-    agents = [pid for pid, command in ours.items() if "pilotfish.master" not in command]
-    supervisor = next((pid for pid in agents if tree.get(pid) not in agents), 0)
-    agent = next((pid for pid in agents if tree.get(pid) == supervisor), 0) if supervisor else 0
-    slot = next((pid for pid, parent in tree.items() if parent == agent), 0) if agent else 0
+    agents = {pid: children_of(pid) for pid in ours if pid != master}
+    supervisor = next((pid for pid in agents if not any(pid in children for children in agents.values())), 0)
+    agent = next((pid for pid in agents.get(supervisor, ()) if pid in agents), 0)
+    slot = next((pid for pid in agents.get(agent, ()) if state_of(pid) not in ("Z", "X", "")), 0)
     return {"master": master, "agent": agent, "slot": slot}
 
 

@@ -11,24 +11,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import json_option, pool_option, timeout_option
-from pilotfish.cli.terminal.check_results import (
-    BAD,
-    DOUBTFUL,
-    GOOD,
-    LOW_SPACE_BYTES,
-    MIN_DESCRIPTORS,
-    MIN_INODES,
-    MIN_PROCESSES,
-    MIN_SPACE_BYTES,
-    CheckResult,
-    show_check,
-)
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.screen import Screen, duration, plural, size
 from pilotfish.config import home, read_settings
 from pilotfish.errors import BadInput, PilotfishError
@@ -117,12 +107,11 @@ def check_space(place: Path) -> CheckResult:
         inodes = os.statvfs(place).f_favail
     except OSError as error:
         return CheckResult("disk", BAD, f"{place}: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
-    if free < MIN_SPACE_BYTES:
-        return CheckResult("disk", BAD, f"only {size(free) if free else '0 B'} free at {place}", f"Free some space: du -sh {place}/pools/*")
-    if free < LOW_SPACE_BYTES or 0 < inodes < MIN_INODES:
-        return CheckResult(
-            "disk", DOUBTFUL, f"{size(free)} and {inodes:,} files free at {place}", f"Free some space: du -sh {place}/pools/*"
-        )
+    state, fix = judge_space(free, inodes), f"Free some space: du -sh {place}/pools/*"
+    if state == BAD:
+        return CheckResult("disk", BAD, f"only {size(free) if free else '0 B'} free at {place}", fix)
+    if state == DOUBTFUL:
+        return CheckResult("disk", DOUBTFUL, f"{size(free)} and {inodes:,} files free at {place}", fix)
     return CheckResult("disk", GOOD, f"{size(free)} free")
 
 
@@ -142,7 +131,9 @@ def file_system_of(place: Path, mounts: str) -> str:
 
 def check_sync(place: Path) -> CheckResult:
     """Measure how long a durable write takes, because every answer of a master waits for one."""
-    kind = file_system_of(place, _read("/proc/mounts"))
+    kind = "unknown"
+    with suppress(OSError):
+        kind = file_system_of(place, Path("/proc/mounts").read_text(errors="replace"))
     try:
         median = measure_sync(place)
     except OSError as error:
@@ -170,13 +161,6 @@ def measure_sync(place: Path) -> float:
     finally:
         os.close(descriptor)
         path.unlink()
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def check_descriptors(place: Path) -> CheckResult:

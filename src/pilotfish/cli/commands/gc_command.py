@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,11 +97,8 @@ def _end_process(pid: int) -> bool:
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
             signal.pidfd_send_signal(handle, number)
-            deadline = time.monotonic() + KILL_TIMEOUT_S
-            while time.monotonic() < deadline:
-                if not os.path.exists(f"/proc/{pid}"):
-                    return True
-                time.sleep(0.02)
+            if select.select([handle], [], [], KILL_TIMEOUT_S)[0]:
+                return True
     except ProcessLookupError:
         return True
     finally:

@@ -155,16 +155,9 @@ def _show_record(screen: Screen, calibration: PredictionRecord, as_json: bool) -
     errors = sorted(prediction.error for prediction in tested)
     held = sum(prediction.held for prediction in tested)
     if as_json:
+        names = ("run", "at", "left", "median_s", "low_s", "high_s")
         rows = [
-            {
-                "run": prediction.run,
-                "at": prediction.at,
-                "left": prediction.left,
-                "median_s": prediction.median_s,
-                "low_s": prediction.low_s,
-                "high_s": prediction.high_s,
-                "took_s": prediction.took_s or None,
-            }
+            {**{name: getattr(prediction, name) for name in names}, "took_s": prediction.took_s or None}
             for prediction in calibration.predictions
         ]
         middle = errors[len(errors) // 2] if errors else None

@@ -15,18 +15,7 @@ from pilotfish.cli.site_commands.site_dry_run import as_typed, destinations, run
 from pilotfish.cli.site_commands.site_keys import without_values
 from pilotfish.cli.site_commands.site_requests import served
 from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
-from pilotfish.cli.terminal.check_results import (
-    BAD,
-    DOUBTFUL,
-    GOOD,
-    LOW_SPACE_BYTES,
-    MIN_DESCRIPTORS,
-    MIN_INODES,
-    MIN_PROCESSES,
-    MIN_SPACE_BYTES,
-    CheckResult,
-    show_check,
-)
+from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
 from pilotfish.client.site_selection import unknown_site
@@ -227,10 +216,9 @@ def _check_space(check: str, folder: str, values: dict[str, str], name: str) -> 
     fix = f"Free some space there, or choose another place: pilotfish site set {name} folder=/scratch/$USER/pilotfish"
     if "*" in values.get("quota", ""):
         return CheckResult(check, DOUBTFUL, f"{text}; over quota: {values['quota'].strip()}", fix)
-    if free is not None and free < MIN_SPACE_BYTES:
-        return CheckResult(check, BAD, text, fix)
-    if (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES):
-        return CheckResult(check, DOUBTFUL, text, fix)
+    state = judge_space(free, inodes)
+    if state != GOOD:
+        return CheckResult(check, state, text, fix)
     return CheckResult(check, GOOD, text + (f"; quota: {values['quota'].strip()}" if values.get("quota", "").strip() else ""))
 
 

@@ -19,11 +19,6 @@ SEVERAL = ("hosts",)
 """Keys whose values contain no commas, so that commas can separate several."""
 
 
-def field_of(key: str) -> str:
-    """Return the name of the field in Site."""
-    return QUANTITIES.get(key, key)
-
-
 def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
     """Return the table of ``sites.toml`` with each ``KEY=VALUE`` applied. An empty value restores the default."""
     after = dict(table)
@@ -119,7 +114,7 @@ def without_values(site: Site) -> Site:
 
 def shown(site: Site) -> dict[str, object]:
     """Return all keys with readable values."""
-    return {key: _shown_value(key, getattr(without_values(site), field_of(key))) for key in SITE_KEYS}
+    return {key: _shown_value(key, getattr(without_values(site), QUANTITIES.get(key, key))) for key in SITE_KEYS}
 
 
 def _shown_value(key: str, value: Any) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,28 +23,22 @@ def served(pool: str) -> PoolSession | None:
         return None
 
 
-def running_masters() -> Iterator[PoolSession]:
-    """Connect to the running masters of all pools, because all pools share the same sites."""
+def notify_masters(released: str = "") -> int:
+    """Have the masters of all pools read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
     from pilotfish.client.pools import find_pools
 
-    for pool in find_pools():
-        if not pool.temporary:
-            with suppress(PilotfishError):
-                master = served(pool.name)
-                if master is not None:
-                    yield master
-                    master.close()
-
-
-def notify_masters(released: str = "") -> int:
-    """Have all masters read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
     count = 0
-    for master in running_masters():
-        master.ask("sites_reread")
-        count += 1
-        if released:
-            with suppress(BadInput):
-                master.ask("site_release", site=released)
+    for pool in find_pools():
+        master = None
+        with suppress(PilotfishError):
+            master = connect_if_served(pool.name) if not pool.temporary else None
+        if master is not None:
+            master.ask("sites_reread")
+            count += 1
+            if released:
+                with suppress(BadInput):
+                    master.ask("site_release", site=released)
+            master.close()
     return count
 
 

@@ -30,6 +30,14 @@ class CheckResult:
         return {"check": self.check, "state": self.state, "text": self.text, "cure": self.fix}
 
 
+def judge_space(free: int | None, inodes: int | None) -> str:
+    """Return the state of a disk with this number of free bytes and inodes; None means unknown. Some file systems count no inodes: 0."""
+    if free is not None and free < MIN_SPACE_BYTES:
+        return BAD
+    is_low = (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES)
+    return DOUBTFUL if is_low else GOOD
+
+
 def show_check(screen: Screen, result: CheckResult) -> None:
     """Print the result and, below it, the fix."""
     mark, colour = MARKS[result.state]

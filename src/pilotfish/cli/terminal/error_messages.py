@@ -103,11 +103,6 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         ("pilotfish doctor --json",),
     ),
 }
-UNKNOWN = EXPLANATIONS["P1000"]
-
-
-def explain(code: str) -> ErrorExplanation:
-    return EXPLANATIONS.get(code, UNKNOWN)
 
 
 def exit_status(error: PilotfishError) -> int:
@@ -116,7 +111,7 @@ def exit_status(error: PilotfishError) -> int:
 
 def show_error(error: PilotfishError, as_json: bool = False) -> None:
     screen = Screen.of(sys.stderr)
-    explanation = explain(error.code)
+    explanation = EXPLANATIONS.get(error.code, EXPLANATIONS["P1000"])
     if as_json:
         commands = () if error.hint else explanation.commands
         screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": commands}})

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.ordered_map import OrderedMap
-from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_exits, usable_cores
+from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_exits
 from pilotfish.applications.python_call import CallEncoder
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.applications.task_options import TaskKeywords, read_task_options
@@ -115,7 +115,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
                 f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
                 "leave out one of them; a shared pool has its own setting for the number of workers",
             )
-        self._workers = max_workers or usable_cores()
+        self._workers = max_workers or len(os.sched_getaffinity(0))
         self._pool = pool
         self._initializer = initializer, initargs
         self._echo = echo
@@ -167,7 +167,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         """Raises the reason if no task can be submitted."""
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        if interpreter_exits():
+        if interpreter_exits.is_set():
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
         if self._session is not None and self._session.failure is not None:
             failure = self._session.failure

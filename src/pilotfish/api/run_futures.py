@@ -26,11 +26,6 @@ from pilotfish.portable.payload_reference import resolve
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
 
-def usable_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
@@ -220,17 +215,13 @@ class RunFutures:
             self.leftovers = self._pool.wait_until_stopped()
 
 
-_interpreter_exits = threading.Event()
-
-
-def interpreter_exits() -> bool:
-    """Whether the interpreter is shutting down, so that nothing can be started."""
-    return _interpreter_exits.is_set()
+interpreter_exits = threading.Event()
+"""Set when the interpreter is shutting down, so that nothing can be started."""
 
 
 def _finish_all() -> None:
     """Ends all sessions at interpreter exit: private pools after their last task; runs in shared pools continue."""
-    _interpreter_exits.set()
+    interpreter_exits.set()
     for session in list(_sessions):
         if session._private_cores:
             session.finish()

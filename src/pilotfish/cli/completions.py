@@ -69,7 +69,7 @@ def complete_running_task(context: click.Context, parameter: click.Parameter, in
 
 def complete_subject(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete runs, tasks, workers and sites."""
-    workers = _items((row["worker"] for row in _query_pool(context, _workers)), incomplete)
+    workers = _items((row["worker"] for row in _query_pool(context, lambda master: master.ask("workers", all=False))), incomplete)
     return [*complete_run(with_tasks=True)(context, parameter, incomplete), *workers, *complete_site(context, parameter, incomplete)]
 
 
@@ -172,11 +172,6 @@ def _runs(master: PoolSession) -> Rows:
 def _running(master: PoolSession) -> Rows:
     unfinished_runs = [row["run"] for row in _runs(master) if unfinished(row)]
     return [task for run in unfinished_runs for task in master.ask("tasks", run=run, state="running", limit=MAX_TASKS)]
-
-
-def _workers(master: PoolSession) -> Rows:
-    rows: Rows = master.ask("workers", all=False)
-    return rows
 
 
 def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Rows:

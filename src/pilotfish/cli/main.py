@@ -128,10 +128,6 @@ def invoke(arguments: list[str]) -> int:
         return CANNOT
 
 
-def _visible_options(command: click.Command) -> list[str]:
-    return [name for parameter in command.params if not getattr(parameter, "hidden", False) for name in parameter.opts]
-
-
 def as_problem(error: click.ClickException) -> PilotfishError:
     """Turn an error of click into a PilotfishError with a hint."""
     context = getattr(error, "ctx", None)
@@ -141,7 +137,8 @@ def as_problem(error: click.ClickException) -> PilotfishError:
     if isinstance(error, click.NoSuchOption):
         message = f"{path} has no option {error.option_name}"
         if context is not None:
-            hint = did_you_mean(error.option_name, _visible_options(context.command))
+            visible = [parameter for parameter in context.command.params if not getattr(parameter, "hidden", False)]
+            hint = did_you_mean(error.option_name, [name for parameter in visible for name in parameter.opts])
     for theirs, ours in NUMBERS.items():
         message = message.replace(theirs, ours)
     if message[1:2].islower():

@@ -301,17 +301,13 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
 
 def show_left(screen: Screen, outcome: RunOutcome) -> None:
     if outcome.left == "interrupted":
-        screen.line(f"Left run {outcome.run}. The work goes on: {_so_far(outcome)}.")
+        ended = outcome.counts.get("done", 0) + outcome.bad
+        screen.line(f"Left run {outcome.run}. The work goes on: {ended:,} of {plural(outcome.tasks, 'task')} so far.")
     else:
         screen.line(f"Run {outcome.run} is kept, and starts as soon as something fits.")
     screen.line(f"  come back   pilotfish attach {outcome.run}")
     screen.line("  look        pilotfish status")
     screen.line(f"  cancel it   pilotfish cancel {outcome.run}")
-
-
-def _so_far(outcome: RunOutcome) -> str:
-    ended = outcome.counts.get("done", 0) + outcome.bad
-    return f"{ended:,} of {plural(outcome.tasks, 'task')} so far"
 
 
 @click.command()

@@ -170,31 +170,25 @@ def save_results(master: PoolSession, run: int, directory: str, streams: bool) -
     """Write task outputs to directory/INDEX/."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
-    try:
-        return _save_all(master, run, directory, streams)
-    except OSError as error:
-        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
-        raise PilotfishError(
-            f"the files of run {run} cannot be written: {what}", f"Elsewhere: pilotfish results {run} --save DIR"
-        ) from error
-
-
-def _save_all(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
     saved = stayed = 0
-    for row in all_tasks(master, run):
-        if row["state"] not in ("done", "failed"):
-            continue
-        output = fetch_output(master, row)
-        place = Path(directory) / str(row["index"])
-        if output.completed is not None:
-            for name, file in output.completed.files.items():
+    try:
+        for row in all_tasks(master, run):
+            if row["state"] not in ("done", "failed"):
+                continue
+            output, place = fetch_output(master, row), Path(directory) / str(row["index"])
+            for name, file in output.completed.files.items() if output.completed is not None else ():
                 if file.data is None and (file.path is None or not file.path.exists()):
                     stayed += 1
                 else:
                     file.save_below(place, name)
                     saved += 1
-        if streams:
-            write_below(place, "stdout", output.stdout, 0o644)
-            write_below(place, "stderr", output.stderr, 0o644)
-            saved += 2
+            if streams:
+                write_below(place, "stdout", output.stdout, 0o644)
+                write_below(place, "stderr", output.stderr, 0o644)
+                saved += 2
+    except OSError as error:
+        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
+        raise PilotfishError(
+            f"the files of run {run} cannot be written: {what}", f"Elsewhere: pilotfish results {run} --save DIR"
+        ) from error
     return SavedFiles(saved, stayed)

@@ -169,9 +169,11 @@ def run(context: click.Context, /, **options: Any) -> int:
 def run_request(request: RunRequest) -> int:
     """Submit and follow the run. Return the exit status."""
     command = request.command
-    names_file = bool(command) and is_application(command[0]) and not request.after_dashes
-    if request.dag is not None or (names_file and not request.is_sweep):
-        return run_any_file(request)
+    if request.dag is not None:
+        return run_dag(request.dag, command, request)
+    if command and is_application(command[0]) and not request.after_dashes and not request.is_sweep:
+        run_application = run_dag if command[0].endswith(".dag") else run_file
+        return run_application(command[0], command[1:], request)
     if len(command) == 1 and not request.after_dashes:
         _refuse_list(command[0])
     source = make_source(request, os.environ, PastOutputs(request.pool))
@@ -314,22 +316,6 @@ BELONGS_INSIDE = {
 }
 
 
-def run_any_file(request: RunRequest) -> int:
-    """Run a run file or DAGMan file."""
-    command = request.command
-    if request.dag is None and not command[0].endswith(".dag"):
-        return run_file(command[0], command[1:], request)
-    rest = command if request.dag is not None else command[1:]
-    path = str(request.dag or command[0])
-    if rest:
-        raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(rest)}", f"Leave them out: pilotfish run {path}")
-    if request.is_sweep:
-        raise BadInput(
-            f"a DAGMan file ({path}) does not go with a sweep or a task list", "Give one of them: the file already has the tasks."
-        )
-    return run_dag(path, request)
-
-
 def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     program = f"If it is a program: pilotfish run ... -- python {path}"
     _refuse_inner(f"a run file ({path})", f"Set it in the file, for each task: tasks.add([...], cores=2). {program}", request)
@@ -337,7 +323,15 @@ def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), request)
 
 
-def run_dag(path: str, request: RunRequest) -> int:
+def run_dag(path: str, arguments: Sequence[str], request: RunRequest) -> int:
+    if arguments:
+        raise BadInput(
+            f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", f"Leave them out: pilotfish run {path}"
+        )
+    if request.is_sweep:
+        raise BadInput(
+            f"a DAGMan file ({path}) does not go with a sweep or a task list", "Give one of them: the file already has the tasks."
+        )
     _refuse_inner(
         f"a DAGMan file ({path})", "Set it in the file: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request
     )
@@ -370,7 +364,12 @@ def _run_loaded(
         return 0
     started = time.monotonic()
     session = connect_for(request)
-    number = _submit_loaded(session, loaded, command, request, lines)
+    options = request.run_options(command, application=str(loaded.path) if loaded.manager is not None else "")
+    if loaded.tasks is None:
+        number = session.begin(options).number
+    else:
+        with _uploading(request, len(loaded.tasks)) as progress:
+            number = submit_tasks(session, loaded.tasks, lines, options, progress)
     if request.detach:
         tasks = len(loaded.tasks) if loaded.tasks is not None else None
         if request.as_json:
@@ -389,14 +388,6 @@ def _run_loaded(
     if not request.as_json and not outcome.left and outcome.counts.get("done"):
         screen.line(saved or f"Results:       pilotfish results {number}")
     return status
-
-
-def _submit_loaded(session: PoolSession, loaded: RunFile, command: str, request: RunRequest, lines: Iterable[TaskDescription]) -> int:
-    options = request.run_options(command, application=str(loaded.path) if loaded.manager is not None else "")
-    if loaded.tasks is None:
-        return session.begin(options).number
-    with _uploading(request, len(loaded.tasks)) as progress:
-        return submit_tasks(session, loaded.tasks, lines, options, progress)
 
 
 # --- what --dry-run shows ---------------------------------------------------------------------------------------------------------------

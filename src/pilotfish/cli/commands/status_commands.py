@@ -231,7 +231,11 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
         return
     screen = Screen.of()
     if local_cores is not None:
-        _set_cores(screen, pool, local_cores, as_json)
+        master = connect(pool, start=True, local_cores=local_cores)
+        if as_json:
+            screen.json(master.ask("workers", all=False))
+        else:
+            screen.line(f"Pool {clean(pool)} now uses {plural(local_cores, 'core')} of this machine.")
         return
     stop = last_stop(pool)
     stopped = status_at_stop(pool, stop) is not None and not everything
@@ -244,14 +248,6 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
         screen.line(stop_sentence(pool, stop))
     else:
         screen.line("There are no workers. They start with a run: pilotfish run --local-cores 4 -- COMMAND")
-
-
-def _set_cores(screen: Screen, pool: str, cores: int, as_json: bool) -> None:
-    master = connect(pool, start=True, local_cores=cores)
-    if as_json:
-        screen.json(master.ask("workers", all=False))
-    else:
-        screen.line(f"Pool {clean(pool)} now uses {plural(cores, 'core')} of this machine.")
 
 
 def _worker_state(worker: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +32,6 @@ class SiteUnreachable(PilotfishError):
     """A machine of a site could not be reached through ssh, or refused the login."""
 
     code = "P3200"
-
-
-@dataclass(frozen=True, slots=True)
-class PilotDryRun:
-    """The commands for one pilot. ``folder`` holds the pilot batch's files, ``bundle`` is the agent in it."""
-
-    folder: str
-    bundle: str
-    submission: Command
-    searches: list[Command]
-
-
-def make_plan(site: Site, pool: str) -> PilotDryRun:
-    digest = _digest(pool)
-    base = site.folder.rstrip("/")
-    if not site.via and not site.hosts:
-        base = os.path.expanduser(base)
-    agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
-    tag = f"pf-{digest}-1"
-    host = site.hosts[0] if site.hosts else ""
-    batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
-    backend: Backend = plugins.load("backends", site.backend)()
-    submission = with_environment(site, backend.submit(site, batch).command)
-    searches = [with_environment(site, exchange.command) for exchange in backend.find(site, tag)]
-    return PilotDryRun(batch.folder, batch.bundle, submission, searches)
 
 
 def _digest(pool: str) -> str:
@@ -83,15 +58,26 @@ def as_typed(site: Site, command: Command) -> str:
 
 
 def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -> None:
-    plan = make_plan(site, pool)
+    """Show the commands for one pilot."""
+    digest = _digest(pool)
+    base = site.folder.rstrip("/")
+    if not site.via and not site.hosts:
+        base = os.path.expanduser(base)
+    agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
+    tag = f"pf-{digest}-1"
+    host = site.hosts[0] if site.hosts else ""
+    batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    backend: Backend = plugins.load("backends", site.backend)()
+    submission = with_environment(site, backend.submit(site, batch).command)
+    searches = [with_environment(site, exchange.command) for exchange in backend.find(site, tag)]
     if as_json:
-        commands = {"submit": _data(plan.submission), "find": [_data(command) for command in plan.searches]}
-        screen.json({"site": name, "folder": plan.folder, "agent": plan.bundle, **commands})
+        commands = {"submit": _data(submission), "find": [_data(command) for command in searches]}
+        screen.json({"site": name, "folder": batch.folder, "agent": batch.bundle, **commands})
         return
     _block(
-        screen, f"# 1. Files, which only you can read. In {plan.folder}: start.sh, 1.json (the pilot's key); and the agent, {plan.bundle}"
+        screen, f"# 1. Files, which only you can read. In {batch.folder}: start.sh, 1.json (the pilot's key); and the agent, {batch.bundle}"
     )
-    if plan.folder.startswith("~"):
+    if batch.folder.startswith("~"):
         _block(screen, "#    ~ is your home directory at the site; it is replaced by the real path.")
     if site.environment:
         _block(
@@ -99,9 +85,9 @@ def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -
             "#    Values of variables are shown only here. Commands read them from standard input, where other users cannot see them.",
         )
     _block(screen, "# 2. The pilot is submitted:")
-    _block(screen, as_typed(site, plan.submission))
+    _block(screen, as_typed(site, submission))
     _block(screen, "# 3. If the answer is lost, the pilot is searched by its name:")
-    for search in plan.searches:
+    for search in searches:
         _block(screen, as_typed(site, search))
     _block(screen, f"# 4. One query for all pilots runs every {show_seconds(site.period_s)}.")
 

@@ -84,8 +84,8 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "simulate": BuiltInCommand("predictions.simulate_command:simulate", "Compare policies by simulation."),
     },
     "Maintain": {
-        "doctor": BuiltInCommand("commands.doctor_command:doctor", "Check this installation or a site; suggest fixes.", True),
-        "gc": BuiltInCommand("commands.gc_command:gc", "List and remove leftovers of dead masters."),
+        "doctor": BuiltInCommand("commands.doctor_commands:doctor", "Check this installation or a site; suggest fixes.", True),
+        "gc": BuiltInCommand("commands.doctor_commands:gc", "List and remove leftovers of dead masters."),
         "bench": BuiltInCommand("commands.bench_command:bench", "Benchmark this machine for ten seconds."),
         "demo": BuiltInCommand("commands.demo_command:demo", "Run a 30-second demo that kills processes on purpose."),
         "explain": BuiltInCommand("about_commands:explain_code", "Explain an error code or failure cause."),

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.cli.commands import doctor_command
-from pilotfish.cli.commands.doctor_command import CHECKS, file_system_of
-from pilotfish.cli.commands.gc_command import leftovers_of, remove_leftover
+from pilotfish.cli.commands import doctor_commands
+from pilotfish.cli.commands.doctor_commands import CHECKS, file_system_of, leftovers_of, remove_leftover
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.client.pools import PoolHandle
 from pilotfish.store.pool_directory import PoolDirectory
@@ -38,25 +37,25 @@ def test_a_healthy_machine_is_all_green_but_for_what_it_cannot_help(place: Path)
 
 def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[CheckResult] = []
-    monkeypatch.setattr(doctor_command, "OLDEST_PYTHON", (99, 0))
-    found.append(doctor_command.check_python(place))
+    monkeypatch.setattr(doctor_commands, "OLDEST_PYTHON", (99, 0))
+    found.append(doctor_commands.check_python(place))
     place.chmod(0o755)
-    found.append(doctor_command.check_home(place))
+    found.append(doctor_commands.check_home(place))
     (place / "config.toml").write_text("[pool]\nbeet_s = 1\n")
-    found.append(doctor_command.check_settings(place))
+    found.append(doctor_commands.check_settings(place))
     usage = shutil.disk_usage(place)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    found.append(doctor_command.check_space(place))
+    found.append(doctor_commands.check_space(place))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=500 << 20))
-    found.append(doctor_command.check_space(place))
-    monkeypatch.setattr(doctor_command, "SLOW_SYNC_S", 0.0)
-    found.append(doctor_command.check_sync(place))
+    found.append(doctor_commands.check_space(place))
+    monkeypatch.setattr(doctor_commands, "SLOW_SYNC_S", 0.0)
+    found.append(doctor_commands.check_sync(place))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128))
-    found.append(doctor_command.check_descriptors(place))
-    found.append(doctor_command.check_processes(place))
+    found.append(doctor_commands.check_descriptors(place))
+    found.append(doctor_commands.check_processes(place))
     readings = iter(range(1000, 0, -1))
     monkeypatch.setattr("time.monotonic", lambda: next(readings))
-    found.append(doctor_command.check_clock(place))
+    found.append(doctor_commands.check_clock(place))
     assert [finding.state for finding in found] == [BAD, BAD, BAD, BAD, DOUBTFUL, DOUBTFUL, DOUBTFUL, DOUBTFUL, BAD]
     assert all(finding.fix for finding in found)
     assert found[1].fix == f"chmod 700 {place}"
@@ -66,7 +65,7 @@ def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest
 
 def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = doctor_command.check_home(tmp_path / "file" / "home")
+    finding = doctor_commands.check_home(tmp_path / "file" / "home")
     assert finding.state == BAD
     assert "export PILOTFISH_HOME=" in finding.fix
 
@@ -79,8 +78,8 @@ def test_the_file_system_of_a_path_is_the_one_mounted_deepest() -> None:
 
 
 def test_a_home_on_a_network_is_doubtful(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_command, "file_system_of", lambda place, mounts: "nfs4")
-    finding = doctor_command.check_sync(place)
+    monkeypatch.setattr(doctor_commands, "file_system_of", lambda place, mounts: "nfs4")
+    finding = doctor_commands.check_sync(place)
     assert finding.state == DOUBTFUL
     assert "network file system" in finding.text
 

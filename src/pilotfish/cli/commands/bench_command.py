@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from pilotfish.cli.commands.doctor_command import measure_sync
+from pilotfish.cli.commands.doctor_commands import measure_sync
 from pilotfish.cli.shared_options import json_option, old_option
 from pilotfish.cli.terminal.screen import Column, Screen, duration, rate
 from pilotfish.config import home

@@ -1,4 +1,4 @@
-"""Implements doctor: checks this installation. Each problem is printed with its fix."""
+"""Implements doctor and gc: check this installation, print each problem with its fix, and remove leftovers of dead masters."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import itertools
 import math
 import os
 import resource
+import select
 import shutil
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,9 +22,12 @@ import click
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.shared_options import json_option, pool_option, timeout_option
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
-from pilotfish.cli.terminal.screen import Screen, duration, plural, size
+from pilotfish.cli.terminal.screen import Screen, clean, cut, duration, plural, size
+from pilotfish.client.pools import PoolHandle, find_pools, is_served
 from pilotfish.config import home, read_settings
 from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.portable.processes import processes_of
+from pilotfish.store.pool_directory import PoolDirectory
 
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "afs", "ceph", "fuse.sshfs", "9p", "panfs")
 OLDEST_PYTHON = (3, 11)
@@ -193,9 +199,6 @@ def check_clock(place: Path) -> CheckResult:
 
 
 def check_leftovers(place: Path) -> CheckResult:
-    from pilotfish.cli.commands.gc_command import leftovers_of
-    from pilotfish.client.pools import find_pools
-
     found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
     if found:
         return CheckResult("leftovers", DOUBTFUL, f"{len(found)} of dead masters", "pilotfish gc --remove")
@@ -204,7 +207,6 @@ def check_leftovers(place: Path) -> CheckResult:
 
 def check_pools(place: Path) -> CheckResult:
     """Show the warnings of running masters."""
-    from pilotfish.client.pools import find_pools
     from pilotfish.client.session import connect_if_served
 
     masters = {pool.name: master for pool in find_pools() if not pool.temporary and (master := connect_if_served(pool.name))}
@@ -252,3 +254,94 @@ CHECKS: tuple[Check, ...] = (
     check_pools,
     check_test_pool,
 )
+
+
+# --- gc ---------------------------------------------------------------------------------------------------------------------------------
+
+KILL_TIMEOUT_S = 5.0
+SHOWN_CELLS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that belongs to no running master."""
+
+    kind: str
+    what: str
+    pool: PoolHandle
+    pid: int = 0
+
+
+@click.command()
+@click.option("--remove", is_flag=True, help="Remove leftovers; otherwise only list them.")
+@json_option
+def gc(remove: bool, as_json: bool) -> int:
+    """List and remove leftovers of dead masters.
+
+    Leftovers are processes and sockets without a master, and temporary pools. Runs of other pools are never removed.
+    """
+    screen = Screen.of()
+    found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
+    removed = [leftover for leftover in found if remove and remove_leftover(leftover)]
+    if as_json:
+        screen.json([{"kind": item.kind, "what": item.what, "pool": item.pool.name, "removed": item in removed} for item in found])
+    elif not found:
+        screen.line("No leftovers found.")
+    else:
+        for leftover in found:
+            what = cut(clean(leftover.what), SHOWN_CELLS) if leftover.kind == "process" else clean(leftover.what)
+            screen.line(f"{'removed' if leftover in removed else 'left'}  {leftover.kind}  {what}")
+        if not remove:
+            screen.line(f"{plural(len(found), 'leftover')}. Remove: pilotfish gc --remove")
+    return 0 if len(removed) == len(found) or not remove else 1
+
+
+def leftovers_of(pool: PoolHandle) -> list[Leftover]:
+    """List what is left of a pool without a master."""
+    if is_served(pool.directory):
+        return []
+    running = list(processes_of(pool.directory))
+    if any("pilotfish.master" in command for _, command in running):
+        # A master that is starting or suspended holds the pool; it may listen later.
+        return []
+    found = [Leftover("process", f"{pid} {command}", pool, pid) for pid, command in running]
+    socket_path = PoolDirectory(pool.directory).socket_path()
+    if socket_path.exists():
+        found.append(Leftover("socket", str(socket_path), pool))
+    if pool.temporary and not _owner_lives(pool.directory):
+        found.append(Leftover("directory", str(pool.directory), pool))
+    return found
+
+
+def _owner_lives(directory: Path) -> bool:
+    """Whether the creator of a temporary pool runs; the name is ``private-PID-...``."""
+    pid = directory.name.split("-")[1]
+    return pid.isdigit() and os.path.exists(f"/proc/{pid}")
+
+
+def remove_leftover(leftover: Leftover) -> bool:
+    if leftover.kind == "process":
+        return _end_process(leftover.pid)
+    if leftover.kind == "socket":
+        Path(leftover.what).unlink(missing_ok=True)
+        return True
+    shutil.rmtree(leftover.pool.directory, ignore_errors=True)
+    return not leftover.pool.directory.exists()
+
+
+def _end_process(pid: int) -> bool:
+    """Send SIGTERM, then SIGKILL. The pidfd guarantees that it stays the same process."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            signal.pidfd_send_signal(handle, number)
+            if select.select([handle], [], [], KILL_TIMEOUT_S)[0]:
+                return True
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -11,7 +11,7 @@ from pilotfish.cli.completions import complete_add
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.site_commands.site_requests import add_pilots
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration
-from pilotfish.client.session import NoPool, look
+from pilotfish.client.session import NoPool, connect_read_only
 
 PILOT_COLUMNS = (
     Column("PILOT", lambda pilot: pilot["pilot"]),
@@ -43,7 +43,7 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
         return
     screen = Screen.of()
     try:
-        status: dict[str, Any] = status_at_stop(pool, last_stop(pool)) or look(pool).ask("status")
+        status: dict[str, Any] = status_at_stop(pool, last_stop(pool)) or connect_read_only(pool).ask("status")
     except NoPool:
         status = {}
     rows = [{**row, "waited_s": _waited(row, status["now"])} for row in status.get("pilots", ())]

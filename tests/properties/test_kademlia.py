@@ -255,7 +255,7 @@ def test_a_record_that_is_not_published_again_expires() -> None:
     network.die(holder.me.node, silently=True)
     network.run(1.1 * network.tuning.expire_s)
     assert network.find(seeker, 7) == []
-    assert sum(len(peer.kademlia.content_holders) for peer in network.peers.values()) == 0
+    assert sum(len(peer.kademlia.content_holders._records) for peer in network.peers.values()) == 0
 
 
 @given(seed=SEEDS)
@@ -276,7 +276,7 @@ def test_records_are_bounded_and_never_drop_the_latest_holder(seed: int) -> None
             plain.pop((key, node), None)
         else:
             content_holders.sweep(now)
-        assert len(content_holders) <= 5
+        assert len(content_holders._records) <= 5
         for key in range(8):
             found = nodes_of(content_holders.holders(key, now))
             live = {node for (other, node), until in plain.items() if other == key and until > now}

@@ -100,7 +100,7 @@ class PeerNetwork:
             self.me = Contact(node_id(self.worker), [host, self._listener.getsockname()[1]])
         return self.me.wire
 
-    def introduce(self, header: Sequence[Any]) -> None:
+    def introduce(self, header: Sequence[Any], body: Any = b"") -> None:
         """Receives identity, contacts and site master from the master, which sends them on every connection."""
         if self.me is None or self._left:
             return
@@ -489,9 +489,6 @@ class PeerBackoff:
         self._lock = threading.Lock()
         self._until: OrderedDict[int, Tuple[float, float]] = OrderedDict()
         """node -> (end of the pause, its seconds), the latest failure last"""
-
-    def __len__(self) -> int:
-        return len(self._until)
 
     def applies(self, node: int) -> bool:
         """Tests whether the peer must not be tried now."""

@@ -27,6 +27,7 @@ from ..slots.shared_page import (
     PEEKED,
     PID,
     REPORT,
+    SKIP,
     SPEC,
     STARTED,
     STOP_ATTEMPT,
@@ -116,7 +117,7 @@ class SlotProcess:
         self.inherited_bytes = 0
         """Memory that earlier calls had left when the present attempts were assigned."""
         self.killing = False
-        self._open = True
+        self.is_open = True
         self.peeks: Dict[int, int] = {}
         """Open peeks that the slot answers, with their offsets."""
         self.stopped_since: Optional[float] = None
@@ -225,11 +226,11 @@ class SlotProcess:
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
         """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
-            reports, self._open = self.reader.receive(self.channel)
+            reports, self.is_open = self.reader.receive(self.channel)
         except BlockingIOError:
             raise
         except OSError:
-            self._open = False
+            self.is_open = False
             return [], []
         return self._sort(reports, now)
 
@@ -267,7 +268,7 @@ class SlotProcess:
         return self._sort(reports, now)[0]
 
     def begin_recall(self) -> None:
-        self.page.skip(int(self.page.words32[STARTED]) + 1, self._sequence)
+        self.page.words64[SKIP] = (int(self.page.words32[STARTED]) + 1) << 32 | self._sequence
 
     def finish_recall(self) -> int:
         """Number of attempts at the end that it will not start; -1: not known yet."""
@@ -362,11 +363,8 @@ class SlotProcess:
             self.process.returncode = status
         return bool(pid)
 
-    def is_open(self) -> bool:
-        return self._open
-
     def close(self) -> None:
-        self._open = False
+        self.is_open = False
         self.channel.close()
         self.page.close()
         for output in self.outputs:

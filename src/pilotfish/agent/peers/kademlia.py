@@ -142,11 +142,11 @@ class PeerRequests:
     """Questions without an answer: numbers and expires them. All have the same time-out, so they expire in the order asked.
 
     ``then(answer, now)`` is called once for each question, with the fields of the answer, or with None (also after it raised
-    MalformedMessage because of the answer). ``on_silent(node, now)`` is called for a node that did not answer. Numbers begin after
+    MalformedMessage because of the answer). ``on_silent(node)`` is called for a node that did not answer. Numbers begin after
     ``first``, which differs between processes, so that no answer to an earlier process with the same id is taken.
     """
 
-    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int, float], None]) -> None:
+    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
         self._timeout_s = timeout_s
         self._effects = effects
         self._on_silent = on_silent
@@ -191,7 +191,7 @@ class PeerRequests:
     def _expire(self, question: int, now: float) -> None:
         pending = self._pending.pop(question, None)
         if pending is not None:
-            self._on_silent(pending[1], now)
+            self._on_silent(pending[1])
             pending[2](None, now)
 
 
@@ -275,7 +275,7 @@ class Kademlia:
         self.tuning = tuning
         self.table = RoutingTable(me.node, tuning.k)
         self.content_holders = ContentHolders(tuning.max_keys, tuning.max_holders, tuning.expire_s)
-        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self._forget_silent)
+        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self.table.forget)
         self.published: Dict[int, float] = {}
         """key -> when to publish it again"""
         self._agenda: List[Tuple[float, int]] = []
@@ -333,9 +333,6 @@ class Kademlia:
 
     def _ignore(self, answer: Any, now: float) -> None:
         """Nothing to do: peers that answered were seen, others were dropped."""
-
-    def _forget_silent(self, node: int, now: float) -> None:
-        self.table.forget(node)
 
     def unreachable(self, node: int, now: float) -> None:
         self.table.forget(node)

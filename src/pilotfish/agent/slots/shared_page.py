@@ -105,9 +105,6 @@ class SharedPage:
             # A view of it is still in use; the memory is freed with the last one.
             pass
 
-    def skip(self, first: int, last: int) -> None:
-        self.words64[SKIP] = first << 32 | last
-
     def unflushed_reports(self) -> List[Report]:
         """Complete reports in the buffer. Call this only for a slot that is dead or was idle for a while."""
         length = min(int(self.words32[UNFLUSHED_BYTES]), REPORT_BUFFER_BYTES)

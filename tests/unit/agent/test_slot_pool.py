@@ -20,10 +20,12 @@ class Executable(SlotProcess):
         self.peeks = {}
         self._says = says
         self.outgoing = cast("Any", ())
-        self.is_open = True
 
     def peek(self, query: int, stream: int, offset: int) -> None:
         self.peeks[query] = offset
+
+    def is_open(self) -> bool:
+        return True
 
     def receive(self, now: float) -> Any:
         return self._says.pop(0)

@@ -157,7 +157,7 @@ class SlotPool:
     # --- reports of slots ---------------------------------------------------------------------------------------------------------
 
     def ready(self, process: SlotProcess, events: int, now: float) -> None:
-        if not process.is_open:
+        if not process.is_open():
             # Its death was noticed in this same turn.
             return
         if events & selectors.EVENT_WRITE and process.flush():
@@ -167,7 +167,7 @@ class SlotPool:
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
         """Read reports of a slot; return whether there may be more."""
-        if not process.is_open:
+        if not process.is_open():
             return False
         try:
             items, peeked = process.receive(now)
@@ -182,17 +182,17 @@ class SlotPool:
         if items:
             self._failed_starts = self._early_deaths = 0
             self._finished(process, items, now)
-        if not process.is_open:
+        if not process.is_open():
             # It is dead, or user code closed the channel; then the slot notices at its next report and ends.
             self.selector.unregister(process.channel)
-        return process.is_open
+        return process.is_open()
 
     def _finished(self, process: SlotProcess, items: Sequence[Item], now: float) -> None:
         self._answer_unanswered(process)
         self.machine.slot_finished(process.number, items, now)
 
     def _watch_writing(self, process: SlotProcess) -> None:
-        if process.outgoing and process.is_open:
+        if process.outgoing and process.is_open():
             self.selector.modify(process.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, process)
 
     # --- deaths -------------------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class SlotPool:
             self._answer_unanswered(process)
             del self.processes[process.number]
             self._report_death(process, status, now)
-        if process.is_open:
+        if process.is_open():
             self.selector.unregister(process.channel)
         process.close()
         shutil.rmtree(process.scratch, ignore_errors=True)

@@ -17,7 +17,6 @@ from ...portable.payload_format import begins_with, pack
 from ...portable.processes import children_of, descendants_of, resident_bytes, signal_all
 from ...portable.wire.frames import MAX_BODY
 from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
-from ..slots.output_upload import MARK
 from ..slots.shared_page import (
     END_REASON,
     INTENT,
@@ -35,6 +34,7 @@ from ..slots.shared_page import (
     TERMINATE,
     TIME_IS_UP,
     UNFLUSHED_BYTES,
+    UPLOAD_MARK,
     Report,
     SharedPage,
     memory_file,
@@ -117,7 +117,7 @@ class SlotProcess:
         self.inherited_bytes = 0
         """Memory that earlier calls had left when the present attempts were assigned."""
         self.killing = False
-        self.is_open = True
+        self._open = True
         self.peeks: Dict[int, int] = {}
         """Open peeks that the slot answers, with their offsets."""
         self.stopped_since: Optional[float] = None
@@ -226,11 +226,11 @@ class SlotProcess:
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
         """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
-            reports, self.is_open = self.reader.receive(self.channel)
+            reports, self._open = self.reader.receive(self.channel)
         except BlockingIOError:
             raise
         except OSError:
-            self.is_open = False
+            self._open = False
             return [], []
         return self._sort(reports, now)
 
@@ -252,7 +252,7 @@ class SlotProcess:
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
             item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
-            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, MARK) else item)
+            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, UPLOAD_MARK) else item)
         if items:
             self.started_at = now
             self.punched_to = [0, 0]
@@ -363,8 +363,11 @@ class SlotProcess:
             self.process.returncode = status
         return bool(pid)
 
+    def is_open(self) -> bool:
+        return self._open
+
     def close(self) -> None:
-        self.is_open = False
+        self._open = False
         self.channel.close()
         self.page.close()
         for output in self.outputs:

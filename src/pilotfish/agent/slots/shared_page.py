@@ -41,6 +41,9 @@ REPORT = struct.Struct("<IQQIIQ")
 PEEKED = 0xFFFFFFFF
 """In place of a sequence number: the answer to PEEK; wall_us is the query, cpu_us the offset, rss_kib 1 if known."""
 
+UPLOAD_MARK = b'{"stow"'
+"""Prefix of a payload that lists output files in the outbox: they are too large for the result."""
+
 Report = Tuple[int, int, int, int, bytes, Any]
 """sequence, wall_us, cpu_us, rss_kib, failure, payload"""
 

@@ -11,8 +11,7 @@ from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
 from ...portable.payload_reference import SHARE_BYTES, write_payload
 from ...portable.wire.frames import join_small
-from .output_upload import MARK
-from .shared_page import ORDER, REPORT, REPORT_BUFFER_BYTES, SPEC, TASK, UNFLUSHED_BYTES, SharedPage
+from .shared_page import ORDER, REPORT, REPORT_BUFFER_BYTES, SPEC, TASK, UNFLUSHED_BYTES, UPLOAD_MARK, SharedPage
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -40,7 +39,7 @@ class ReportWriter:
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
-        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(MARK)] != MARK:
+        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(UPLOAD_MARK)] != UPLOAD_MARK:
             parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)

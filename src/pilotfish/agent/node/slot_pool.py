@@ -241,12 +241,10 @@ class SlotPool:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
                 started = 1
-        executable = process.runs_executable()
         wall_us = int((now - process.started_at) * 1e6) if started else 0
-        payload = b"" if executable or not started else process.output_payload()
+        payload = b"" if process.runs_executable() or not started else process.output_payload()
         usage = (wall_us, 0, process.peak_bytes >> 10, payload)
-        failure = _end_reason_failure(process) if end_reason else _death_failure(status, executable, process.stopped_since)
-        self.machine.slot_died(process.number, started, failure, usage, now)
+        self.machine.slot_died(process.number, started, _death_failure(process, status), usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
         """A slot did not start, or met a limit of the machine. Return how many of its attempts must fail for that.
@@ -404,18 +402,14 @@ def _megabytes(size: float) -> str:
     return "%.0f MiB" % (size / (1 << 20))
 
 
-def _end_reason_failure(process: SlotProcess) -> Failure:
+def _death_failure(process: SlotProcess, status: int) -> Failure:
+    executable = process.runs_executable()
     if process.end_reason() == BROKEN:
-        return [
-            "slot-lost",
-            "worker",
-            "a call broke the Python process it ran in, so that it could not go on (%s)" % process.last_error_line(),
-        ]
-    return ["spawn", "worker", "this worker could not start it: %s" % process.last_error_line()]
-
-
-def _death_failure(status: int, executable: bool, stopped_since: Any) -> Failure:
-    if stopped_since is not None:
+        message = "a call broke the Python process it ran in, so that it could not go on (%s)"
+        return ["slot-lost", "worker", message % process.last_error_line()]
+    if process.end_reason():
+        return ["spawn", "worker", "this worker could not start it: %s" % process.last_error_line()]
+    if process.stopped_since is not None:
         return ["slot-lost", "worker", "the process it ran in was stopped (SIGSTOP) and was replaced"]
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

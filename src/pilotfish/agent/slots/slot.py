@@ -300,9 +300,9 @@ class SlotLoop:
         self.reports.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
     def _control(self, readable: bool) -> None:
-        """Read orders while an executable runs. ``readable``: new bytes arrived; otherwise parse orders that arrived before it started."""
+        """Handles orders while an executable runs. ``readable``: new bytes have arrived."""
         self._user_code_ran = True
-        if not (self.orders.receive() if readable else self.orders.sort_orders()):
+        if readable and not self.orders.receive():
             _exit(0)
         for order, body in self.orders.take_urgent():
             if order[0] == PEEK:

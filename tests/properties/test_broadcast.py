@@ -41,7 +41,7 @@ class Watched:
 
     def _answer(self, peer: Peer, name: str) -> None:
         if peer.me.node in self.network.peers:
-            peer.broadcast.answer(name, [peer.me.node], self.network.now)
+            peer.broadcast.answer(name, [peer.me.node])
             self.network.step(peer)
 
     def _sent(self, sender: Contact, to: Contact, message: list[Any]) -> None:

@@ -168,7 +168,7 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
     found = network.find(seeker, key, min_holders=0)
     assert set(nodes_of(found)) == {peer.me.node for peer in holding} - {seeker.me.node}
     first = holding[0]
-    first.kademlia.withdraw(key, network.now)
+    first.kademlia.withdraw(key)
     network.step(first)
     network.run(1.0)
     found = network.find(seeker, key, min_holders=0)

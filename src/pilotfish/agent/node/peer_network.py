@@ -149,7 +149,7 @@ class PeerNetwork:
         self._post(lambda: self._overlay.kademlia.publish(int(digest, 16), time.monotonic()))
 
     def withdraw(self, digest: str) -> None:
-        self._post(lambda: self._overlay.kademlia.withdraw(int(digest, 16), time.monotonic()))
+        self._post(lambda: self._overlay.kademlia.withdraw(int(digest, 16)))
 
     def channel(self, contact: Contact) -> TransferChannel:
         """Returns a transfer connection to a peer. Raises ConnectionCut if the peer cannot be reached."""

@@ -431,7 +431,7 @@ class Kademlia:
         self.published[key] = NEVER
         self._find_keepers(key, lambda found, at: Publication(self, key, found).advance(at), now)
 
-    def withdraw(self, key: int, now: float) -> None:
+    def withdraw(self, key: int) -> None:
         self.published.pop(key, None)
         self.content_holders.remove(key, self.me.node)
         for contact in self.keepers.pop(key, []):
@@ -445,7 +445,7 @@ class Kademlia:
         """A publication ended. One that found no keeper or lost some is repeated soon."""
         self.keepers[key] = kept
         if key not in self.published:
-            self.withdraw(key, now)  # withdrawn meanwhile
+            self.withdraw(key)  # withdrawn meanwhile
             return
         wait = self.tuning.republish_s * (0.75 + 0.25 * self._random.random())
         at = now + (wait if complete else wait / RETRIES_PER_REPUBLISH)

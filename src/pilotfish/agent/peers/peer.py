@@ -15,7 +15,7 @@ Inputs
     leave(now)                      leave the overlay; later inputs are ignored
 and inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
-    broadcast.answer(name, answer, now)     the answer of this host to a broadcast; None counts as an answer, too
+    broadcast.answer(name, answer)  the answer of this host to a broadcast; None counts as an answer, too
     election.consider_claim(term, contact, now)
                                     the master appointed this peer (maybe ourselves) site master; the first has term 1
 
@@ -177,7 +177,7 @@ class SiteMember(Peer):
             if wants_answer and isinstance(payload, list) and len(payload) == 2 and payload[0] == "tasks":
                 self.matching.delivered(name, payload[1], now)
             elif wants_answer:
-                self.broadcast.answer(name, None, now)
+                self.broadcast.answer(name, None)
         elif kind == "gathered":
             self.matching.gathered(effect[3], now)
         else:
@@ -188,7 +188,7 @@ class SiteMember(Peer):
         if kind == "broadcast":
             self.send_to_all(effect[1], now, effect[2])
         elif kind == "answer":
-            self.broadcast.answer(effect[1], effect[2], now)
+            self.broadcast.answer(effect[1], effect[2])
         elif kind == "send_to_peer":
             effects.append((*effect, ()))
         elif kind == "assign" and effect[1].node == self.me.node:

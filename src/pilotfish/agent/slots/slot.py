@@ -210,7 +210,7 @@ class SlotLoop:
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
         code = bytes(read_payload(self.share, body[4 + length :]))
         self.specs[number] = ExecutableSpec(launch, code) if kind == "exec" else CallSpec(kind, launch, code)
-        self.environment_setup.add_spec(number, kind, time_s, launch)
+        self.environment_setup.add_spec(number, time_s, launch)
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
         sequence = order[1]

@@ -60,7 +60,8 @@ class OverlayNode:
         self._said_at = 0.0
         """Time at which the site member has handled everything received."""
         self._ended: SlotIdle | None = None
-        self._queries: dict[int, tuple[str, int]] = {}
+        self._answers: list[tuple[str, int, list[Contact]]] = []
+        """Searches for holders that ended in this turn: digest, size and holders."""
         self._machine_at = self._member_at = NEVER
 
     # --- the agent's machine ----------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class OverlayNode:
     def _has(self, digest: str, size: int) -> None:
         self.cache[digest] = size
         if self.member is not None:
-            self.member.peer.publish(int(digest, 16), self.world.now)
+            self.member.kademlia.publish(int(digest, 16), self.world.now)
             self._member_turn()
 
     def _fetch(self, content: list[Any]) -> None:
@@ -155,7 +156,9 @@ class OverlayNode:
             self.reads_here += 1
             self.world.after(0.0, self._fetched, digest, size)
         elif self.member is not None:
-            self._queries[self.member.peer.find(int(digest, 16), self.world.now)] = (digest, size)
+            self.member.kademlia.find_holders(
+                int(digest, 16), lambda contacts, at: self._answers.append((digest, size, contacts)), self.world.now
+            )
             self._member_turn()
         else:
             self._read_storage(digest, size)
@@ -166,8 +169,7 @@ class OverlayNode:
     def _cancel_upload(self, number: int) -> None:
         """The upload continues; the file is stored."""
 
-    def _holders(self, query: int, contacts: list[Contact]) -> None:
-        digest, size = self._queries.pop(query)
+    def _holders(self, digest: str, size: int, contacts: list[Contact]) -> None:
         having = [node for node in (self.world.nodes[contact.node] for contact in contacts) if digest in node.cache]
         if not having:
             self._read_storage(digest, size)
@@ -200,10 +202,10 @@ class OverlayNode:
             matching = SiteMatching(self.me, self.worker, properties, self.machine.staging.holds, offer.capacity)
             self.member = SiteMember(matching, self.link, now, self.world.plan.tuning)
         contacts, term, master = header[5:8]
-        self.member.peer.bootstrap(list(valid_contacts(contacts)), now)
+        self.member.kademlia.bootstrap(list(valid_contacts(contacts)), now)
         for contact in valid_contacts([master] if master else []):
-            self.member.peer.appointed(term, contact, now)
-        self.member.connected(now)
+            self.member.election.consider_claim(term, contact, now)
+        self.member.matching.connected(self.member.election.term, now)
         self._member_turn()
 
     def _delegate(self, header: list[Any], body: Any) -> None:
@@ -228,7 +230,7 @@ class OverlayNode:
         measured = header[0] in MATCHING and self.member.matching.is_site_master and not self.world.around.message_s
         if measured:
             self.world.stopwatch.begin()
-        self.member.received(sender, header, body, self.world.now)
+        self.member.received(sender, header, self.world.now, body)
         self._member_turn(measured)
 
     def _member_turn(self, measured: bool = False) -> None:
@@ -244,8 +246,7 @@ class OverlayNode:
             self._said_at = max(self._said_at, now) + seconds
         elif self._said_at < now:
             self._said_at = now
-        if effects:
-            self._perform_member(effects)
+        self._perform_member(effects)
         if deadline < NEVER and (deadline < self._member_at or self._member_at <= now):
             self._member_at = max(deadline, now)
             world.at(self._member_at, self._member_alarm)
@@ -270,8 +271,9 @@ class OverlayNode:
                 world.at(self._said_at, self._say, effect[1])
             elif kind == "alive":
                 self.machine.link_active(world.now)
-            elif kind == "holders":
-                world.at(self._said_at, self._holders, effect[1], effect[2])
+        for answer in self._answers:
+            world.at(self._said_at, self._holders, *answer)
+        self._answers = []
 
     def _take_assigned(self, header: Any, body: Any) -> None:
         self._assigned()

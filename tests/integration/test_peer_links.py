@@ -16,7 +16,8 @@ from pilotfish.agent.node.agent_machine import WorkerOffer
 from pilotfish.agent.node.peer_handshake import PeerIdentity, dial_peer, node_id
 from pilotfish.agent.node.peer_network import PeerNetwork
 from pilotfish.agent.peers.contacts import Contact
-from pilotfish.agent.peers.peer import Peer, SiteMember
+from pilotfish.agent.peers.kademlia import Kademlia
+from pilotfish.agent.peers.peer import SiteMember
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.transfer_client import fetch
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost
@@ -225,7 +226,7 @@ def test_what_is_published_is_not_published_again_when_the_master_is_back(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[int] = []
-    monkeypatch.setattr(Peer, "publish", recording(Peer.publish, published))
+    monkeypatch.setattr(Kademlia, "publish", recording(Kademlia.publish, published))
     agent = site.agent("agent")
     cache = ContentCache(str(tmp_path / "agent" / "cache"), 1 << 30)
     holds: dict[str, None] = {}
@@ -238,10 +239,10 @@ def test_what_is_published_is_not_published_again_when_the_master_is_back(
     assert sorted(published) == sorted(int(digest, 16) for digest in holds), "each of them once"
 
 
-def recording(publish: Callable[..., int], keys: list[int]) -> Callable[..., int]:
-    def record(self: Peer, key: int, now: float) -> int:
+def recording(publish: Callable[..., None], keys: list[int]) -> Callable[..., None]:
+    def record(self: Kademlia, key: int, now: float) -> None:
         keys.append(key)
-        return publish(self, key, now)
+        publish(self, key, now)
 
     return record
 

@@ -41,7 +41,7 @@ class Watched:
 
     def _answer(self, peer: Peer, name: str) -> None:
         if peer.me.node in self.network.peers:
-            peer.answer(name, [peer.me.node], self.network.now)
+            peer.broadcast.answer(name, [peer.me.node])
             self.network.step(peer)
 
     def _sent(self, sender: Contact, to: Contact, message: list[Any]) -> None:
@@ -159,7 +159,7 @@ def test_a_broadcast_without_answers_counts_the_peers_reached() -> None:
     network.run(5.0)
     assert ("gathered", name, 50, None) in network.reports[peer.me.node]
     told = [effect for reports in network.reports.values() for effect in reports if effect[0] == "deliver"]
-    assert len(told) == 50 and all(effect[3:] == ("stop", False) for effect in told)
+    assert len(told) == 50 and all(effect[2:] == ("stop", False) for effect in told)
 
 
 def test_only_the_latest_broadcasts_are_remembered() -> None:

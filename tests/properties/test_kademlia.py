@@ -161,17 +161,17 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
     key = network.random.getrandbits(BITS)
     holding = network.random.sample(list(network.peers.values()), min(holders, size))
     for peer in holding:
-        assert network.answer_to(peer, peer.publish(key, network.now), "stored") == 3
+        assert network.publish(peer, key) == 3
     keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert set(keepers) == set(network.nearest(key, 3))
     seeker = network.any_peer()
-    found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
+    found = network.find(seeker, key, min_holders=0)
     assert set(nodes_of(found)) == {peer.me.node for peer in holding} - {seeker.me.node}
     first = holding[0]
-    first.withdraw(key, network.now)
+    first.kademlia.withdraw(key)
     network.step(first)
     network.run(1.0)
-    found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
+    found = network.find(seeker, key, min_holders=0)
     assert set(nodes_of(found)) == {peer.me.node for peer in holding[1:]} - {seeker.me.node}
 
 
@@ -183,7 +183,7 @@ def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: i
     keys = {network.random.getrandbits(BITS): {peer.me.node: peer} for peer in network.random.sample(list(network.peers.values()), 4)}
     for key, holders in keys.items():
         for peer in holders.values():
-            network.answer_to(peer, peer.publish(key, network.now), "stored")
+            network.publish(peer, key)
     for kind in changes:
         gone = change(network, kind, least=8)
         for key, holders in keys.items():
@@ -191,7 +191,7 @@ def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: i
             seeker = network.any_peer()
             live = set(holders) - {seeker.me.node}
             if live:
-                found = network.answer_to(seeker, seeker.find(key, network.now, min_holders=0), "holders")
+                found = network.find(seeker, key, min_holders=0)
                 assert live & set(nodes_of(found))
         network.run(network.tuning.republish_s / 2)
 
@@ -203,13 +203,13 @@ def test_a_leaving_node_passes_on_its_records(seed: int, size: int, leavers: int
     network = grown(seed, size, QUICK._replace(republish_s=1e6, expire_s=3e6))
     holder = network.any_peer()
     key = network.random.getrandbits(BITS)
-    network.answer_to(holder, holder.publish(key, network.now), "stored")
+    network.publish(holder, key)
     for _ in range(min(leavers, size - 4)):
         network.leave(network.nearest(key, 1, but=holder.me.node)[0])
         network.run(1.0)
     for seeker in list(network.peers.values()):
         if seeker is not holder:
-            assert nodes_of(network.answer_to(seeker, seeker.find(key, network.now), "holders")) == [holder.me.node]
+            assert nodes_of(network.find(seeker, key)) == [holder.me.node]
 
 
 @QUIET
@@ -217,7 +217,7 @@ def test_a_leaving_node_passes_on_its_records(seed: int, size: int, leavers: int
 def test_a_node_that_left_is_no_holder_any_more(seed: int, size: int) -> None:
     network = grown(seed, size)
     holder = network.any_peer()
-    network.answer_to(holder, holder.publish(7, network.now), "stored")
+    network.publish(holder, 7)
     network.leave(holder.me.node)
     network.run(1.0)
     assert not any(peer.kademlia.content_holders.holders(7, network.now) for peer in network.peers.values())
@@ -232,7 +232,7 @@ def test_only_acknowledged_stores_are_counted(seed: int, size: int, dead: int) -
     others = network.nearest(key, size, but=holder.me.node)
     for node in others[:dead]:
         network.die(node, silently=True)
-    kept = network.answer_to(holder, holder.publish(key, network.now), "stored")
+    kept = network.publish(holder, key)
     keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert kept == len(keepers) >= 1
     if dead <= 3:
@@ -242,20 +242,20 @@ def test_only_acknowledged_stores_are_counted(seed: int, size: int, dead: int) -
 def test_a_record_that_all_nodes_refuse_is_not_counted() -> None:
     network = grown(1, 10, QUICK._replace(max_keys=0))
     holder = network.any_peer()
-    assert network.answer_to(holder, holder.publish(7, network.now), "stored") == 0
+    assert network.publish(holder, 7) == 0
 
 
 def test_a_record_that_is_not_published_again_expires() -> None:
     network = grown(2, 12)
     holder = network.any_peer()
-    network.answer_to(holder, holder.publish(7, network.now), "stored")
+    network.publish(holder, 7)
     network.run(10 * network.tuning.expire_s)
     seeker = next(peer for peer in network.peers.values() if peer is not holder)
-    assert nodes_of(network.answer_to(seeker, seeker.find(7, network.now), "holders")) == [holder.me.node]
+    assert nodes_of(network.find(seeker, 7)) == [holder.me.node]
     network.die(holder.me.node, silently=True)
     network.run(1.1 * network.tuning.expire_s)
-    assert network.answer_to(seeker, seeker.find(7, network.now), "holders") == []
-    assert sum(len(peer.kademlia.content_holders) for peer in network.peers.values()) == 0
+    assert network.find(seeker, 7) == []
+    assert sum(len(peer.kademlia.content_holders._records) for peer in network.peers.values()) == 0
 
 
 @given(seed=SEEDS)
@@ -276,7 +276,7 @@ def test_records_are_bounded_and_never_drop_the_latest_holder(seed: int) -> None
             plain.pop((key, node), None)
         else:
             content_holders.sweep(now)
-        assert len(content_holders) <= 5
+        assert len(content_holders._records) <= 5
         for key in range(8):
             found = nodes_of(content_holders.holders(key, now))
             live = {node for (other, node), until in plain.items() if other == key and until > now}
@@ -354,7 +354,7 @@ def test_a_peer_that_left_sends_nothing_any_more() -> None:
     peer = network.any_peer()
     peer.leave(network.now)
     assert {effect[2][0] for effect in peer.turn(network.now)} == {"leave"}
-    peer.find(7, network.now)
-    peer.publish(7, network.now)
+    peer.kademlia.find_holders(7, lambda contacts, at: None, network.now)
+    peer.kademlia.publish(7, network.now)
     peer.send_to_all("x", network.now)
     assert peer.turn(network.now) == [] and peer.deadline == float("inf")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from pilotfish.agent.peers.contacts import BITS, Contact, Effect, OverlayTuning
+from pilotfish.agent.peers.contacts import BITS, NEVER, Contact, Effect, OverlayTuning
+from pilotfish.agent.peers.kademlia import MIN_HOLDERS
 from pilotfish.agent.peers.peer import Peer
 
 QUICK = OverlayTuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, heartbeat_s=5.0, silence_s=18.0)
@@ -50,7 +51,7 @@ class Network:
         peer = Peer(Contact(node, ["127.0.0.1", len(self.peers)]), Random(self.random.random()), self.now, self.tuning)
         self.peers[node] = peer
         self.reports[node] = []
-        peer.bootstrap([Contact(contact.node, contact.address) for contact in known], self.now)
+        peer.kademlia.bootstrap([Contact(contact.node, contact.address) for contact in known], self.now)
         self.step(peer)
         return peer
 
@@ -136,19 +137,23 @@ class Network:
         self.run(1000.0, until=lambda: bool(found))
         return found[0]
 
-    def answer_to(self, peer: Peer, query: int, kind: str, within_s: float = 1000.0) -> Any:
-        """Run until this query is answered."""
-        seen = self.reports[peer.me.node]
-        answers: list[Any] = []
-
-        def come() -> bool:
-            answers.extend(effect[2] for effect in seen if effect[0] == kind and effect[1] == query)
-            return bool(answers)
-
+    def find(self, peer: Peer, key: int, min_holders: int = MIN_HOLDERS) -> list[Contact]:
+        """Run until the peer has found holders of a key."""
+        found: list[list[Contact]] = []
+        peer.kademlia.find_holders(key, lambda contacts, at: found.append(contacts), self.now, min_holders)
         self.step(peer)
-        self.run(within_s, until=come)
-        assert come(), f"{kind} {query} was never answered"
-        return answers[0]
+        self.run(1000.0, until=lambda: bool(found))
+        return found[0]
+
+    def publish(self, peer: Peer, key: int) -> int:
+        """Run until the peer has published a key; return the number of nodes that acknowledged it, with the peer itself if it is one."""
+        kademlia = peer.kademlia
+        kademlia.publish(key, self.now)
+        self.step(peer)
+        self.run(1000.0, until=lambda: kademlia.published[key] < NEVER)
+        assert kademlia.published[key] < NEVER, f"{key} was never published"
+        own = [contact for contact in kademlia.content_holders.holders(key, self.now) if contact is peer.me]
+        return len(kademlia.keepers[key]) + len(own)
 
 
 def grown(seed: int, size: int, tuning: OverlayTuning = QUICK) -> Network:

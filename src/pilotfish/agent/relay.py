@@ -67,7 +67,7 @@ class RelaySide(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, error: Optional[Exception]) -> None:
-        self.relay.closed(self)
+        self.relay.agents.pop(self, None)
         if self.other is not None:
             self.other.transport.close()
 
@@ -116,9 +116,6 @@ class Relay:
             master_side.transport.writelines(agent_side.buffered)
             agent_side.buffered = []
             agent_side.transport.resume_reading()
-
-    def closed(self, agent_side: RelaySide) -> None:
-        self.agents.pop(agent_side, None)
 
     def on_input(self) -> None:
         """Read standard input: only that something arrives matters. Answer likewise; end at its end."""

@@ -22,7 +22,7 @@ def with_master(seed: int, size: int) -> Network:
 
 def appoint(network: Network, contact: Contact) -> None:
     for peer in network.peers.values():
-        peer.appointed(1, contact, network.now)
+        peer.election.consider_claim(1, contact, network.now)
         network.step(peer)
 
 
@@ -88,7 +88,7 @@ def test_after_any_deaths_and_healed_partitions_all_believe_one_live_peer(seed: 
         elif event == "heal":
             network.sides = {}
         elif event == "join" or len(network.peers) < 3:
-            network.join().appointed(*max(known, key=lambda claim: (claim[0], -claim[1].node)), network.now)
+            network.join().election.consider_claim(*max(known, key=lambda claim: (claim[0], -claim[1].node)), network.now)
         elif event == "leave":
             network.leave(network.any_peer().me.node)
         else:
@@ -97,7 +97,7 @@ def test_after_any_deaths_and_healed_partitions_all_believe_one_live_peer(seed: 
         network.run(wait_s)
     network.sides = {}
     for peer in network.peers.values():
-        peer.bootstrap([other.me for other in network.random.sample(list(network.peers.values()), 2)], network.now)
+        peer.kademlia.bootstrap([other.me for other in network.random.sample(list(network.peers.values()), 2)], network.now)
         network.step(peer)
     network.settle()
     network.settle()
@@ -128,7 +128,7 @@ def test_of_two_claims_of_one_term_the_lower_id_wins_and_the_other_steps_down() 
     network = grown(7, 10)
     low, high = sorted(network.peers)[:2]
     for node in (high, low):
-        network.peers[node].appointed(5, network.peers[node].me, network.now)
+        network.peers[node].election.consider_claim(5, network.peers[node].me, network.now)
     assert network.peers[low].election.is_site_master and network.peers[high].election.is_site_master
     for peer in list(network.peers.values()):
         network.step(peer)

@@ -94,7 +94,7 @@ def test_unreachable_peers_are_forgotten_in_time_and_when_there_are_too_many(mon
     backoff = PeerBackoff()
     for node in range(5):
         backoff.failed(node)
-    assert len(backoff) == 3 and [node for node in range(5) if backoff.applies(node)] == [2, 3, 4]
+    assert len(backoff._until) == 3 and [node for node in range(5) if backoff.applies(node)] == [2, 3, 4]
     now[0] += 2 * peer_network.MAX_BACKOFF_S
     backoff.failed(9)
-    assert len(backoff) == 1
+    assert len(backoff._until) == 1

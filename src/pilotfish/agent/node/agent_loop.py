@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, NoReturn, Optional, Tuple
 
 from ...portable.processes import END_SIGNALS, become_subreaper, keep_freed_memory, kill_descendants, signal_name, signal_on_parent_death
 from ...portable.transfer.cache_directory import CacheError
@@ -37,10 +37,9 @@ CACHE_SHARE = 0.5
 """Share of the free disk space that the cache may use, unless a size is set."""
 TOUCH_S = 30.0
 """Seconds between marks on contents in use; other agents of this node may remove contents without a mark of the last minute."""
-SETTINGS = ("workdir", "bundle", "worker", "supervisor_pipe", "share", "cache", "cache_bytes", "storage", "home", "no_peers")
 _SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
-_PEER_EFFECTS = ("delegate", "drop_delegated", "report_free")
+_PEER_EFFECTS = ("introduce", "delegate", "drop_delegated", "report_free")
 """Effects that are calls of the slot pool, of the fetcher and of the peers."""
 
 
@@ -71,9 +70,9 @@ class AgentLoop:
         self._link: Optional[FrameLink] = None
         self._link_events = 0
         self._dials = 0
-        self._dialled: Deque[Tuple[int, Any]] = deque()
         self._touch_at = 0.0
-        self._notices: Deque[Tuple[Any, ...]] = deque()
+        self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
+        """Calls for the thread of this loop, with their arguments but the last, which is the time."""
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -121,7 +120,7 @@ class AgentLoop:
             self._receive(now)
         if now >= slots.deadline:
             slots.check_timers(now)
-        if machine.staging.is_needed and now >= self._touch_at:
+        if (machine.staging.needed or machine.staging.uploads) and now >= self._touch_at:
             self._touch_at = now + TOUCH_S
             self.fetcher.cache.touch(list(machine.staging.needed))
         self._perform(machine.turn(now))
@@ -174,7 +173,7 @@ class AgentLoop:
         try:
             threading.Thread(target=self._dial_in_thread, args=(self._dials,), daemon=True).start()
         except RuntimeError as error:
-            self._answer_dial(self._dials, LinkLost("cannot dial because of a limit of this machine: %s" % error))
+            self._post(self._dial_answered, self._dials, LinkLost("cannot dial because of a limit of this machine: %s" % error))
 
     def _dial_in_thread(self, number: int) -> None:
         answer: Any
@@ -182,22 +181,19 @@ class AgentLoop:
             answer = dial(read_credentials(self._credentials_path))
         except (LinkLost, Rejected, BadCredentials, OSError) as error:
             answer = error
-        self._answer_dial(number, answer)
+        self._post(self._dial_answered, number, answer)
 
-    def _answer_dial(self, number: int, answer: Any) -> None:
-        self._dialled.append((number, answer))
-        self._wake()
-
-    def _notify(self, *what: Any) -> None:
-        """Call a method of the machine by name, from any thread."""
-        self._notices.append(what)
-        self._wake()
+    def _notify(self, what: str, *arguments: Any) -> None:
+        """Calls a method of the machine by name, from any thread."""
+        self._post(getattr(self.machine, what), *arguments)
 
     def _evicted(self, digest: str) -> None:
         self.peers.withdraw(digest)
-        self._notify("evicted", digest)
+        self._post(lambda now: self.machine.staging.changed([], [digest]))
 
-    def _wake(self) -> None:
+    def _post(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Lets the thread of this loop call ``act``; any thread may call this method."""
+        self._inbox.append((act, arguments))
         try:
             os.write(self._wake_write, b"w")
         except BlockingIOError:
@@ -208,14 +204,9 @@ class AgentLoop:
             os.read(self._wake_read, 4096)
         except BlockingIOError:
             pass
-        while self._dialled:
-            self._dial_answered(*self._dialled.popleft(), now)
-        while self._notices:
-            what, *arguments = self._notices.popleft()
-            if what == "evicted":
-                self.machine.staging.changed([], arguments)
-            else:
-                getattr(self.machine, what)(*arguments, now)
+        while self._inbox:
+            act, arguments = self._inbox.popleft()
+            act(*arguments, now)
         children = False
         while self._signals:
             number = self._signals.popleft()
@@ -264,8 +255,6 @@ class AgentLoop:
                 getattr(self.slots, kind)(*effect[1:], now)
             elif kind in _FETCHER_EFFECTS:
                 getattr(self.fetcher, kind)(*effect[1:])
-            elif kind == "introduce":
-                self.peers.introduce(effect[1])
             elif kind in _PEER_EFFECTS:
                 getattr(self.peers, kind)(*effect[1:])
             elif kind == "dial":
@@ -337,13 +326,11 @@ def main(options_text: str) -> NoReturn:
         offer.ends_at = options["started"] + options["ends_in"]
         # Slots inherit the environment from here.
         os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
-    settings = {name: options[name] for name in SETTINGS}
-    settings["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]
-    settings["outbox"] = os.path.join(options["workdir"], "outbox")
-    os.mkdir(settings["outbox"], 0o700)
-    settings["stopped_s"] = options["stopped_after"]
+    options["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]
+    options["outbox"] = os.path.join(options["workdir"], "outbox")
+    os.mkdir(options["outbox"], 0o700)
     try:
-        reason, code = AgentLoop(offer, options["credentials"], settings).run()
+        reason, code = AgentLoop(offer, options["credentials"], options).run()
     finally:
         shutil.rmtree(options["workdir"], ignore_errors=True)
     if code or not reason.startswith("retired"):

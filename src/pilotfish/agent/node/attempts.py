@@ -35,7 +35,7 @@ _ROUNDING = 1e-6
 class AttemptSpec:
     """What the attempts of one spec share. ``estimate_s``: measured run time; negative: none yet."""
 
-    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s")
+    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s", "granted")
 
     def __init__(self, number: int, kind: str, time_s: float, needs: Dict[str, float], launch: Dict[str, Any], code: bytes) -> None:
         self.contents: Sequence[Any] = ()
@@ -46,6 +46,8 @@ class AttemptSpec:
         self.launch = launch
         self.code = code
         self.estimate_s = -1.0
+        self.granted: Dict[Tuple[float, int], Needs] = {}
+        """Needs of its attempts, by the cores and memory that the master granted."""
 
     def same(self, other: AttemptSpec) -> bool:
         compared = ("kind", "time_s", "needs", "launch", "code", "contents")
@@ -166,7 +168,6 @@ class AttemptQueue:
         self._next_slot = 0
         self._highest: OrderedDict[int, int] = OrderedDict()
         self._needs: Dict[Needs, Needs] = {}
-        self._granted: Dict[Tuple[int, float, int], Needs] = {}
 
     # --- adding attempts ------------------------------------------------------------------------------------------------------
 
@@ -175,13 +176,10 @@ class AttemptQueue:
         old = self.specs.get(spec.number)
         if old is None or not old.same(spec):
             self.specs[spec.number] = spec
-        if old is not None and self.specs[spec.number] is spec:
-            self._granted = {key: needs for key, needs in self._granted.items() if key[0] != spec.number}
 
     def needs_of(self, spec: AttemptSpec, cores: float, memory: int) -> Needs:
         """The needs of an attempt, as one shared tuple, so that equal needs are the same object."""
-        key = (spec.number, cores, memory)
-        needs = self._granted.get(key)
+        needs = spec.granted.get((cores, memory))
         if needs is None:
             amounts = dict(spec.needs)
             if cores > 0:
@@ -189,7 +187,7 @@ class AttemptQueue:
             if memory > 0:
                 amounts["memory"] = float(memory)
             shape = tuple((name, amount) for name, amount in sorted(amounts.items()) if amount > 0)
-            needs = self._granted[key] = self._needs.setdefault(shape, shape)
+            needs = spec.granted[cores, memory] = self._needs.setdefault(shape, shape)
         return needs
 
     def why_too_big(self, needs: Needs) -> str:

@@ -7,6 +7,7 @@ transfer is resumed where it stopped.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import random
@@ -15,7 +16,8 @@ import time
 from collections import deque
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ...portable.failures import Failure, describe_limit, is_limit
+from ...portable.failures import AttemptError, Failure, describe_limit, is_limit
+from ...portable.payload_format import pack, unpack
 from ...portable.transfer.cache_directory import CacheError, content_path, is_digest, remove
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.file_locks import WriterBusy
@@ -25,7 +27,7 @@ from ...portable.transfer.transfer_protocol import AskElsewhere, AskLater, Conne
 from ...portable.wire.frame_link import LinkLost, Rejected
 from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
-from ..slots.output_upload import OutputReport
+from ..slots.sandbox import name_parts
 from .peer_network import PeerNetwork, valid_contacts
 
 FETCH_THREADS = 4
@@ -39,6 +41,8 @@ CACHE_FULL_TIMEOUT_S = 120.0
 CACHE_FULL_RETRY_S = 0.5
 MAX_DAMAGED = 3
 MAX_SOURCES = 16
+MAX_NAMES_BYTES = 4 * 1024 * 1024
+"""Maximum bytes of file names in the header of a result. Files beyond it cannot be passed to other tasks."""
 HERE, PEERS, STORAGE, MASTER = range(4)
 """Sources of contents."""
 
@@ -81,6 +85,42 @@ class Upload:
         self.digest, self.size = digest, size
         self.progress = UploadProgress()
         self.channel: Optional[TransferChannel] = None
+
+
+class OutputReport:
+    """The report of an executable whose large output files are in the outbox.
+
+    The report lists such a file as [name, mode, size, path] or, if the file stays with this worker, [name, mode, size, path, true]. The
+    result lists it as [name, mode, digest, size]. User code can forge a report, so only the last component of a path is used.
+    """
+
+    def __init__(self, payload: Any, outbox: str) -> None:
+        self._parts: List[Any] = list(unpack(payload))
+        self._summary = json.loads(bytes(self._parts[0]))
+        self._outbox = outbox
+
+    def files(self) -> Iterator[Tuple[str, int, str, bool]]:
+        """Yields name, mode and path of each file in the outbox, and whether the file stays with this worker."""
+        left = MAX_NAMES_BYTES
+        for entry in self._summary["files"]:
+            if len(entry) > 2:
+                name, path = _usable_name(entry[0]), os.path.join(self._outbox, os.path.basename(entry[3]))
+                left -= 6 * len(name)
+                yield name if left >= 0 else "", int(entry[1]) & 0o777, path, len(entry) > 4
+
+    def with_contents(self, contents: Sequence[Tuple[str, int]]) -> bytes:
+        """Returns the payload of the result. ``contents``: digest and size of the stored files, in order."""
+        stored = iter(contents)
+        return self._packed([[*entry[:2], *next(stored)] if len(entry) > 2 else entry for entry in self._summary["files"]], self._parts[1:])
+
+    def without_files(self) -> bytes:
+        """Returns the payload of the result if the files could not be stored."""
+        return self._packed([], self._parts[1:3])
+
+    def _packed(self, files: List[Any], parts: List[Any]) -> bytes:
+        summary = {**self._summary, "files": files}
+        del summary["stow"]
+        return pack([json.dumps(summary).encode(), *parts])
 
 
 class MasterTransferConnection:
@@ -445,6 +485,16 @@ class Fetcher:
             raise TransferCancelled
         finally:
             del self._uploads[number]
+
+
+def _usable_name(name: Any) -> str:
+    """Returns the name, or "" if the master cannot read it or no task can have a file of that name."""
+    try:
+        name_parts(name)
+        name.encode()
+    except (AttemptError, UnicodeEncodeError):
+        return ""
+    return str(name)
 
 
 def _open_store(directory: str) -> Optional[ContentCache]:

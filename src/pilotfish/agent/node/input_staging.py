@@ -49,11 +49,6 @@ class InputStaging:
         """Whether contents are being fetched or uploaded."""
         return bool(self._waiting or self.uploads)
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether the cache must keep some content."""
-        return bool(self.needed or self.uploads)
-
     def require(self, attempt: Attempt, now: float) -> None:
         """Register the needs of an attempt and fetch what is missing."""
         attempt.missing = 0

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
+from queue import Empty, SimpleQueue
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...portable.expressions.worker_properties import worker_properties
@@ -73,7 +74,6 @@ class PeerNetwork:
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
         """Links used for sending. Others are still read until the other side closes them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
-        self._answers: Dict[int, Callable[[List[Contact]], None]] = {}
         self._backoff = PeerBackoff()
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
@@ -100,7 +100,7 @@ class PeerNetwork:
             self.me = Contact(node_id(self.worker), [host, self._listener.getsockname()[1]])
         return self.me.wire
 
-    def introduce(self, header: Sequence[Any]) -> None:
+    def introduce(self, header: Sequence[Any], body: Any = b"") -> None:
         """Receives identity, contacts and site master from the master, which sends them on every connection."""
         if self.me is None or self._left:
             return
@@ -137,26 +137,19 @@ class PeerNetwork:
         """Returns peers that have the content or are fetching it. Waits up to FIND_TIMEOUT_S for the answer."""
         if self._member is None or not self._links:
             return []
-        found: List[Contact] = []
-        answered = threading.Event()
-
-        def on_found(contacts: List[Contact]) -> None:
-            found.extend(contacts)
-            answered.set()
-
-        def find() -> None:
-            self._answers[self._overlay.peer.find(int(digest, 16), time.monotonic())] = on_found
-
-        self._post(find)
-        answered.wait(FIND_TIMEOUT_S)
-        return found
+        found: SimpleQueue[List[Contact]] = SimpleQueue()
+        self._post(lambda: self._overlay.kademlia.find_holders(int(digest, 16), lambda contacts, at: found.put(contacts), time.monotonic()))
+        try:
+            return found.get(timeout=FIND_TIMEOUT_S)
+        except Empty:
+            return []
 
     def publish(self, digest: str) -> None:
         """Announces a content that peers can fetch here."""
-        self._post(lambda: self._publish(digest))
+        self._post(lambda: self._overlay.kademlia.publish(int(digest, 16), time.monotonic()))
 
     def withdraw(self, digest: str) -> None:
-        self._post(lambda: self._overlay.peer.withdraw(int(digest, 16), time.monotonic()))
+        self._post(lambda: self._overlay.kademlia.withdraw(int(digest, 16)))
 
     def channel(self, contact: Contact) -> TransferChannel:
         """Returns a transfer connection to a peer. Raises ConnectionCut if the peer cannot be reached."""
@@ -245,10 +238,6 @@ class PeerNetwork:
         for effect in self._overlay.turn(time.monotonic()):
             if effect[0] == "send_to_peer":
                 self._send(effect[1], effect[2], effect[3])
-            elif effect[0] == "holders":
-                answer = self._answers.pop(effect[1], None)
-                if answer is not None:
-                    answer(effect[2])
             elif effect[0] == "assigned":
                 self.notify("assigned_by_peer", effect[1], effect[2])
             elif effect[0] == "send":
@@ -258,19 +247,16 @@ class PeerNetwork:
 
     def _introduced(self, contacts: List[Contact], term: int, master: List[Contact]) -> None:
         now = time.monotonic()
-        self._overlay.peer.bootstrap(contacts, now)
+        self._overlay.kademlia.bootstrap(contacts, now)
         for contact in master:
-            self._overlay.peer.appointed(term, contact, now)
-        self._overlay.connected(now)
+            self._overlay.election.consider_claim(term, contact, now)
+        self._overlay.matching.connected(self._overlay.election.term, now)
         for digest in list(self.holds):
-            if int(digest, 16) not in self._overlay.peer.kademlia.published:
-                self._publish(digest)
-
-    def _publish(self, digest: str) -> None:
-        self._overlay.peer.publish(int(digest, 16), time.monotonic())
+            if int(digest, 16) not in self._overlay.kademlia.published:
+                self._overlay.kademlia.publish(int(digest, 16), now)
 
     def _leave_overlay(self, done: threading.Event) -> None:
-        self._overlay.peer.leave(time.monotonic())
+        self._overlay.leave(time.monotonic())
         self._perform()
         done.set()
 
@@ -391,7 +377,7 @@ class PeerNetwork:
                         return
                     if header[0] == "assign":
                         check_assignment(header, body)
-                    self._overlay.received(link.contact, header, body, time.monotonic())
+                    self._overlay.received(link.contact, header, time.monotonic(), body)
             if self._links.get(link.contact.node) is link:
                 self._links.move_to_end(link.contact.node)
         except (LinkLost, FrameError, MalformedMessage):
@@ -503,9 +489,6 @@ class PeerBackoff:
         self._lock = threading.Lock()
         self._until: OrderedDict[int, Tuple[float, float]] = OrderedDict()
         """node -> (end of the pause, its seconds), the latest failure last"""
-
-    def __len__(self) -> int:
-        return len(self._until)
 
     def applies(self, node: int) -> bool:
         """Tests whether the peer must not be tried now."""

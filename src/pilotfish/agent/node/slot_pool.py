@@ -50,7 +50,7 @@ class SlotPool:
         self.machine = machine
         self.selector = selector
         self.settings = settings
-        self.stopped_s = float(settings.get("stopped_s", 10.0))
+        self.stopped_s = float(settings.get("stopped_after", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
         """Whether an effect changed the machine, which needs another turn."""
@@ -83,9 +83,8 @@ class SlotPool:
             return
 
     def _spawn(self) -> SlotProcess:
-        process = SlotProcess(self._next_spare, self.settings)
+        process = SlotProcess(self._next_spare, self.settings, self.selector)
         self._next_spare += 1
-        self.selector.register(process.channel, selectors.EVENT_READ, process)
         return process
 
     def start(self, slot: int, attempts: Sequence[Attempt], now: float) -> None:
@@ -103,7 +102,6 @@ class SlotPool:
             process.number = slot
             self.processes[slot] = process
         process.assign(attempts, now)
-        self._watch_writing(process)
         self._next_sample = min(self._next_sample, now + SAMPLE_S)
         self._next_state_check = min(self._next_state_check, now + STATE_S)
 
@@ -121,7 +119,6 @@ class SlotPool:
             self.machine_changed = True
         elif process is not None:
             process.terminate()
-            self._watch_writing(process)
 
     def warn(self, slot: int, number: int, now: float) -> None:
         process = self.processes.get(slot)
@@ -132,7 +129,6 @@ class SlotPool:
         process = self.processes.get(slot)
         if process is not None:
             process.kill_task()
-            self._watch_writing(process)
             sequence = process.assigned[0][0] if process.assigned else 0
             self._timers.append((now + KILL_TIMEOUT_S, slot, "kill %d" % sequence))
 
@@ -145,7 +141,6 @@ class SlotPool:
         if answer is not None:
             self.answer_peek(query, True, answer[0], answer[1])
         else:
-            self._watch_writing(process)
             self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
@@ -160,8 +155,8 @@ class SlotPool:
         if not process.is_open():
             # Its death was noticed in this same turn.
             return
-        if events & selectors.EVENT_WRITE and process.flush():
-            self.selector.modify(process.channel, selectors.EVENT_READ, process)
+        if events & selectors.EVENT_WRITE:
+            process.flush()
         if events & selectors.EVENT_READ:
             self._receive(process, now)
 
@@ -182,18 +177,11 @@ class SlotPool:
         if items:
             self._failed_starts = self._early_deaths = 0
             self._finished(process, items, now)
-        if not process.is_open():
-            # It is dead, or user code closed the channel; then the slot notices at its next report and ends.
-            self.selector.unregister(process.channel)
         return process.is_open()
 
     def _finished(self, process: SlotProcess, items: Sequence[Item], now: float) -> None:
         self._answer_unanswered(process)
         self.machine.slot_finished(process.number, items, now)
-
-    def _watch_writing(self, process: SlotProcess) -> None:
-        if process.outgoing and process.is_open():
-            self.selector.modify(process.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, process)
 
     # --- deaths -------------------------------------------------------------------------------------------------------------------
 
@@ -227,8 +215,6 @@ class SlotPool:
             self._answer_unanswered(process)
             del self.processes[process.number]
             self._report_death(process, status, now)
-        if process.is_open():
-            self.selector.unregister(process.channel)
         process.close()
         shutil.rmtree(process.scratch, ignore_errors=True)
 
@@ -241,12 +227,10 @@ class SlotPool:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
                 started = 1
-        executable = process.runs_executable()
         wall_us = int((now - process.started_at) * 1e6) if started else 0
-        payload = b"" if executable or not started else process.output_payload()
+        payload = b"" if process.runs_executable() or not started else process.output_payload()
         usage = (wall_us, 0, process.peak_bytes >> 10, payload)
-        failure = _end_reason_failure(process) if end_reason else _death_failure(status, executable, process.stopped_since)
-        self.machine.slot_died(process.number, started, failure, usage, now)
+        self.machine.slot_died(process.number, started, _death_failure(process, status), usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
         """A slot did not start, or met a limit of the machine. Return how many of its attempts must fail for that.
@@ -404,18 +388,14 @@ def _megabytes(size: float) -> str:
     return "%.0f MiB" % (size / (1 << 20))
 
 
-def _end_reason_failure(process: SlotProcess) -> Failure:
+def _death_failure(process: SlotProcess, status: int) -> Failure:
+    executable = process.runs_executable()
     if process.end_reason() == BROKEN:
-        return [
-            "slot-lost",
-            "worker",
-            "a call broke the Python process it ran in, so that it could not go on (%s)" % process.last_error_line(),
-        ]
-    return ["spawn", "worker", "this worker could not start it: %s" % process.last_error_line()]
-
-
-def _death_failure(status: int, executable: bool, stopped_since: Any) -> Failure:
-    if stopped_since is not None:
+        message = "a call broke the Python process it ran in, so that it could not go on (%s)"
+        return ["slot-lost", "worker", message % process.last_error_line()]
+    if process.end_reason():
+        return ["spawn", "worker", "this worker could not start it: %s" % process.last_error_line()]
+    if process.stopped_since is not None:
         return ["slot-lost", "worker", "the process it ran in was stopped (SIGSTOP) and was replaced"]
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

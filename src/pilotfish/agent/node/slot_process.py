@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -17,7 +18,6 @@ from ...portable.payload_format import begins_with, pack
 from ...portable.processes import children_of, descendants_of, resident_bytes, signal_all
 from ...portable.wire.frames import MAX_BODY
 from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
-from ..slots.output_upload import MARK
 from ..slots.shared_page import (
     END_REASON,
     INTENT,
@@ -27,6 +27,7 @@ from ..slots.shared_page import (
     PEEKED,
     PID,
     REPORT,
+    SKIP,
     SPEC,
     STARTED,
     STOP_ATTEMPT,
@@ -34,6 +35,7 @@ from ..slots.shared_page import (
     TERMINATE,
     TIME_IS_UP,
     UNFLUSHED_BYTES,
+    UPLOAD_MARK,
     Report,
     SharedPage,
     memory_file,
@@ -106,10 +108,14 @@ class SlotReportReader:
 
 
 class SlotProcess:
-    """One slot and its monitor process. ``assigned``: attempts without a report, with sequence numbers, in order."""
+    """One slot and its monitor process. ``assigned``: attempts without a report, with sequence numbers, in order.
 
-    def __init__(self, number: int, settings: Dict[str, Any]) -> None:
+    The selector reports this object when its channel is ready.
+    """
+
+    def __init__(self, number: int, settings: Dict[str, Any], selector: selectors.BaseSelector) -> None:
         self.number = number
+        self._selector = selector
         self.assigned: Deque[Tuple[int, Attempt]] = deque()
         self.started_at = 0.0
         self.peak_bytes = 0
@@ -117,6 +123,7 @@ class SlotProcess:
         """Memory that earlier calls had left when the present attempts were assigned."""
         self.killing = False
         self._open = True
+        self._waits_to_write = False
         self.peeks: Dict[int, int] = {}
         """Open peeks that the slot answers, with their offsets."""
         self.stopped_since: Optional[float] = None
@@ -143,6 +150,7 @@ class SlotProcess:
             self.channel.setblocking(False)
             self.process = self._spawn(settings, channel.fileno(), page)
             ours.pop_all()
+        selector.register(self.channel, selectors.EVENT_READ, self)
 
     def _spawn(self, settings: Dict[str, Any], channel: int, page: int) -> subprocess.Popen[bytes]:
         slot_settings = {name: settings.get(name, "") for name in SLOT_SETTINGS}
@@ -202,36 +210,45 @@ class SlotProcess:
         self.outgoing.append(memoryview(ORDER.pack(what, sequence, 0, 0, 0, 0.0, len(body)) + body))
         self.flush()
 
-    def flush(self) -> bool:
-        """Write without blocking; return whether everything is written."""
+    def flush(self) -> None:
+        """Writes without blocking. The selector reports when the rest can be written."""
         outgoing = self.outgoing
         while outgoing:
             try:
                 count = self.channel.send(outgoing[0])
             except BlockingIOError:
-                return False
+                break
             except OSError:
                 # It is dying; attempts it has not started return to the queue when its death is noticed.
                 outgoing.clear()
-                return True
+                break
             if count == len(outgoing[0]):
                 outgoing.popleft()
             else:
                 outgoing[0] = outgoing[0][count:]
-        return True
+        if self._waits_to_write != bool(outgoing) and self._open:
+            self._waits_to_write = bool(outgoing)
+            self._selector.modify(self.channel, selectors.EVENT_READ | (selectors.EVENT_WRITE if outgoing else 0), self)
 
     # --- reports ------------------------------------------------------------------------------------------------------------------
 
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
         """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
         try:
-            reports, self._open = self.reader.receive(self.channel)
+            reports, still_open = self.reader.receive(self.channel)
         except BlockingIOError:
             raise
         except OSError:
-            self._open = False
-            return [], []
+            reports, still_open = [], False
+        if not still_open:
+            # It is dead, or user code closed the channel; then the slot notices at its next report and ends.
+            self._end_channel()
         return self._sort(reports, now)
+
+    def _end_channel(self) -> None:
+        if self._open:
+            self._open = False
+            self._selector.unregister(self.channel)
 
     def _sort(self, reports: Sequence[Report], now: float) -> Tuple[List[Item], List[Report]]:
         items: List[Item] = []
@@ -251,7 +268,7 @@ class SlotProcess:
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
             item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
-            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, MARK) else item)
+            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, UPLOAD_MARK) else item)
         if items:
             self.started_at = now
             self.punched_to = [0, 0]
@@ -267,7 +284,7 @@ class SlotProcess:
         return self._sort(reports, now)[0]
 
     def begin_recall(self) -> None:
-        self.page.skip(int(self.page.words32[STARTED]) + 1, self._sequence)
+        self.page.words64[SKIP] = (int(self.page.words32[STARTED]) + 1) << 32 | self._sequence
 
     def finish_recall(self) -> int:
         """Number of attempts at the end that it will not start; -1: not known yet."""
@@ -366,7 +383,7 @@ class SlotProcess:
         return self._open
 
     def close(self) -> None:
-        self._open = False
+        self._end_channel()
         self.channel.close()
         self.page.close()
         for output in self.outputs:

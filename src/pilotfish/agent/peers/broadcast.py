@@ -169,7 +169,7 @@ class Broadcast:
             heappush(self._agenda, (duty.deadline, state.name, part))
         for region in duty.regions if new else []:
             self._delegate(state, duty, region, [], now)
-        self._conclude(state, duty, now)
+        self._conclude(state, duty)
 
     def _divide(self, length: int) -> List[BroadcastRegion]:
         deeper = min(length + SPLIT_BITS, BITS)
@@ -195,7 +195,7 @@ class Broadcast:
     def _found(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, nodes: List[Contact], now: float) -> None:
         if not region.closed and region.delegate is None:
             self._delegate(state, duty, region, nodes, now)
-            self._conclude(state, duty, now)
+            self._conclude(state, duty)
 
     def _assign(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, contact: Contact, now: float) -> None:
         left = duty.deadline - now
@@ -209,19 +209,19 @@ class Broadcast:
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
             if (not answer or answer[0] is not True) and region.delegate is contact and not region.closed:
                 self._delegate(state, duty, region, [], now)
-                self._conclude(state, duty, now)
+                self._conclude(state, duty)
 
         self._kademlia.requests.ask(contact, "spread", message, then, now)
 
     # --- answering up the tree ------------------------------------------------------------------------------------------------------
 
-    def answer(self, name: str, answer: Any, now: float) -> None:
+    def answer(self, name: str, answer: Any) -> None:
         state = self._known.get(name)
         if state is None or state.answered or state.ended:
             return
         state.answered, state.answer = True, answer
         for duty in list(state.duties.values()):
-            self._conclude(state, duty, now)
+            self._conclude(state, duty)
 
     def on_gathered(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         name, length, above, count, result = read_fields(message, 5)
@@ -234,9 +234,9 @@ class Broadcast:
             for region in duty.regions:
                 if region.part == part and region.delegate is not None and region.delegate.node == sender.node and not region.closed:
                     region.closed, region.count, region.result = True, count, result
-            self._conclude(state, duty, now)
+            self._conclude(state, duty)
 
-    def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
+    def _conclude(self, state: BroadcastState, duty: RelayDuty, late: bool = False) -> None:
         """Answer the peers above if the host and all parts have answered."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
@@ -272,12 +272,12 @@ class Broadcast:
 
     def _check_duty(self, state: BroadcastState, duty: RelayDuty, now: float) -> None:
         if now >= duty.deadline:
-            self._conclude(state, duty, now, late=True)
+            self._conclude(state, duty, late=True)
             return
         for region in duty.regions:
             if not region.closed and region.due <= now:
                 self._delegate(state, duty, region, [], now)
-        self._conclude(state, duty, now)
+        self._conclude(state, duty)
 
     def unreachable(self, node: int, now: float) -> None:
         for state in list(self._known.values()):
@@ -285,7 +285,7 @@ class Broadcast:
                 for region in duty.regions:
                     if region.delegate is not None and region.delegate.node == node and not region.closed:
                         self._delegate(state, duty, region, [], now)
-                self._conclude(state, duty, now)
+                self._conclude(state, duty)
 
 
 def write_part(part: Part) -> List[Any]:

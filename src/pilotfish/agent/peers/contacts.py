@@ -9,10 +9,9 @@ Effect = Tuple[Any, ...]
 
 BITS = 256
 """Length of ids and keys, which share one space; a key is the SHA-256 of the content."""
-DIGITS = BITS // 4
 MAX_NUMBER = 1 << 53
 NEVER = float("inf")
-_ID = re.compile("[0-9a-f]{%d}" % DIGITS).fullmatch
+_ID = re.compile("[0-9a-f]{%d}" % (BITS // 4)).fullmatch
 
 
 class MalformedMessage(ValueError):

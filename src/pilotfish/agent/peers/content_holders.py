@@ -47,9 +47,6 @@ class ContentHolders:
         """key -> node -> (contact, expiry time), latest last"""
         self.sweep_at = NEVER
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
         """Add holders; False if there are too many keys. A record passed on by a leaving node never shortens the holder's own."""
         if not holders:

@@ -52,7 +52,7 @@ class Election:
 
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
-    def consider_claim(self, term: int, contact: Contact, now: float, directly: bool) -> None:
+    def consider_claim(self, term: int, contact: Contact, now: float, directly: bool = False) -> None:
         """Compare a claim with the believed one; ``directly``: it came from the claimant."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
@@ -136,7 +136,7 @@ class Election:
                 return
             term, wire = read_fields(["answer", *answer], 2)
             if wire is not None:
-                self.consider_claim(read_count(term, MAX_NUMBER), Contact.read(wire), now, directly=False)
+                self.consider_claim(read_count(term, MAX_NUMBER), Contact.read(wire), now)
 
         self._kademlia.requests.ask(found[0], "suspect", [claim[0], claim[1].wire], then, now)
 
@@ -144,7 +144,7 @@ class Election:
         number = read_number(message)
         _, term, wire = read_fields(message, 3)
         claim = (read_count(term, MAX_NUMBER), Contact.read(wire))
-        self.consider_claim(*claim, now, directly=False)  # a peer that joined after its death does not know the claim
+        self.consider_claim(*claim, now)  # a peer that joined after its death does not know the claim
         self._kademlia.requests.answer(sender, number, [self.term, None if self.master is None else self.master.wire])
         if self._believes(claim) and not self.is_site_master:
             self._suspect(now)

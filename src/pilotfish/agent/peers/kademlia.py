@@ -142,11 +142,11 @@ class PeerRequests:
     """Questions without an answer: numbers and expires them. All have the same time-out, so they expire in the order asked.
 
     ``then(answer, now)`` is called once for each question, with the fields of the answer, or with None (also after it raised
-    MalformedMessage because of the answer). ``on_silent(node, now)`` is called for a node that did not answer. Numbers begin after
+    MalformedMessage because of the answer). ``on_silent(node)`` is called for a node that did not answer. Numbers begin after
     ``first``, which differs between processes, so that no answer to an earlier process with the same id is taken.
     """
 
-    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int, float], None]) -> None:
+    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
         self._timeout_s = timeout_s
         self._effects = effects
         self._on_silent = on_silent
@@ -191,7 +191,7 @@ class PeerRequests:
     def _expire(self, question: int, now: float) -> None:
         pending = self._pending.pop(question, None)
         if pending is not None:
-            self._on_silent(pending[1], now)
+            self._on_silent(pending[1])
             pending[2](None, now)
 
 
@@ -275,11 +275,11 @@ class Kademlia:
         self.tuning = tuning
         self.table = RoutingTable(me.node, tuning.k)
         self.content_holders = ContentHolders(tuning.max_keys, tuning.max_holders, tuning.expire_s)
-        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self._forget_silent)
+        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self.table.forget)
         self.published: Dict[int, float] = {}
         """key -> when to publish it again"""
         self._agenda: List[Tuple[float, int]] = []
-        self._keepers: Dict[int, List[Contact]] = {}
+        self.keepers: Dict[int, List[Contact]] = {}
         """key -> nodes that acknowledged our record"""
         self._random = random
         self._effects = effects
@@ -301,7 +301,7 @@ class Kademlia:
         while self._agenda and self._agenda[0][0] <= now:
             at, key = heappop(self._agenda)
             if self.published.get(key) == at:
-                self.publish(key, lambda kept, at: None, now)
+                self.publish(key, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
 
@@ -334,9 +334,6 @@ class Kademlia:
     def _ignore(self, answer: Any, now: float) -> None:
         """Nothing to do: peers that answered were seen, others were dropped."""
 
-    def _forget_silent(self, node: int, now: float) -> None:
-        self.table.forget(node)
-
     def unreachable(self, node: int, now: float) -> None:
         self.table.forget(node)
         self.content_holders.forget(node)
@@ -357,7 +354,7 @@ class Kademlia:
         for node, mine in rows.items():
             for start in range(0, len(mine), MAX_ROWS):
                 self._effects.append(("send_to_peer", successors[node], ["inherit", mine[start : start + MAX_ROWS]]))
-        known = {contact.node: contact for kept in self._keepers.values() for contact in kept}
+        known = {contact.node: contact for kept in self.keepers.values() for contact in kept}
         known.update((contact.node, contact) for contact in self.table)
         self._effects.extend(("send_to_peer", contact, ["leave"]) for contact in known.values())
 
@@ -429,15 +426,15 @@ class Kademlia:
 
     # --- contents -------------------------------------------------------------------------------------------------------------------
 
-    def publish(self, key: int, report: Callable[[int, float], None], now: float) -> None:
-        """Announce that this node holds the content. ``report`` gets the number of nodes that keep the record."""
+    def publish(self, key: int, now: float) -> None:
+        """Announces that this node holds the content, until ``withdraw``."""
         self.published[key] = NEVER
-        self._find_keepers(key, lambda found, at: Publication(self, key, found, report).advance(at), now)
+        self._find_keepers(key, lambda found, at: Publication(self, key, found).advance(at), now)
 
-    def withdraw(self, key: int, now: float) -> None:
+    def withdraw(self, key: int) -> None:
         self.published.pop(key, None)
         self.content_holders.remove(key, self.me.node)
-        for contact in self._keepers.pop(key, []):
+        for contact in self.keepers.pop(key, []):
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
@@ -446,11 +443,10 @@ class Kademlia:
 
     def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
         """A publication ended. One that found no keeper or lost some is repeated soon."""
+        self.keepers[key] = kept
         if key not in self.published:
-            self._keepers[key] = kept
-            self.withdraw(key, now)  # withdrawn meanwhile
+            self.withdraw(key)  # withdrawn meanwhile
             return
-        self._keepers[key] = kept
         wait = self.tuning.republish_s * (0.75 + 0.25 * self._random.random())
         at = now + (wait if complete else wait / RETRIES_PER_REPUBLISH)
         self.published[key] = at
@@ -481,7 +477,7 @@ class Kademlia:
 class Publication:
     """Stores one key at its keepers: the ``replicas`` nearest nodes, and the next one if a node fails."""
 
-    def __init__(self, kademlia: Kademlia, key: int, found: List[Contact], report: Callable[[int, float], None]) -> None:
+    def __init__(self, kademlia: Kademlia, key: int, found: List[Contact]) -> None:
         self._kademlia = kademlia
         self._key = key
         self._candidates = deque(sorted([kademlia.me, *found], key=lambda contact: contact.node ^ key))
@@ -489,7 +485,6 @@ class Publication:
         self._waiting = 0
         self._kept: List[Contact] = []
         self._failed = not found
-        self._report = report
 
     def advance(self, now: float) -> None:
         kademlia = self._kademlia
@@ -501,20 +496,16 @@ class Publication:
                 self._record(contact, kept)
             else:
                 row = write_row(self._key, [(kademlia.me, kademlia.tuning.expire_s)])
-                kademlia.requests.ask(contact, "keep", [[row]], self._then(contact), now)
+                kademlia.requests.ask(contact, "keep", [[row]], partial(self._answered, contact), now)
         if not self._waiting:
             others = [contact for contact in self._kept if contact is not kademlia.me]
             kademlia.published_at(self._key, others, bool(self._kept) and not self._failed, now)
-            self._report(len(self._kept), now)
 
-    def _then(self, contact: Contact) -> Callable[[Optional[Sequence[Any]], float], None]:
-        def then(answer: Optional[Sequence[Any]], now: float) -> None:
-            if answer is not None and not answer:
-                raise MalformedMessage("an answer too short")
-            self._record(contact, answer is not None and read_count(answer[0], 1) == 1)
-            self.advance(now)
-
-        return then
+    def _answered(self, contact: Contact, answer: Optional[Sequence[Any]], now: float) -> None:
+        if answer is not None and not answer:
+            raise MalformedMessage("an answer too short")
+        self._record(contact, answer is not None and read_count(answer[0], 1) == 1)
+        self.advance(now)
 
     def _record(self, contact: Contact, kept: bool) -> None:
         self._waiting -= 1

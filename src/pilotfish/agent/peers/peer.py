@@ -1,30 +1,27 @@
-"""Combines Kademlia, broadcast and election into one peer, and that with site matching: inputs in, effects out, no I/O.
+"""Combines the parts of the peer overlay: inputs in, effects out, no I/O.
 
-No clock and no threads. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order; it also calls
-``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers; in messages they are 64
-lower-case hexadecimal digits, and a contact is [id, address].
+``Peer`` has Kademlia, broadcasts and the election. ``SiteMember`` is a peer that also takes part in site matching.
+
+There is no clock and no thread. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order. It also
+calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers; in messages they
+are 64 lower-case hexadecimal digits, and a contact is [id, address].
 
 Inputs
-    bootstrap(contacts, now)        some peers of the site; may be called again at any time
     received(sender, message, now)  one message of an authenticated peer; raises MalformedMessage: then disconnect
     unreachable(node, now)          a message to this peer, or its connection, is lost
-    find(key, now, min_holders)     -> query, answered with "holders" of this content (some may have left): as soon as ``min_holders`` are
-                                    known, or when the three nodes that should know them have answered. 0: search farther, for all
-                                    holders; use it if those found before were useless.
-    publish(key, now)               -> query, answered with "stored": this node holds the content, until withdraw(key, now)
     send_to_all(payload, now, seconds, wants_answer)
                                     -> name: send a broadcast to all peers of the site, this one included; "gathered" follows within these
                                     seconds. ``wants_answer``: every host must answer
-    answer(name, answer, now)       the answer of this host to a broadcast; None counts as one too
-    appointed(term, contact, now)   the master appointed this peer (maybe ourselves) site master; the first has term 1. Ignored if a better
-                                    claim is known: a higher term, or the same and a lower id
     leave(now)                      leave the overlay; later inputs are ignored
+and inputs of the parts
+    kademlia.bootstrap, find_holders, publish, withdraw
+    broadcast.answer(name, answer)  the answer of this host to a broadcast; None counts as an answer, too
+    election.consider_claim(term, contact, now)
+                                    the master appointed this peer (maybe ourselves) site master; the first has term 1
 
 Effects (tuples)
     ("send_to_peer", contact, message)   send this JSON array to this peer; if that fails, call unreachable
-    ("holders", query, [contact, …])
-    ("stored", query, count)        number of nodes that keep the record; 0: no peer will find it (it is tried again)
-    ("deliver", name, origin, payload, wants_answer)   a broadcast, once
+    ("deliver", name, payload, wants_answer)   a broadcast, once
     ("gathered", name, count, result)   the end of our broadcast: number of peers reached (and answers, if wanted), and their answers,
                                     which are lists, as one
     ("master", term, contact)       this peer (maybe ourselves) is the site master from now on
@@ -40,7 +37,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 from .broadcast import Broadcast, BroadcastState
 from .contacts import NEVER, Contact, Effect, MalformedMessage, OverlayTuning
 from .election import Election
-from .kademlia import MIN_HOLDERS, Kademlia
+from .kademlia import Kademlia
 from .site_matching import SiteMatching
 
 DEFAULT_TUNING = OverlayTuning()
@@ -62,7 +59,6 @@ class Peer:
         self.left = False
         self._final_effects_returned = False
         self._effects: List[Effect] = []
-        self._queries = 0
         self.kademlia = Kademlia(me, tuning, random, self._effects, now)
         self.broadcast = Broadcast(self.kademlia, random, self._effects)
         self.election = Election(self.kademlia, self.broadcast, random, self._effects)
@@ -98,13 +94,8 @@ class Peer:
         self._effects.clear()
         return effects
 
-    # --- network --------------------------------------------------------------------------------------------------------------------
-
-    def bootstrap(self, contacts: Sequence[Contact], now: float) -> None:
-        if not self.left:
-            self.kademlia.bootstrap(contacts, now)
-
-    def received(self, sender: Contact, message: Any, now: float) -> None:
+    def received(self, sender: Contact, message: Any, now: float, body: Any = b"") -> None:
+        """Handles a message of a peer. Only site matching uses the body. Raises MalformedMessage if it is no message of the protocol."""
         if self.left or sender.node == self.me.node:
             return
         if type(message) is not list or not message or type(message[0]) is not str:
@@ -127,39 +118,16 @@ class Peer:
             self.kademlia.leave(now)
             self.left = True
 
-    # --- contents -------------------------------------------------------------------------------------------------------------------
-
-    def find(self, key: int, now: float, min_holders: int = MIN_HOLDERS) -> int:
-        query = self._next_query()
-        self.kademlia.find_holders(key, lambda found, at: self._effects.append(("holders", query, found)), now, min_holders)
-        return query
-
-    def publish(self, key: int, now: float) -> int:
-        query = self._next_query()
-        self.kademlia.publish(key, lambda kept, at: self._effects.append(("stored", query, kept)), now)
-        return query
-
-    def withdraw(self, key: int, now: float) -> None:
-        self.kademlia.withdraw(key, now)
-
-    # --- broadcasts and election ----------------------------------------------------------------------------------------------------
-
     def send_to_all(self, payload: Any, now: float, seconds: float = 20.0, wants_answer: bool = True) -> str:
         self.election.broadcast_sent(now)
         return self.broadcast.send_to_all(["host", payload], seconds, wants_answer, now)
-
-    def answer(self, name: str, answer: Any, now: float) -> None:
-        self.broadcast.answer(name, answer, now)
-
-    def appointed(self, term: int, contact: Contact, now: float) -> None:
-        self.election.consider_claim(term, contact, now, directly=False)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
         """Pass a broadcast of an agent on to this agent, and a claim to be the site master to the election. Ignore other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)
-            self._effects.append(("deliver", state.name, state.origin, content, state.wants_answer))
+            self._effects.append(("deliver", state.name, content, state.wants_answer))
         elif topic == "claim" and type(content) is int and state.origin.node != self.me.node:
             self.election.consider_claim(content, state.origin, now, directly=True)
 
@@ -167,12 +135,8 @@ class Peer:
         if topic_of(state.payload)[0] == "host":
             self._effects.append(("gathered", state.name, count, result))
 
-    def _next_query(self) -> int:
-        self._queries += 1
-        return self._queries
 
-
-class SiteMember:
+class SiteMember(Peer):
     """One agent in the overlay of its site: a peer with site matching.
 
     Inputs are those of the peer and of ``site_matching.py``. Effects (tuples)
@@ -180,25 +144,23 @@ class SiteMember:
         ("assigned", header, body)         tasks for this agent: an Assign as the master would send it
         ("send", header)                   send to the master
         ("alive",)                         the site master has contact with the master
-        ("holders", query, contacts), ("stored", query, count)   answers, as those of the peer
     """
 
     def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
-        self.peer = Peer(matching.me, Random(seed), now, tuning)
+        super().__init__(matching.me, Random(seed), now, tuning)
         self.matching = matching
-        self._rounds: Dict[str, None] = {}
         self._assigned: List[Effect] = []
 
     @property
     def deadline(self) -> float:
-        return min(self.peer.deadline, self.matching.deadline)
+        return min(super().deadline, self.matching.deadline)
 
     def turn(self, now: float) -> List[Effect]:
         effects = self._assigned
         self._assigned = []
         while True:
             # Effects of one part are inputs of the other; repeat until there are none.
-            of_peer, of_matching = self.peer.turn(now), self.matching.turn(now)
+            of_peer, of_matching = super().turn(now), self.matching.turn(now)
             if not of_peer and not of_matching:
                 return effects
             for effect in of_peer:
@@ -209,53 +171,45 @@ class SiteMember:
     def _perform_peer(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
         if kind == "send_to_peer":
-            effects.append(("send_to_peer", effect[1], effect[2], ()))
+            effects.append((*effect, ()))
         elif kind == "deliver":
-            _, name, _, payload, wants_answer = effect
+            _, name, payload, wants_answer = effect
             if wants_answer and isinstance(payload, list) and len(payload) == 2 and payload[0] == "tasks":
                 self.matching.delivered(name, payload[1], now)
             elif wants_answer:
-                self.peer.answer(name, None, now)
+                self.broadcast.answer(name, None)
         elif kind == "gathered":
-            if self._rounds.pop(effect[1], self) is None:
-                self.matching.gathered(effect[3], now)
-        elif kind == "master":
-            self.matching.site_master_changed(effect[1], effect[2], now)
+            self.matching.gathered(effect[3], now)
         else:
-            effects.append(effect)
+            self.matching.site_master_changed(effect[1], effect[2], now)
 
     def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
         if kind == "broadcast":
-            self._rounds[self.peer.send_to_all(effect[1], now, effect[2])] = None
+            self.send_to_all(effect[1], now, effect[2])
         elif kind == "answer":
-            self.peer.answer(effect[1], effect[2], now)
+            self.broadcast.answer(effect[1], effect[2])
         elif kind == "send_to_peer":
             effects.append((*effect, ()))
-        elif kind == "assign" and effect[1].node == self.matching.me.node:
-            self._receive(self.matching.me, effect[2], b"".join(effect[3]), effects, now)
+        elif kind == "assign" and effect[1].node == self.me.node:
+            self._receive_assignment(self.me, effect[2], b"".join(effect[3]), effects, now)
         elif kind == "assign":
             effects.append(("send_to_peer", *effect[1:]))
         else:
             effects.append(effect)
 
-    def _receive(self, sender: Contact, header: Sequence[Any], body: Any, effects: List[Effect], now: float) -> None:
+    def _receive_assignment(self, sender: Contact, header: Sequence[Any], body: Any, effects: List[Effect], now: float) -> None:
         self.matching.assignment_received(sender, header, now)
         effects.append(("assigned", header, body))
 
-    def received(self, sender: Contact, header: Sequence[Any], body: Any, now: float) -> None:
-        """Raises MalformedMessage if it is no message of the protocol."""
-        if header and header[0] in MATCHING_MESSAGES:
-            self.matching.received(sender, header, now)
-        elif header and header[0] == "assign":
-            self._receive(sender, header, body, self._assigned, now)
+    def received(self, sender: Contact, message: Any, now: float, body: Any = b"") -> None:
+        if message and message[0] in MATCHING_MESSAGES:
+            self.matching.received(sender, message, now)
+        elif message and message[0] == "assign":
+            self._receive_assignment(sender, message, body, self._assigned, now)
         else:
-            self.peer.received(sender, header, now)
+            super().received(sender, message, now)
 
     def unreachable(self, node: int, now: float) -> None:
-        self.peer.unreachable(node, now)
+        super().unreachable(node, now)
         self.matching.unreachable(node, now)
-
-    def connected(self, now: float) -> None:
-        """The master can be reached."""
-        self.matching.connected(self.peer.election.term, now)

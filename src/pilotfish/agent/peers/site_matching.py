@@ -191,10 +191,6 @@ class SiteWorker:
             for _, needs, _ in self.unacknowledged.values():
                 self.reserve(needs)
 
-    @property
-    def has_free(self) -> bool:
-        return any(amount > _ROUNDING for amount in self.free.values())
-
     def reserve(self, needs: Amounts) -> None:
         for name, amount in needs.items():
             self.free[name] = self.free.get(name, 0.0) - amount
@@ -407,7 +403,7 @@ class SiteMatching:
         self._index_free(site_worker)
 
     def _index_free(self, site_worker: SiteWorker) -> None:
-        if site_worker.has_free:
+        if any(amount > _ROUNDING for amount in site_worker.free.values()):
             self._with_free[site_worker.contact.node] = None
         else:
             self._with_free.pop(site_worker.contact.node, None)

@@ -125,7 +125,6 @@ class ExecutableRunner:
         self._reports = reports
         self._channel = channel
         self._directories = directories
-        self._sandboxes = directories.sandboxes
         self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         self._pipes = (_high_pipe(), _high_pipe())
         self._outputs: List[HeadAndTail] = []
@@ -169,7 +168,7 @@ class ExecutableRunner:
         named = sum(1 for entry in inputs if len(entry) == 2 and entry[1] != "directory")
         if named != len(inline):
             raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
-        sandbox = Sandbox(os.path.join(self._sandboxes, label))
+        sandbox = Sandbox(os.path.join(self._directories.sandboxes, label))
         try:
             self._add_inputs(sandbox, inputs, inline)
         except BaseException:
@@ -198,7 +197,7 @@ class ExecutableRunner:
         launch = spec.launch
         requested = "" if sandbox else str(launch.get("cwd") or "")
         try:
-            self._enter(requested or (sandbox.path if sandbox else self._sandboxes))
+            self._enter(requested or (sandbox.path if sandbox else self._directories.sandboxes))
         except OSError as error:
             if is_limit(error):
                 raise
@@ -230,7 +229,7 @@ class ExecutableRunner:
         try:
             os.chdir(directory)
         except FileNotFoundError:
-            if directory != self._sandboxes:
+            if directory != self._directories.sandboxes:
                 raise
             # A task may have removed it.
             os.makedirs(directory, 0o700, exist_ok=True)

@@ -41,6 +41,9 @@ REPORT = struct.Struct("<IQQIIQ")
 PEEKED = 0xFFFFFFFF
 """In place of a sequence number: the answer to PEEK; wall_us is the query, cpu_us the offset, rss_kib 1 if known."""
 
+UPLOAD_MARK = b'{"stow"'
+"""Prefix of a payload that lists output files in the outbox: they are too large for the result."""
+
 Report = Tuple[int, int, int, int, bytes, Any]
 """sequence, wall_us, cpu_us, rss_kib, failure, payload"""
 
@@ -104,9 +107,6 @@ class SharedPage:
         except BufferError:
             # A view of it is still in use; the memory is freed with the last one.
             pass
-
-    def skip(self, first: int, last: int) -> None:
-        self.words64[SKIP] = first << 32 | last
 
     def unflushed_reports(self) -> List[Report]:
         """Complete reports in the buffer. Call this only for a slot that is dead or was idle for a while."""

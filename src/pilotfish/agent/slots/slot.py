@@ -210,7 +210,7 @@ class SlotLoop:
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
         code = bytes(read_payload(self.share, body[4 + length :]))
         self.specs[number] = ExecutableSpec(launch, code) if kind == "exec" else CallSpec(kind, launch, code)
-        self.environment_setup.add_spec(number, kind, time_s, launch)
+        self.environment_setup.add_spec(number, time_s, launch)
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
         sequence = order[1]
@@ -300,9 +300,9 @@ class SlotLoop:
         self.reports.report((sequence, int(wall_s * 1e6), cpu_us, rss_kib), failure, parts)
 
     def _control(self, readable: bool) -> None:
-        """Read orders while an executable runs. ``readable``: new bytes arrived; otherwise parse orders that arrived before it started."""
+        """Handles orders while an executable runs. ``readable``: new bytes have arrived."""
         self._user_code_ran = True
-        if not (self.orders.receive() if readable else self.orders.sort_orders()):
+        if readable and not self.orders.receive():
             _exit(0)
         for order, body in self.orders.take_urgent():
             if order[0] == PEEK:

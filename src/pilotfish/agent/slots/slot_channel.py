@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from typing import Any, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
 from ...portable.payload_reference import SHARE_BYTES, write_payload
 from ...portable.wire.frames import join_small
-from .output_upload import MARK
-from .shared_page import ORDER, REPORT, REPORT_BUFFER_BYTES, SPEC, TASK, UNFLUSHED_BYTES, SharedPage
+from .shared_page import ORDER, REPORT, REPORT_BUFFER_BYTES, SPEC, TASK, UNFLUSHED_BYTES, UPLOAD_MARK, SharedPage
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
@@ -40,7 +39,7 @@ class ReportWriter:
         for part in parts:
             length += len(part)
         record = REPORT.pack(*numbers, len(text), length)
-        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(MARK)] != MARK:
+        if length > SHARE_BYTES and self._share and not raw and parts[0][: len(UPLOAD_MARK)] != UPLOAD_MARK:
             parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
             record = REPORT.pack(*numbers, len(text), length)
@@ -77,28 +76,35 @@ class OrderReader:
         self._start = 0
         self._end = 0
         self._waiting: Deque[Order] = deque()
-        self._urgent: List[Order] = []
 
     def next(self) -> Optional[Order]:
         """The next order; None when the agent is dead."""
         if self._waiting:
             return self._waiting.popleft()
         while True:
-            start = self._start
-            if self._end - start >= ORDER.size:
-                fields = ORDER.unpack_from(self._buffer, start)
-                body = start + ORDER.size
-                end = body + fields[6]
-                if end <= self._end:
-                    self._start = end
-                    return fields, self._view[body:end]
-                if fields[6] > LARGE_BYTES:
-                    return self._receive_large(fields, body)
+            order = self._take()
+            if order is not None:
+                return order
             self._reports.flush()
-            if not self._fill():
+            if not self.receive():
                 return None
 
-    def _fill(self) -> bool:
+    def _take(self) -> Optional[Order]:
+        """Takes the next order out of the buffer; returns None if it has not arrived. Waits for the rest of a large one."""
+        start = self._start
+        if self._end - start >= ORDER.size:
+            fields = ORDER.unpack_from(self._buffer, start)
+            body = start + ORDER.size
+            end = body + fields[6]
+            if end <= self._end:
+                self._start = end
+                return fields, self._view[body:end]
+            if fields[6] > LARGE_BYTES:
+                return self._receive_large(fields, body)
+        return None
+
+    def receive(self) -> bool:
+        """Waits for bytes and receives them; returns False when the agent is dead."""
         if self._start:
             rest = self._end - self._start
             if rest:
@@ -121,29 +127,14 @@ class OrderReader:
             here += count
         return fields, view
 
-    def receive(self) -> bool:
-        """Receive orders while a task runs; tasks and specs wait. False when the agent is dead."""
-        return self._fill() and self.sort_orders()
-
-    def sort_orders(self) -> bool:
-        """Separate urgent orders from tasks and specs. False when the agent is dead."""
-        while self._end - self._start >= ORDER.size:
-            fields = ORDER.unpack_from(self._buffer, self._start)
-            body = self._start + ORDER.size
-            end = body + fields[6]
-            if end <= self._end:
-                order = (fields, memoryview(bytes(self._view[body:end])))
-                self._start = end
-            elif fields[6] > LARGE_BYTES:
-                large = self._receive_large(fields, body)
-                if large is None:
-                    return False
-                order = large
+    def take_urgent(self) -> Iterator[Order]:
+        """Yields the orders that have arrived, except tasks and specs, which wait until the running task has ended."""
+        order = self._take()
+        while order is not None:
+            fields, body = order
+            if fields[0] in (SPEC, TASK):
+                owned = body if body.obj is not self._buffer else memoryview(bytes(body))
+                self._waiting.append((fields, owned))
             else:
-                break
-            (self._waiting if fields[0] in (SPEC, TASK) else self._urgent).append(order)
-        return True
-
-    def take_urgent(self) -> List[Order]:
-        urgent, self._urgent = self._urgent, []
-        return urgent
+                yield order
+            order = self._take()

@@ -57,7 +57,7 @@ class TaskEnvironment:
         self._attempt = EnvironmentVariable(b"PILOTFISH_ATTEMPT")
         self._deadline = EnvironmentVariable(b"PILOTFISH_DEADLINE")
 
-    def add_spec(self, number: int, kind: str, time_s: float, launch: Dict[str, Any]) -> None:
+    def add_spec(self, number: int, time_s: float, launch: Dict[str, Any]) -> None:
         own_variables = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
         self._environments[number] = {**self._original, **own_variables}
         self._time_limits[number] = time_s

@@ -49,7 +49,7 @@ class ApplicationHost:
         self._pool: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
         self._submission = submission
-        self._register = TaskRegister(client.pool_directory, submission.run)
+        self._register = TaskRegister(client.directory, submission.run)
         self._processed = submission.advanced
         self._ended = 0
         self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
@@ -199,7 +199,7 @@ def _exit_at_once() -> None:
 def _host(client: MasterClient, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
-        row = client.ask("run", run=run.run).data
+        row = client.ask("run", run=run.run)
         if os.path.isdir(row["cwd"]):
             os.chdir(row["cwd"])
         loaded = load_application(path, shlex.split(row["command"])[1:])

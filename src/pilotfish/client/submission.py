@@ -107,6 +107,8 @@ class Submission:
         self.next_spec = 0
         self.advanced = 0
         self.listener: RunListener | None = None
+        self.failure: PilotfishError | None = None
+        """Why no more updates will come, and why tasks may be missing at the master."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
         """Number of endings received, and the first one that was requested."""
@@ -246,6 +248,12 @@ class Submission:
         """Returns the frames to repeat over a new connection."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
+
+    def lost(self, error: PilotfishError) -> None:
+        """Notes and reports that no more updates will come."""
+        self.failure = error
+        if self.listener is not None:
+            self.listener.lost(error)
 
     def give_up(self) -> None:
         """Drops everything that is not recorded."""

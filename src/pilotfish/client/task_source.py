@@ -37,7 +37,8 @@ from pilotfish.applications.task_list import TaskList, TaskNeeds
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.session import PoolSession, RunUpload, connect, connect_read_only, task_name
+from pilotfish.client.session import PoolSession, connect, connect_read_only, task_name
+from pilotfish.client.submission import Submission
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -387,26 +388,26 @@ def connect_for(request: RunRequest) -> PoolSession:
 
 def submit_source(session: PoolSession, source: TaskSource, task_options: TaskOptions, options: RunOptions, progress: Progress) -> int:
     """Submits all tasks of a source as one run; returns its number. Cancels the run on an error."""
-    with _upload(session, options, progress) as upload:
+    with _opened_run(session, options, progress) as run:
         specs: dict[str, int] = {}
         costs = source.costs()
-        register = TaskRegister(session.directory, upload.number, columns_of(source.sweep.names))
+        register = TaskRegister(session.directory, run.run, columns_of(source.sweep.names))
         for place, (task, values, label) in enumerate(source.described()):
             kind = task_options.name or source.program_of(task) or UNNAMED
             if kind not in specs and len(specs) >= MAX_PROGRAMS:
                 kind = UNNAMED
             if kind not in specs:
-                specs[kind] = upload.spec(*executable_spec(kind, source.launch, task_options))
+                specs[kind] = session.spec_number(run, *executable_spec(kind, source.launch, task_options))
             payload, contents = executable_payload(task)
             needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.future_files(place))
-            upload.add(specs[kind], payload, needs)
+            session.submit(run, specs[kind], payload, needs=needs)
             if source.from_files:
                 register.note(place, TaskDescription(shlex.join(task.argv), values, label))
                 register.flush_if_due()
-            progress(upload.number, place + 1)
+            progress(run.run, place + 1)
         register.flush()
-        upload.confirm()
-    return upload.number
+        session.confirm(run)
+    return run.run
 
 
 def submit_tasks(
@@ -416,35 +417,35 @@ def submit_tasks(
 
     Without ``descriptions``, an executable is described by its command line.
     """
-    with _upload(session, options, progress) as upload:
-        numbers = [upload.spec(*spec) for spec in tasks.specs]
-        register = TaskRegister(session.directory, upload.number)
+    with _opened_run(session, options, progress) as run:
+        numbers = [session.spec_number(run, *spec) for spec in tasks.specs]
+        register = TaskRegister(session.directory, run.run)
         remaining = iter(descriptions)
         for place, entry in enumerate(tasks.take()):
-            upload.add(numbers[entry.spec], entry.payload, entry.needs)
+            session.submit(run, numbers[entry.spec], entry.payload, needs=entry.needs)
             description = next(remaining, None)
             if description is None and tasks.specs[entry.spec][0].kind == "exec":
                 description = TaskDescription(command_in(entry.payload))
             if description is not None:
                 register.note(place, description)
                 register.flush_if_due()
-            progress(upload.number, place + 1)
+            progress(run.run, place + 1)
         register.flush()
-        upload.confirm()
-    return upload.number
+        session.confirm(run)
+    return run.run
 
 
 @contextmanager
-def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> Iterator[RunUpload]:
+def _opened_run(session: PoolSession, options: RunOptions, progress: Progress) -> Iterator[Submission]:
     """Cancels the run on an error, because its other tasks will never be sent. Forgets it if the master has none of its tasks."""
-    upload = session.begin(options)
+    run = session.begin(options)
     try:
-        progress(upload.number, 0)
-        yield upload
+        progress(run.run, 0)
+        yield run
     except BaseException as error:
-        session.ask("cancel", run=upload.number)
-        if isinstance(error, PilotfishError) and not session.ask("run", run=upload.number)["tasks"]:
-            forget_run(session, upload.number)
+        session.ask("cancel", run=run.run)
+        if isinstance(error, PilotfishError) and not session.ask("run", run=run.run)["tasks"]:
+            forget_run(session, run.run)
         raise
 
 

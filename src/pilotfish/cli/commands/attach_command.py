@@ -226,7 +226,7 @@ def follow(
     outcome = follower.outcome
     if started is not None:
         outcome.timing.started = started
-    watcher = master.watch(run, follower.cursor)
+    watcher = master.watch_run(run, follower.cursor)
     follower.read_running()
     try:
         while True:

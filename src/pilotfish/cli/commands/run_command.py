@@ -395,6 +395,6 @@ def _run_loaded(
 def _submit_loaded(session: PoolSession, loaded: RunFile, command: str, request: RunRequest, lines: Iterable[TaskDescription]) -> int:
     options = request.run_options(command, application=str(loaded.path) if loaded.manager is not None else "")
     if loaded.tasks is None:
-        return session.begin(options).number
+        return session.begin(options).run
     with _uploading(request, len(loaded.tasks)) as progress:
         return submit_tasks(session, loaded.tasks, lines, options, progress)

@@ -22,6 +22,7 @@ from pilotfish.applications.application_manager import ApplicationManager, TaskD
 from pilotfish.applications.run_file import SHAPE, load_application
 from pilotfish.applications.task_list import TaskEntry, TaskList
 from pilotfish.client.master_client import MasterClient
+from pilotfish.client.run_handle import MANAGER_FAILED
 from pilotfish.client.submission import Submission
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, command_in
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
@@ -212,7 +213,7 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
     except Exception:  # noqa: BLE001 (user code may raise anything)
         traceback.print_exc()
         # Otherwise the run would wait forever for tasks of this manager.
-        client.ask("cancel", run=run.run, reason="its application manager failed")
+        client.ask("cancel", run=run.run, reason=MANAGER_FAILED)
         return 1
     return 0
 

@@ -447,7 +447,7 @@ class MasterClient:
 
     def _reconnect(self) -> None:
         """Opens a new connection and repeats everything unconfirmed. Raises ConnectionFailed if the master stays away."""
-        connection = self._reconnection.connect(self._may_end)
+        connection = self._reconnection.connect()
         with self._sending, self._lock:
             forgotten = self._requests.runs_to_forget()  # opening a forgotten run could create it again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:

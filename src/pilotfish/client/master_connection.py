@@ -153,22 +153,19 @@ def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConn
         credentials = read_credentials(file)
     except BadCredentials as error:
         raise ConnectionFailed(error.problem, error.fix or "pilotfish doctor") from error
-    paths = [end["path"] for end in credentials.endpoints if end.get("kind") == UNIX]
-    problem: Exception | None = None
-    for path in paths:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(HANDSHAKE_S)
-            sock.connect(path)
-            return _prove(MasterConnection(sock), credentials, interrupt)
-        except (OSError, ConnectionFailed) as error:
-            sock.close()
-            problem = error
-    if problem is None:
+    path = next((end["path"] for end in credentials.endpoints if end.get("kind") == UNIX), None)
+    if path is None:
         raise ConnectionFailed(f"{file} names no Unix socket", "pilotfish doctor")
-    if isinstance(problem, ConnectionFailed):
-        raise problem
-    raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(HANDSHAKE_S)
+        sock.connect(path)
+        return _prove(MasterConnection(sock), credentials, interrupt)
+    except (OSError, ConnectionFailed) as error:
+        sock.close()
+        if isinstance(error, ConnectionFailed):
+            raise
+        raise ConnectionFailed(f"no master answers at {path}: {error}", "start one with: pilotfish run") from error
 
 
 def _prove(connection: MasterConnection, credentials: Credentials, interrupt: Interrupt | None) -> MasterConnection:

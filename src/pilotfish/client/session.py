@@ -111,13 +111,16 @@ _connector: Callable[[str, bool, int | None], PoolSession] | None = None
 """Creates all sessions if set, so that tests need no master."""
 
 
-def connect(pool: str, start: bool = False, local_cores: int | None = None) -> PoolSession:
-    """Opens a session with a pool; starts its master if none runs. ``start``: create the pool if it does not exist."""
+def connect(pool: str, start: bool = False, local_cores: int | None = None, read_only: bool = False) -> PoolSession:
+    """Opens a session with a pool; starts its master if none runs.
+
+    ``start``: create the pool if it does not exist. ``read_only``: leave a stopped pool stopped.
+    """
     if _connector is not None:
         return _connector(pool, start, local_cores)
-    if not start:
-        _require_pool(pool)
-    session = open_session(ensure_pool(pool))
+    if not start and not pool_home(pool).directory.is_dir():
+        raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
+    session = open_session(ensure_pool(pool, read_only))
     if start and local_cores is not None:
         session.ask("workers_set", local=local_cores)
     return session
@@ -125,10 +128,7 @@ def connect(pool: str, start: bool = False, local_cores: int | None = None) -> P
 
 def connect_read_only(pool: str) -> PoolSession:
     """Like ``connect``, for commands that only read: a stopped pool stays stopped."""
-    if _connector is not None:
-        return _connector(pool, False, None)
-    _require_pool(pool)
-    return open_session(ensure_pool(pool, read_only=True))
+    return connect(pool, read_only=True)
 
 
 look = connect_read_only
@@ -146,11 +146,6 @@ def connect_if_served(pool: str) -> PoolSession | None:
 def open_session(pool: PoolHandle) -> PoolSession:
     """Opens a session that restarts the master when it dies."""
     return PoolSession.connect(pool.directory, pool.revive)
-
-
-def _require_pool(pool: str) -> None:
-    if not pool_home(pool).directory.is_dir():
-        raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------------------------

@@ -340,11 +340,12 @@ def run_dag(path: str, request: RunRequest) -> int:
         f"a DAGMan file ({path})", "Set it in the file: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request
     )
     dag = read_dag(path)
-    loaded = RunFile(Path(path).resolve(), task_list(dag), None)
+    nodes = list(node_tasks(dag))
+    loaded = RunFile(Path(path).resolve(), task_list(dag, nodes), None)
     for notice in () if request.silent else dag.notices:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     command = shlex.join(["--dag", path]) + (f" # rescue {dag.rescue}" if dag.rescue else "")
-    lines = [TaskDescription(task.command, label=task.node.name) for task in node_tasks(dag)]
+    lines = [TaskDescription(task.command, label=task.node.name) for task in nodes]
     return _run_loaded(loaded, command, request, lines, lambda session, outcome: keep_rescue(dag, session, outcome, request.silent))
 
 

@@ -418,7 +418,7 @@ EXECUTABLE_OPTIONS = {
 
 def python_page() -> str:
     """Documents the exported classes from their docstrings."""
-    errors = [cls for cls in map(package.__getattr__, package._MODULES) if isinstance(cls, type) and issubclass(cls, Exception)]
+    errors = [cls for cls in map(package.__getattr__, sorted(package._MODULES)) if isinstance(cls, type) and issubclass(cls, Exception)]
     missing = set(package.__all__) - {"__version__"} - {cls.__name__ for cls in (*CLASSES, *errors, divide, iterate)}
     assert not missing, f"exported, but not documented: {missing}"
     lines = [

@@ -15,25 +15,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Modules of the exported names. A module is imported when a name is first used, so that ``import pilotfish`` is fast.
-_MODULES = {
-    "ApplicationManager": "pilotfish.applications.application_manager",
-    "ApplicationWorker": "pilotfish.applications.application_manager",
-    "BadInput": "pilotfish.errors",
-    "BalanceReport": "pilotfish.api.balance_report",
-    "Completed": "pilotfish.applications.executable",
-    "ConnectionFailed": "pilotfish.errors",
-    "ExecutableFailed": "pilotfish.applications.executable",
-    "Executor": "pilotfish.api.executor",
-    "ExecutorBroken": "pilotfish.api.executor",
-    "LeftBehind": "pilotfish.api.executor",
-    "PilotfishError": "pilotfish.errors",
-    "Run": "pilotfish.api.run",
-    "TaskFailed": "pilotfish.errors",
-    "TaskFuture": "pilotfish.api.futures",
-    "divide": "pilotfish.api.divisible",
-    "iterate": "pilotfish.api.divisible",
+# The exported names of each module. A module is imported when a name is first used, so that ``import pilotfish`` is fast.
+_EXPORTS = {
+    "pilotfish.api.balance_report": ("BalanceReport",),
+    "pilotfish.api.divisible": ("divide", "iterate"),
+    "pilotfish.api.executor": ("Executor", "ExecutorBroken", "LeftBehind"),
+    "pilotfish.api.futures": ("TaskFuture",),
+    "pilotfish.api.run": ("Run",),
+    "pilotfish.applications.application_manager": ("ApplicationManager", "ApplicationWorker"),
+    "pilotfish.applications.executable": ("Completed", "ExecutableFailed"),
+    "pilotfish.errors": ("BadInput", "ConnectionFailed", "PilotfishError", "TaskFailed"),
 }
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "ApplicationManager",

@@ -171,7 +171,9 @@ def names(kind: str) -> tuple[str, ...]:
 
 def find(kind: str, name: str) -> Plugin:
     """The plug-in of that name. Raises BadInput for an unknown name, and DuplicatePlugin, which names both, for an ambiguous one."""
-    plugins = _found(kind).get(check(kind, name), [])
+    plugins = _found(kind).get(name)
+    if plugins is None:
+        raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}")
     if len(plugins) > 1:
         listed = " and ".join(map(str, plugins))
         raise DuplicatePlugin(
@@ -179,11 +181,6 @@ def find(kind: str, name: str) -> Plugin:
             f"keep one of them: pip uninstall {plugins[-1].distribution}",
         )
     return plugins[0]
-
-
-def nearest(kind: str, name: str) -> str:
-    """Hint for a name that does not exist."""
-    return did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}"
 
 
 def load(kind: str, name: str) -> Any:
@@ -203,13 +200,6 @@ def load(kind: str, name: str) -> Any:
         dispatcher = _import(_DISPATCHER)
         return lambda: dispatcher(found())
     return found
-
-
-def check(kind: str, name: str) -> str:
-    """Return the name if such a plug-in exists. Nothing is imported."""
-    if name not in names(kind):
-        raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", nearest(kind, name))
-    return name
 
 
 @cache

@@ -126,7 +126,7 @@ class Scene:
         self.pool.revive()
         client = MasterClient.connect(self.pool.directory, self.pool.revive)
         try:
-            rows = client.ask("runs").data
+            rows = client.ask("runs")
         finally:
             client.close()
         return next((row for row in rows if row["uid"] == self.uid), {})

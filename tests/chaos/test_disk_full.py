@@ -97,6 +97,6 @@ def free_bytes(place: Path) -> int:
 def warnings_of(pool: Path) -> list[str]:
     client = MasterClient.connect(pool)
     try:
-        return [warning["code"] for warning in client.ask("status").data["warnings"]]
+        return [warning["code"] for warning in client.ask("status")["warnings"]]
     finally:
         client.close()

@@ -40,7 +40,7 @@ def test_what_is_known_survives_harm_to_the_journal(pool: PoolHandle, tmp_path: 
             # A file that is being written is not read, so the damage is found, skipped and repaired at the next start.
             os.kill(scene.master(), signal.SIGKILL)
             assert run.submit(pow, 3, 3).result(PATIENCE_S) == 27
-            assert "damaged" in [warning["code"] for warning in run._session.client.ask("status").data["warnings"]]
+            assert "damaged" in [warning["code"] for warning in run._session.client.ask("status")["warnings"]]
         wait_until(lambda: bool(list(journal.glob("snapshot-*[0-9]"))), "a snapshot that replaces what was harmed")
         assert run.submit(pow, 5, 2).result(PATIENCE_S) == 25
         os.kill(scene.master(), signal.SIGKILL)

@@ -72,7 +72,7 @@ class ThreeSites:
         return self.place / "effects"
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        return self.client.ask(kind, **arguments).data
+        return self.client.ask(kind, **arguments)
 
     # --- workers ------------------------------------------------------------------------------------------------------------------------
 

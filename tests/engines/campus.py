@@ -62,7 +62,7 @@ class Campus:
         return name
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        return self.client.ask(kind, **arguments).data
+        return self.client.ask(kind, **arguments)
 
     def run(self, *sites: str) -> pilotfish.Run:
         return pilotfish.Run(pool=self.pool, sites=sites)

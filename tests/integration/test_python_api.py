@@ -320,10 +320,10 @@ def open_growing(client: MasterClient, folder: Path) -> int:
 def check_growing(client: MasterClient, run: int, folder: Path) -> None:
     """Check that the manager saw every value once and no task was created twice."""
     wait_for((folder / "seen.json").exists)
-    wait_for(lambda: client.ask("run", run=run).data["state"] == "done")
+    wait_for(lambda: client.ask("run", run=run)["state"] == "done")
     expected = sorted(value for start in (1, 3, 5, 7) for value in doubled(start))
     assert json.loads((folder / "seen.json").read_text()) == expected
-    assert client.ask("run", run=run).data["tasks"] == len(expected)
+    assert client.ask("run", run=run)["tasks"] == len(expected)
 
 
 @pytest.mark.parametrize("kills", [0, 3])
@@ -347,7 +347,7 @@ def test_an_application_makes_each_task_once_however_often_the_master_is_killed(
     client = MasterClient.connect(pool.directory, pool.revive)
     run = open_growing(client, tmp_path)
     for round_number in range(1, 4):
-        wait_for(lambda enough=10 * round_number: client.ask("run", run=run).data["tasks"] >= enough)  # type: ignore[misc]
+        wait_for(lambda enough=10 * round_number: client.ask("run", run=run)["tasks"] >= enough)  # type: ignore[misc]
         os.kill(master_of(pool.directory), signal.SIGKILL)
     check_growing(client, run, tmp_path)
     client.close()

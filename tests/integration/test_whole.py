@@ -46,7 +46,7 @@ def start(pilotfish_home: Path) -> Iterator[Start]:
 def ask(pool: PoolHandle, kind: str, **arguments: Any) -> Any:
     client = MasterClient.connect(pool.directory, pool.revive, 0.0)  # a master that was just killed may still seem to listen
     try:
-        return client.ask(kind, **arguments).data
+        return client.ask(kind, **arguments)
     finally:
         client.close()
 

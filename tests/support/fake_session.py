@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
-from pilotfish.client.session import NoPool, PoolSession, RunUpdate, RunUpload, RunWatcher
-from pilotfish.client.submission import RunListener
+from pilotfish.client.session import NoPool, PoolSession, RunUpdate, RunWatcher
+from pilotfish.client.submission import Reply, RunListener, Submission
 from pilotfish.core.explain.lookup import find_run
 from pilotfish.core.explain.task_reasons import explain_run, status_of
 from pilotfish.core.machine import Machine
@@ -46,8 +46,8 @@ class FakeTask:
 
 
 @dataclass
-class FakeRun(RunUpload):
-    number: int
+class FakeRun(Submission):
+    run: int
     options: RunOptions
     master: FakeMaster
     specs: list[TaskSpec] = field(default_factory=list)
@@ -59,31 +59,12 @@ class FakeRun(RunUpload):
     elapsed_s: float = 3600.0
     incomplete: bool = False
     contents: dict[str, None] = field(default_factory=dict)
-    own_uid: str = ""
+    uid: str = ""
     closed_by: str = ""
     opened_at: float = field(default_factory=time.time)
 
-    @property
-    def uid(self) -> str:
-        return self.own_uid or f"uid-{self.number}"
-
-    def spec(self, spec: TaskSpec, code: bytes) -> int:
-        self.specs.append(spec)
-        self.contents.update(dict.fromkeys(content.digest for content in spec.contents))
-        return len(self.specs) - 1
-
-    def add(self, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, register: Callable[[int], None] | None = None) -> None:
-        assert isinstance(payload, bytes)
-        self.tasks.append(FakeTask(payload, spec, needs=needs))
-        self.contents.update(dict.fromkeys(content.digest for content in needs.contents))
-
-    def confirm(self) -> None:
-        if self.master.refusal is not None:
-            self.tasks.clear()
-            raise self.master.refusal
-        self.closed = True
-        if not self.master.stuck:
-            self.finish()
+    def __post_init__(self) -> None:
+        self.uid = self.uid or f"uid-{self.run}"
 
     def finish(self) -> None:
         for index, task in enumerate(self.tasks):
@@ -95,10 +76,10 @@ class FakeRun(RunUpload):
 
     def record(self) -> Run:
         """The run as a real master keeps it, for rules that both share."""
-        run = Run(self.number, self.uid, self.options, 0.0)
+        run = Run(self.run, self.uid, self.options, 0.0)
         run.specs = list(self.specs)
         for index, task in enumerate(self.tasks):
-            record = Task(task_id(self.number, index), task.spec, TaskShape(run, task.spec, 0, 0.0), task.payload)
+            record = Task(task_id(self.run, index), task.spec, TaskShape(run, task.spec, 0, 0.0), task.payload)
             record.state, record.failure = TASK_STATES.index(task.state), task.failure
             run.tasks.append(record)
             run.counts[record.state] += 1
@@ -111,7 +92,7 @@ class FakeRun(RunUpload):
     def row(self) -> dict[str, Any]:
         ended = self.closed and all(task.state in END_STATES for task in self.tasks)
         return {
-            "run": self.number,
+            "run": self.run,
             "uid": self.uid,
             "name": self.options.name,
             "command": self.options.command,
@@ -164,7 +145,7 @@ class FakeMaster(PoolSession):
 
     def __init__(self, outcome: Callable[[list[str]], Outcome] = echo) -> None:
         self.directory = pool_home("default").directory
-        self.contents = None
+        self.contents = pool_home("default").contents
         self.outcome = outcome
         self.runs: dict[int, FakeRun] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -204,10 +185,33 @@ class FakeMaster(PoolSession):
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> FakeRun:
         run = FakeRun(len(self.runs) + 1, options, self)
-        self.runs[run.number] = run
+        self.runs[run.run] = run
         return run
 
-    def watch(self, run: int, cursor: int) -> FakeWatcher:
+    def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
+        assert isinstance(run, FakeRun)
+        run.specs.append(spec)
+        run.contents.update(dict.fromkeys(content.digest for content in spec.contents))
+        return len(run.specs) - 1
+
+    def submit(
+        self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None] | None = None, needs: TaskNeeds = NO_NEEDS
+    ) -> int:
+        assert isinstance(run, FakeRun) and isinstance(packed, bytes)
+        run.tasks.append(FakeTask(packed, spec, needs=needs))
+        run.contents.update(dict.fromkeys(content.digest for content in needs.contents))
+        return len(run.tasks) - 1
+
+    def confirm(self, run: Submission) -> None:
+        assert isinstance(run, FakeRun)
+        if self.refusal is not None:
+            run.tasks.clear()
+            raise self.refusal
+        run.closed = True
+        if not self.stuck:
+            run.finish()
+
+    def watch_run(self, run: int, cursor: int) -> FakeWatcher:
         found = self.runs[run]
         items = tuple(
             EndedItem(index, END_STATES[found.tasks[index].state], found.tasks[index].failure, 20_000, 10_000, 1024, 0)
@@ -216,17 +220,17 @@ class FakeMaster(PoolSession):
         finished = found.row()["state"] == "done"
         return FakeWatcher([RunUpdate(ended=items), RunUpdate(finished=True)] if finished else [], self.interrupt)
 
-    def close(self) -> None:
+    def close(self, wait: bool = True) -> None:
         pass
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
         return self.running_output[offset:] if stream == 1 else b""
 
-    def ask_bytes(self, kind: str, **arguments: Any) -> tuple[Any, bytes]:
+    def ask_bytes(self, kind: str, **arguments: Any) -> Reply:
         self.asked.append((kind, arguments))
         task = self._task(arguments["task"])
         data = task.payload if arguments["which"] == "input" else task.result
-        return {"length": len(data)}, data
+        return Reply({"length": len(data)}, data)
 
     def ask(self, kind: str, **arguments: Any) -> Any:
         self.asked.append((kind, arguments))
@@ -245,8 +249,8 @@ class FakeMaster(PoolSession):
         task = run.tasks[index]
         failure = task.failure
         return {
-            "id": f"{run.number}.{index}",
-            "run": run.number,
+            "id": f"{run.run}.{index}",
+            "run": run.run,
             "index": index,
             "name": run.specs[task.spec].name,
             "kind": run.specs[task.spec].kind,
@@ -278,7 +282,7 @@ class FakeMaster(PoolSession):
 
     def _find_subject(self, subject: str | None) -> dict[str, Any]:
         if subject is None:
-            return {"run": self._find_run("last").number}
+            return {"run": self._find_run("last").run}
         name, dot, index = subject.rpartition(".")
         found = {
             "worker": {row["worker"] for row in self._ask_workers(all=True)},
@@ -289,8 +293,8 @@ class FakeMaster(PoolSession):
             if subject in names:
                 return {kind: subject}
         if dot and index.isdecimal():
-            return {"task": f"{self._find_run(name).number}.{index}"}
-        return {"run": self._find_run(subject).number}
+            return {"task": f"{self._find_run(name).run}.{index}"}
+        return {"run": self._find_run(subject).run}
 
     def _ask_tasks(self, run: int, limit: int = 100, offset: int = 0, state: str | None = None) -> list[dict[str, Any]]:
         found = self.runs[run]
@@ -389,10 +393,10 @@ class FakeMaster(PoolSession):
     def _ask_rerun(self, run: int, uid: str) -> dict[str, int]:
         old = self.runs[run]
         new = self.begin(old.options)
-        new.own_uid = uid
+        new.uid = uid
         new.specs = old.specs
         for task in old.tasks:
             if task.state == "failed":
-                new.add(task.spec, task.payload)
-        new.confirm()
-        return {"run": new.number, "tasks": len(new.tasks)}
+                self.submit(new, task.spec, task.payload)
+        self.confirm(new)
+        return {"run": new.run, "tasks": len(new.tasks)}

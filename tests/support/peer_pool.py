@@ -45,7 +45,7 @@ class PeerPool:
         return self.place / "hidden"
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        return self.client.ask(kind, **arguments).data
+        return self.client.ask(kind, **arguments)
 
     @property
     def master_address(self) -> str:

@@ -379,7 +379,7 @@ class ChunkWorkers:
         self._why = run.why
         self._function = timed(function)
         self._options = options
-        self._sites = run._session.upload.sites
+        self._sites = run._session.sites
         self._calls: dict[tuple[str, str], CallEncoder] = {}
         self._shows_progress = progress and sys.stderr is not None and sys.stderr.isatty()
         self.benchmarks: dict[str, float] = {}
@@ -389,7 +389,7 @@ class ChunkWorkers:
         """Returns the connected workers; each is listed once per chunk that it can run at the same time."""
         rows = [
             row
-            for row in self._session.session.ask("workers")
+            for row in self._session.client.ask("workers")
             if row["connected"] and row["state"] in ("idle", "busy") and self._qualifies(row)
         ]
         self.benchmarks = _benchmarks(rows)
@@ -467,7 +467,7 @@ class ChunkWorkers:
                 requirement=" and ".join(conditions),
                 rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
             )
-            self._calls[key] = CallEncoder(self._session.upload.spec, options)
+            self._calls[key] = CallEncoder(self._session.spec_number, options)
         return self._calls[key]
 
     def _record_end(self, chunk: Chunk, at: float, title: str) -> None:
@@ -494,7 +494,7 @@ class ChunkWorkers:
         """Returns idle workers for a late chunk and sets ``avoid`` to its worker; empty if the chunk is not running."""
         assert late_chunk.future is not None
         late_chunk.looked_at = time.monotonic()
-        late_chunk.avoid = self._session.session.ask("task", task=late_chunk.future.task_id)["worker"] or ""
+        late_chunk.avoid = self._session.client.ask("task", task=late_chunk.future.task_id)["worker"] or ""
         if not late_chunk.avoid:
             return []
         idle = [slot for slot in self.slots() if slot != late_chunk.avoid]

@@ -145,9 +145,9 @@ class Executor(OrderedMap, concurrent.futures.Executor):
     def _make_encoder(self, session: RunFutures) -> CallEncoder:
         initializer, initargs = self._initializer
         if initializer is None:
-            return CallEncoder(session.upload.spec, self._options)
+            return CallEncoder(session.spec_number, self._options)
         wrap = partial(initialized, initializer=initializer, initargs=initargs, token=session.uid)
-        return CallEncoder(session.upload.spec, self._options, wrap=wrap)
+        return CallEncoder(session.spec_number, self._options, wrap=wrap)
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
         session = self._session or self._start()

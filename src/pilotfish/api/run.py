@@ -87,9 +87,9 @@ class Run(Submitter):
             **read_run_keywords(run_options, time.time()),
         )
         session = RunFutures(place, options, uid)
-        selection.use(session.session.ask)
-        super().__init__(session, CallEncoder(session.upload.spec))
-        self._executables = ExecutableEncoder(self._session.upload.spec)
+        selection.use(session.client.ask)
+        super().__init__(session, CallEncoder(session.spec_number))
+        self._executables = ExecutableEncoder(self._session.spec_number)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
         """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
@@ -113,7 +113,7 @@ class Run(Submitter):
         """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
         ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
-        calls = CallEncoder(self._session.upload.spec, read_task_options(task_options, "options"), form)
+        calls = CallEncoder(self._session.spec_number, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
     def executable(
@@ -146,7 +146,7 @@ class Run(Submitter):
         key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
-            spec = self._workers[key] = self._session.upload.spec(*worker_spec(worker, read_task_options(task_options, "work")))
+            spec = self._workers[key] = self._session.spec_number(*worker_spec(worker, read_task_options(task_options, "work")))
         future: TaskFuture[Any] = TaskFuture(self._session)
         return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
 
@@ -168,11 +168,11 @@ class Run(Submitter):
 
     def cancel(self) -> None:
         """Cancels all unfinished tasks."""
-        self._session.session.ask("cancel", run=self.id)
+        self._session.client.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
         """Returns the row of the run, as in ``pilotfish status --json``."""
-        row: dict[str, Any] = self._session.session.ask("run", run=self.id)
+        row: dict[str, Any] = self._session.client.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:

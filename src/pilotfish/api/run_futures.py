@@ -10,12 +10,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.pools import PoolHandle
-from pilotfish.client.session import PoolSession, all_tasks
+from pilotfish.client.session import all_tasks, open_session
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -45,17 +46,19 @@ class RunFutures:
         self._finished = threading.Event()
         self.leftovers: list[str] = []
         self.failure: PilotfishError | None = None
-        self.session = PoolSession.open(pool)
-        self.client = self.session.client
+        self.client = open_session(pool)
         self.client.on_end = self._at_end
         try:
-            self.upload = self.session.begin(options, uid, self)
+            self._submission = self.client.begin(options, uid, self)
         except PilotfishError:
             self.client.close()
             raise
-        self.run = self.upload.number
-        self.uid = self.upload.uid
-        self._register = TaskRegister(self.session.directory, self.run)
+        self.run = self._submission.run
+        self.uid = self._submission.uid
+        self.sites = self._submission.options.sites
+        """Sites that the run may use; empty means all."""
+        self.spec_number = partial(self.client.spec_number, self._submission)
+        self._register = TaskRegister(self.client.directory, self.run)
         _sessions.add(self)
 
     @property
@@ -73,7 +76,7 @@ class RunFutures:
             if command:
                 self._register.note(index, TaskDescription(command))
 
-        self.upload.add(spec, payload, needs, enter)
+        self.client.submit(self._submission, spec, payload, enter, needs)
         if command:
             self._register.flush_if_due()
         return future
@@ -101,14 +104,14 @@ class RunFutures:
             self._end_if_drained()
 
     def why(self, **target: Any) -> str:
-        answer = self.session.ask("why", **target)
+        answer = self.client.ask("why", **target)
         lines = [answer["sentence"], *(reason["text"] for reason in answer.get("reasons", ()))]
         return "\n".join(lines)
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
         """Returns the rows of the run's tasks, with their descriptions."""
         self._register.flush()
-        return described_rows(self.session, self.session.ask("run", run=self.run), all_tasks(self.session, self.run, state))
+        return described_rows(self.client, self.client.ask("run", run=self.run), all_tasks(self.client, self.run, state))
 
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
         """Prints the output of a task in this program, as if it had run here."""
@@ -179,7 +182,7 @@ class RunFutures:
             self._disconnect()  # the run was cancelled before it was closed
         elif self.client.failure is None:
             try:
-                self.upload.close()
+                self.client.close_run(self._submission)
             except ConnectionFailed:
                 if not self._ending:
                     raise
@@ -189,7 +192,7 @@ class RunFutures:
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
             self._register.flush()
-            self.upload.close()
+            self.client.close_run(self._submission)
             self.client.close()
 
     def _end_if_drained(self) -> None:

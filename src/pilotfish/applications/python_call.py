@@ -135,10 +135,6 @@ def source_of(function: Callable[..., Any]) -> bytes:
     return source.encode()
 
 
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
 def _is_stateless(function: object) -> bool:
     """Tests whether a callable has no state of its own: a plain function, a class, or a built-in function of a module."""
     if isinstance(function, types.BuiltinFunctionType):

@@ -14,6 +14,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +71,8 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
             f"run file {file.name}: run{_signature(function)} cannot be called with the task list alone", "write def run(tasks):"
         )
     tasks = TaskList()
-    _guarded(file, lambda: function(tasks))
+    with _located_errors(file):
+        function(tasks)
     if not len(tasks):
         raise BadInput(f"run file {file.name}: run(tasks) added no task", "call tasks.add([program, argument, …]) in it")
     return RunFile(file, tasks, None)
@@ -78,8 +80,8 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
 
 def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
     """Rejects a file without ``run`` and ``manager`` before any of it is executed; it is probably a program."""
-    defined: list[str] = []
-    _guarded(file, lambda: defined.extend(_top_level_names(ast.parse(file.read_bytes(), file.name))))
+    with _located_errors(file):
+        defined = list(_top_level_names(ast.parse(file.read_bytes(), file.name)))
     if not {"run", "manager", "*"} & set(defined):
         program = shlex.join(["pilotfish", "run", "--", "python", written, *arguments])
         raise BadInput(
@@ -116,14 +118,15 @@ def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
     sys.argv = [str(file), *arguments]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    found: dict[str, Any] = {}
-    _guarded(file, lambda: found.update(runpy.run_path(str(file), run_name="pilotfish_run_file")))
-    return found
+    with _located_errors(file):
+        return runpy.run_path(str(file), run_name="pilotfish_run_file")
 
 
-def _guarded(file: Path, action: Any) -> None:
+@contextmanager
+def _located_errors(file: Path) -> Iterator[None]:
+    """Turns errors of the run file into BadInput with the file and the line."""
     try:
-        action()
+        yield
     except PilotfishError as error:
         raise BadInput(f"run file {_where(file, error)}: {error}", error.hint) from error
     except SystemExit as error:

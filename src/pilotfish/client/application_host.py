@@ -22,6 +22,7 @@ from pilotfish.applications.application_manager import ApplicationManager, TaskD
 from pilotfish.applications.run_file import SHAPE, load_application
 from pilotfish.applications.task_list import TaskEntry, TaskList
 from pilotfish.client.master_client import MasterClient
+from pilotfish.client.run_handle import MANAGER_FAILED
 from pilotfish.client.submission import Submission
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, command_in
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
@@ -49,7 +50,7 @@ class ApplicationHost:
         self._pool: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
         self._submission = submission
-        self._register = TaskRegister(client.pool_directory, submission.run)
+        self._register = TaskRegister(client.directory, submission.run)
         self._processed = submission.advanced
         self._ended = 0
         self._tasks = TaskList(submission.next_index, manager.worker, self._added, self._post)
@@ -199,7 +200,7 @@ def _exit_at_once() -> None:
 def _host(client: MasterClient, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
-        row = client.ask("run", run=run.run).data
+        row = client.ask("run", run=run.run)
         if os.path.isdir(row["cwd"]):
             os.chdir(row["cwd"])
         loaded = load_application(path, shlex.split(row["command"])[1:])
@@ -212,7 +213,7 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
     except Exception:  # noqa: BLE001 (user code may raise anything)
         traceback.print_exc()
         # Otherwise the run would wait forever for tasks of this manager.
-        client.ask("cancel", run=run.run, reason="its application manager failed")
+        client.ask("cancel", run=run.run, reason=MANAGER_FAILED)
         return 1
     return 0
 

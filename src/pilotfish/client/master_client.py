@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
@@ -54,7 +54,7 @@ class MasterClient:
         revive: Callable[[], None] | None,
         reconnect_s: float = RECONNECT_S,
     ) -> None:
-        self.pool_directory = pool_directory
+        self.directory = pool_directory
         self.share = PoolDirectory(pool_directory).shared_payloads
         self.contents = PoolDirectory(pool_directory).contents
         """Directory of large contents, which all processes on this machine read and write directly."""
@@ -86,7 +86,7 @@ class MasterClient:
         pool_directory: str | os.PathLike[str],
         revive: Callable[[], None] | None = None,
         reconnect_s: float = RECONNECT_S,
-    ) -> MasterClient:
+    ) -> Self:
         """Connects to the master of a pool. ``revive`` starts the master again if none listens.
 
         ``reconnect_s``: seconds until the client gives up on a lost master; 0 ends the client with its first connection.
@@ -163,6 +163,11 @@ class MasterClient:
             self._wake()
         return indices
 
+    def known_run(self, number: int) -> Submission | None:
+        """Returns a run that this client has opened."""
+        with self._lock:
+            return self._runs.get(number)
+
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
         """Reports ended tasks of a run to ``listener``, from the ``cursor``-th on."""
         with self._lock:
@@ -181,8 +186,12 @@ class MasterClient:
             self._requests.ask("run", {"run": run.run})
             self._wake()
 
-    def ask(self, kind: str, **arguments: Any) -> Reply:
-        """Sends a request and waits for the answer; raises a problem with the master's hint."""
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        """Sends a request and waits for the answer; raises PilotfishError if the master refuses the request."""
+        return self.ask_bytes(kind, **arguments).data
+
+    def ask_bytes(self, kind: str, **arguments: Any) -> Reply:
+        """Like ``ask``, for answers with bytes."""
         return self._wait(self.request(kind, **arguments))
 
     def request(self, kind: str, **arguments: Any) -> PendingRequest:
@@ -382,8 +391,7 @@ class MasterClient:
         if opened is not None:
             opened.set_result(Reply(None))
         for lost in lost_runs:
-            if lost.listener is not None:
-                lost.listener.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
+            lost.lost(PilotfishError("the master came back without this run", "see what became of it: pilotfish doctor"))
 
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):
@@ -423,8 +431,7 @@ class MasterClient:
         for run in runs:
             if run.has_unaccepted:
                 run.give_up()
-                if run.listener is not None:
-                    run.listener.lost(problem)
+                run.lost(problem)
 
     # --- loss of the master -------------------------------------------------------------------------------------------------------
 
@@ -440,7 +447,7 @@ class MasterClient:
 
     def _reconnect(self) -> None:
         """Opens a new connection and repeats everything unconfirmed. Raises ConnectionFailed if the master stays away."""
-        connection = self._reconnection.connect(self._may_end)
+        connection = self._reconnection.connect()
         with self._sending, self._lock:
             forgotten = self._requests.runs_to_forget()  # opening a forgotten run could create it again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
@@ -470,8 +477,7 @@ class MasterClient:
         for request in requests:
             request.set_exception(error)
         for run in runs:
-            if run.listener is not None:
-                run.listener.lost(error)
+            run.lost(error)
 
     def _disable_after_fork(self) -> None:
         """Disables the client in a forked child: its thread does not exist there and the connection belongs to the parent."""

@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +51,19 @@ _STEADY_S = 5.0
 """Seconds after which a silent connection counts as good."""
 
 
+@dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ends a wait early: ``descriptor`` becomes readable when ``wanted`` may have changed."""
+    """Ends a wait early: ``descriptor`` becomes readable when the answer of ``is_requested`` may have changed."""
 
-    def __init__(self, descriptor: int, wanted: Callable[[], bool]) -> None:
-        self.descriptor = descriptor
-        self._requested = wanted
-
-    def is_requested(self) -> bool:
-        """Reads the descriptor; whether the wait must end. Call it only when the descriptor is readable."""
-        os.read(self.descriptor, 64)
-        return self._requested()
+    descriptor: int
+    is_requested: Callable[[], bool]
 
     def pause(self, seconds: float) -> None:
         """Sleeps, at most until the descriptor becomes readable."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         if poll.poll(seconds * 1000):
-            self.is_requested()
+            os.read(self.descriptor, 64)
 
 
 class MasterConnection:
@@ -139,8 +135,10 @@ class MasterConnection:
             ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
             if not ready:
                 raise ConnectionFailed("the master did not answer in time", "see whether it is busy: pilotfish status")
-            if interrupt is not None and interrupt.descriptor in ready and interrupt.is_requested():
-                raise ConnectionFailed("this client has been closed")
+            if interrupt is not None and interrupt.descriptor in ready:
+                os.read(interrupt.descriptor, 64)
+                if interrupt.is_requested():
+                    raise ConnectionFailed("this client has been closed")
             if self.sock.fileno() in ready and (frames := self.receive()):
                 message: Message = frames[0][0]
                 return message
@@ -155,22 +153,19 @@ def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConn
         credentials = read_credentials(file)
     except BadCredentials as error:
         raise ConnectionFailed(error.problem, error.fix or "pilotfish doctor") from error
-    paths = [end["path"] for end in credentials.endpoints if end.get("kind") == UNIX]
-    problem: Exception | None = None
-    for path in paths:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(HANDSHAKE_S)
-            sock.connect(path)
-            return _prove(MasterConnection(sock), credentials, interrupt)
-        except (OSError, ConnectionFailed) as error:
-            sock.close()
-            problem = error
-    if problem is None:
+    path = next((end["path"] for end in credentials.endpoints if end.get("kind") == UNIX), None)
+    if path is None:
         raise ConnectionFailed(f"{file} names no Unix socket", "pilotfish doctor")
-    if isinstance(problem, ConnectionFailed):
-        raise problem
-    raise ConnectionFailed(f"no master answers at {paths[-1]}: {problem}", "start one with: pilotfish run") from problem
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.settimeout(HANDSHAKE_S)
+        sock.connect(path)
+        return _prove(MasterConnection(sock), credentials, interrupt)
+    except (OSError, ConnectionFailed) as error:
+        sock.close()
+        if isinstance(error, ConnectionFailed):
+            raise
+        raise ConnectionFailed(f"no master answers at {path}: {error}", "start one with: pilotfish run") from error
 
 
 def _prove(connection: MasterConnection, credentials: Credentials, interrupt: Interrupt | None) -> MasterConnection:
@@ -216,7 +211,7 @@ class Reconnection:
         """Records that the master answered, so it does its work."""
         self._silent_connections = 0
 
-    def connect(self, may_end: Callable[[], bool]) -> MasterConnection:
+    def connect(self) -> MasterConnection:
         """Returns a new connection. Raises ConnectionFailed if the master stays away, or the connection is no longer needed."""
         if not self._timeout_s:
             raise ConnectionFailed("the master ended the connection")
@@ -226,7 +221,7 @@ class Reconnection:
         deadline, tries, problem = self._away_since + self._timeout_s, self._silent_connections, None
         while True:
             if tries:
-                if time.monotonic() > deadline or may_end():
+                if time.monotonic() > deadline or self._interrupt.is_requested():
                     raise problem or ConnectionFailed("every master dies before it answers", "see why: pilotfish doctor")
                 self._interrupt.pause(_BACK_OFF_S[min(tries, len(_BACK_OFF_S)) - 1])
             try:

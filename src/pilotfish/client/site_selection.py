@@ -15,7 +15,7 @@ FACTORY_DECIDES = -1
 """Number of pilots if none was given: the pool's factory decides."""
 
 
-def read_site_choice(text: str) -> tuple[str, int]:
+def _read_site_choice(text: str) -> tuple[str, int]:
     """Splits ``hpc:4`` into the name of a site and its number of pilots."""
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isdigit() and int(count))):
@@ -44,22 +44,22 @@ def find_site(name: str) -> Site:
 class SiteSelection:
     """Sites that a run may use, and their numbers of pilots."""
 
-    choices: tuple[str, ...] = ()
-    """As the user wrote them."""
+    choices: tuple[tuple[str, int], ...] = ()
+    """Name and number of pilots of each site, in the order of the user."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(read_site_choice(choice)[0] for choice in self.choices))
+        return tuple(dict(self.choices))
 
     @property
     def local_cores(self) -> int | None:
         """Cores from ``--site local:4``, which means the same as ``--local-cores 4``."""
-        cores = dict(map(read_site_choice, self.choices)).get(LOCAL, FACTORY_DECIDES)
+        cores = dict(self.choices).get(LOCAL, FACTORY_DECIDES)
         return None if cores == FACTORY_DECIDES else cores
 
     def use(self, ask: Callable[..., Any]) -> None:
         """Tells the master to use these sites. It rejects unknown ones."""
-        remote = [(name, pilots) for name, pilots in map(read_site_choice, self.choices) if name != LOCAL]
+        remote = [(name, pilots) for name, pilots in self.choices if name != LOCAL]
         if remote:
             ask("sites_reread")
         for name, pilots in remote:
@@ -68,7 +68,7 @@ class SiteSelection:
 
 def read_selection(sites: str | Sequence[str]) -> SiteSelection:
     """Checks sites before anything is started: each must have a valid entry in ``sites.toml``."""
-    selection = SiteSelection((sites,) if isinstance(sites, str) else tuple(sites))
+    selection = SiteSelection(tuple(map(_read_site_choice, [sites] if isinstance(sites, str) else sites)))
     remote = [name for name in selection.names if name != LOCAL]
     if remote:
         known = read_sites(sites_path())

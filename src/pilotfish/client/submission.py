@@ -107,6 +107,8 @@ class Submission:
         self.next_spec = 0
         self.advanced = 0
         self.listener: RunListener | None = None
+        self.failure: PilotfishError | None = None
+        """Why no more updates will come, and why tasks may be missing at the master."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
         """Number of endings received, and the first one that was requested."""
@@ -219,6 +221,7 @@ class Submission:
 
     @property
     def has_unsent(self) -> bool:
+        """Whether there is something to send. Specs alone wait for their first task, because the master confirms only numbers of tasks."""
         unsent = self._unsent
         return bool(unsent) and (len(unsent) > 1 or bool(unsent[0].tasks) or unsent[0].advance >= 0)
 
@@ -229,11 +232,8 @@ class Submission:
     def take_frames(self) -> list[list[Buffer]]:
         """Returns the frames to send now; they are kept until the master has recorded them."""
         frames = []
-        while self._unsent:
+        while self.has_unsent:
             batch = self._unsent[0]
-            if not batch.tasks and batch.advance < 0 and len(self._unsent) == 1:
-                # Specs alone wait for their first task, because the master confirms only numbers of tasks.
-                break
             encoded = batch.encode(self.run)
             self._unsent.popleft()
             if batch.tasks or batch.specs:
@@ -246,6 +246,12 @@ class Submission:
         """Returns the frames to repeat over a new connection."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
+
+    def lost(self, error: PilotfishError) -> None:
+        """Notes and reports that no more updates will come."""
+        self.failure = error
+        if self.listener is not None:
+            self.listener.lost(error)
 
     def give_up(self) -> None:
         """Drops everything that is not recorded."""
@@ -306,10 +312,11 @@ class Reply(NamedTuple):
 class PendingRequest(Future[Reply]):
     """A request; its result is the answer. ``submission``: the run that it opens, if that is what it asks for."""
 
-    def __init__(self, kind: str, arguments: dict[str, Any], submission: Submission | None = None) -> None:
+    def __init__(self, kind: str, arguments: dict[str, Any], message: Message, submission: Submission | None = None) -> None:
         super().__init__()
         self.kind = kind
         self.arguments = arguments
+        self.message = message
         self.submission = submission
         self.sent = False
         self._tries = 0
@@ -344,30 +351,26 @@ class PendingRequests:
         return not all(request.sent for request in self._requests.values())
 
     def open(self, submission: Submission) -> PendingRequest:
-        request = self._requests[submission.uid] = PendingRequest("open", {}, submission)
+        request = self._requests[submission.uid] = PendingRequest("open", {}, submission.open_message(), submission)
         return request
 
     def ask(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
-        request = self._requests[self._next] = PendingRequest(kind, arguments)
+        # A request always has the same id, so that the master recognises repetitions.
+        message = Ask(self._next, kind, arguments, f"{self._name}-{self._next}")
+        request = self._requests[self._next] = PendingRequest(kind, arguments, message)
         self._next += 1
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
         """Returns the unsent frames that open runs, which are sent before all others, or those of the other requests.
 
-        The latter are sent last, so that a request about a task follows the task. A request always has the same id, so that the master
-        recognises repetitions.
+        The latter are sent last, so that a request about a task follows the task.
         """
         frames = []
-        for number, request in self._requests.items():
+        for request in self._requests.values():
             if not request.sent and (request.submission is not None) == opens:
                 request.sent = True
-                message: Message
-                if request.submission is not None:
-                    message = request.submission.open_message()
-                else:
-                    message = Ask(int(number), request.kind, request.arguments, f"{self._name}-{number}")
-                frames.append(frame_message(message))
+                frames.append(frame_message(request.message))
         return frames
 
     def runs_to_forget(self) -> set[Any]:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from getopt import GetoptError, getopt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,11 +70,9 @@ def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, 
     description = known or RunDescription((), iter(()))
 
     def matched() -> Iterator[DescribedTask]:
-        position = 0
-        for row in rows:
-            line = next(itertools.islice(description.lines, row["index"] - position, None), None)
-            position = row["index"] + 1
-            if line is not None and line.command:
+        first, second = itertools.tee(rows)
+        for row, line in zip(first, _select(description.lines, (row["index"] for row in second)), strict=True):
+            if line.command:
                 yield DescribedTask(row, line.text(), line.values, line.label)
             else:
                 yield DescribedTask(row, _command_from_input(master, row) if ask else str(row["name"]), None)
@@ -161,13 +160,11 @@ def describe_run(master: PoolSession, run: dict[str, Any]) -> RunDescription | N
 
 
 def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
+    """Yields the descriptions of the tasks with these indices, which increase; UNDESCRIBED after the last description."""
     position = 0
     for index in indices:
-        line = next(itertools.islice(lines, index - position, None), None)
-        if line is None:
-            return
+        yield next(itertools.islice(lines, index - position, None), UNDESCRIBED)
         position = index + 1
-        yield line
 
 
 # --- from the command line to the tasks -----------------------------------------------------------------------------------------------
@@ -183,7 +180,7 @@ def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
         # Paths in a sweep are relative to the directory of the command.
         with contextlib.chdir(cwd):
             total, names, lines = _read(shlex.split(description), float(row.get("opened_at") or "inf"))
-    except (BadInput, ValueError, KeyError, StopIteration, OSError):
+    except (BadInput, GetoptError, ValueError, IndexError, OSError):
         return None
     # A rerun has the command line of the whole run, but only some of its tasks.
     return RunDescription(names, _in_directory(cwd, lines)) if total == row["tasks"] else None
@@ -207,26 +204,17 @@ def _read(words: list[str], opened_at: float) -> tuple[int, Values, Iterator[Tas
         _check_unchanged(words[1], opened_at)
         listed = read_task_file(words[1])
         return len(listed), (), (TaskDescription(shlex.join(task.argv), label=task.id) for task in listed)
-    parameters: list[str] = []
-    tables: list[str] = []
-    each_line, zipped = None, False
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        if word == "--zip":
-            zipped = True
-        elif word == "--each-line":
-            each_line = next(rest)
-        else:
-            {"--param": parameters, "--params-from": tables}[word].append(next(rest))
+    options, command = getopt(words, "", ["param=", "params-from=", "each-line=", "zip"])
+    parameters = [value for option, value in options if option == "--param"]
+    tables = [value for option, value in options if option == "--params-from"]
+    each_line = next((value for option, value in options if option == "--each-line"), None)
     columns = [values[1:] for _, _, values in (text.partition("=") for text in parameters) if values.startswith("@")]
     if each_line == "-":
         raise BadInput("the standard input cannot be read again", "")
     for path in (*tables, *columns, *([each_line] if each_line is not None else [])):
         _check_unchanged(path, opened_at)
-    sweep = make_sweep(parameters, tables, each_line, zipped)
-    templates = [make_template(word, sweep.names, "the command") for word in rest]
+    sweep = make_sweep(parameters, tables, each_line, ("--zip", "") in options)
+    templates = [make_template(word, sweep.names, "the command") for word in command]
     filled = (
         TaskDescription(shlex.join(template.fill(values, number) for template in templates), values) for number, values in enumerate(sweep)
     )

@@ -5,15 +5,15 @@ Tasks are made one by one while they are submitted.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from pilotfish.applications.executable import (
@@ -30,14 +30,15 @@ from pilotfish.applications.executable import (
 )
 from pilotfish.applications.input_files import Source as Input
 from pilotfish.applications.input_files import StoredFile
+from pilotfish.applications.python_call import Register
 from pilotfish.applications.sweeps.placeholders import Template, check_all_used, make_template
 from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
-from pilotfish.applications.task_list import TaskList, TaskNeeds
+from pilotfish.applications.task_list import TaskEntry, TaskList, TaskNeeds
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.session import PoolSession, RunUpload, connect, connect_read_only, task_name
+from pilotfish.client.session import PoolSession, connect, connect_read_only, task_name
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -57,6 +58,8 @@ MAX_PROGRAMS = 50
 
 Progress = Callable[[int, int], None]
 """Called with the number of the run and the number of tasks sent: 0 when the run is open, then after each task."""
+NewTask = tuple[TaskEntry, TaskDescription | None]
+"""A task with the number of its spec in the run, and its description for the register, if the register needs one."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 
@@ -74,9 +77,6 @@ class TaskSource:
     listed: TaskFile | None = None
     read: ReadInputs = check_inputs
     """Reads the inputs of a listed task."""
-
-    def __iter__(self) -> Iterator[Executable]:
-        return (task for task, _, _ in self.described())
 
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
         """Returns each task with its parameter values and its ``id=``."""
@@ -387,65 +387,65 @@ def connect_for(request: RunRequest) -> PoolSession:
 
 def submit_source(session: PoolSession, source: TaskSource, task_options: TaskOptions, options: RunOptions, progress: Progress) -> int:
     """Submits all tasks of a source as one run; returns its number. Cancels the run on an error."""
-    with _upload(session, options, progress) as upload:
+
+    def tasks(spec_number: Register) -> Iterator[NewTask]:
         specs: dict[str, int] = {}
         costs = source.costs()
-        register = TaskRegister(session.directory, upload.number, columns_of(source.sweep.names))
         for place, (task, values, label) in enumerate(source.described()):
             kind = task_options.name or source.program_of(task) or UNNAMED
             if kind not in specs and len(specs) >= MAX_PROGRAMS:
                 kind = UNNAMED
             if kind not in specs:
-                specs[kind] = upload.spec(*executable_spec(kind, source.launch, task_options))
+                specs[kind] = spec_number(*executable_spec(kind, source.launch, task_options))
             payload, contents = executable_payload(task)
             needs = TaskNeeds(source.parents(place), contents, costs[place] if costs else 1.0, source.future_files(place))
-            upload.add(specs[kind], payload, needs)
-            if source.from_files:
-                register.note(place, TaskDescription(shlex.join(task.argv), values, label))
-                register.flush_if_due()
-            progress(upload.number, place + 1)
-        register.flush()
-        upload.confirm()
-    return upload.number
+            description = TaskDescription(shlex.join(task.argv), values, label) if source.from_files else None
+            yield TaskEntry(specs[kind], payload, needs), description
+
+    return _submit(session, tasks, columns_of(source.sweep.names), options, progress)
 
 
 def submit_tasks(
-    session: PoolSession, tasks: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
+    session: PoolSession, listed: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
 ) -> int:
     """Submits all tasks of a run file or DAG as one run; returns its number. Cancels the run on an error.
 
     Without ``descriptions``, an executable is described by its command line.
     """
-    with _upload(session, options, progress) as upload:
-        numbers = [upload.spec(*spec) for spec in tasks.specs]
-        register = TaskRegister(session.directory, upload.number)
-        remaining = iter(descriptions)
-        for place, entry in enumerate(tasks.take()):
-            upload.add(numbers[entry.spec], entry.payload, entry.needs)
-            description = next(remaining, None)
-            if description is None and tasks.specs[entry.spec][0].kind == "exec":
+
+    def tasks(spec_number: Register) -> Iterator[NewTask]:
+        numbers = [spec_number(*spec) for spec in listed.specs]
+        for entry, description in itertools.zip_longest(listed.take(), descriptions):
+            if description is None and listed.specs[entry.spec][0].kind == "exec":
                 description = TaskDescription(command_in(entry.payload))
+            yield entry._replace(spec=numbers[entry.spec]), description
+
+    return _submit(session, tasks, (), options, progress)
+
+
+def _submit(
+    session: PoolSession, tasks: Callable[[Register], Iterator[NewTask]], names: tuple[str, ...], options: RunOptions, progress: Progress
+) -> int:
+    """Cancels the run on an error, because its other tasks will never be sent. Forgets it if the master has none of its tasks."""
+    run = session.begin(options)
+    number = run.run
+    try:
+        progress(number, 0)
+        register = TaskRegister(session.directory, number, names)
+        for place, (task, description) in enumerate(tasks(partial(session.spec_number, run))):
+            session.submit(run, task.spec, task.payload, needs=task.needs)
             if description is not None:
                 register.note(place, description)
                 register.flush_if_due()
-            progress(upload.number, place + 1)
+            progress(number, place + 1)
         register.flush()
-        upload.confirm()
-    return upload.number
-
-
-@contextmanager
-def _upload(session: PoolSession, options: RunOptions, progress: Progress) -> Iterator[RunUpload]:
-    """Cancels the run on an error, because its other tasks will never be sent. Forgets it if the master has none of its tasks."""
-    upload = session.begin(options)
-    try:
-        progress(upload.number, 0)
-        yield upload
+        session.confirm(run)
     except BaseException as error:
-        session.ask("cancel", run=upload.number)
-        if isinstance(error, PilotfishError) and not session.ask("run", run=upload.number)["tasks"]:
-            forget_run(session, upload.number)
+        session.ask("cancel", run=number)
+        if isinstance(error, PilotfishError) and not session.ask("run", run=number)["tasks"]:
+            forget_run(session, number)
         raise
+    return number
 
 
 # Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that task 3.0 left, wherever it is now.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.pools import PoolHandle, private_pool
-from pilotfish.client.session import PoolSession
+from pilotfish.client.session import PoolSession, open_session
 from pilotfish.model.task import RunOptions
 
 
@@ -22,19 +22,18 @@ class PrivatePool:
 
     def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
         """Submits these commands as one run; returns its number."""
-        new = self.master.begin(RunOptions(command=" ".join(commands[0])))
-        spec, code = executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions())
-        number = new.spec(spec, code)
+        run = self.master.begin(RunOptions(command=" ".join(commands[0])))
+        spec = self.master.spec_number(run, *executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions()))
         for command in commands:
-            new.add(number, executable_payload(Executable(argv=tuple(command)))[0])
-        new.confirm()
-        return new.number
+            self.master.submit(run, spec, executable_payload(Executable(argv=tuple(command)))[0])
+        self.master.confirm(run)
+        return run.run
 
 
 @contextmanager
 def private_master(cores: int) -> Iterator[PrivatePool]:
     pool = private_pool(cores)
-    master = PoolSession.open(pool)
+    master = open_session(pool)
     private = PrivatePool(pool, master)
     try:
         yield private

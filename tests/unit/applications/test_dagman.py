@@ -55,7 +55,7 @@ def script(name: str, text: str) -> None:
 def test_nodes_come_after_their_parents_whatever_the_order_of_lines() -> None:
     found = dag("parent B C child D\nPARENT A CHILD B C\nJOB D a.sub\nJOB C a.sub\nJob B a.sub\nJOB A a.sub\n")
     assert [node.name for node in found.nodes] == ["A", "C", "B", "D"]
-    entries = task_list(found).take()
+    entries = task_list(found, node_tasks(found)).take()
     assert [tuple(entry.needs.after) for entry in entries] == [(), (0,), (0,), (2, 1)]
 
 
@@ -71,7 +71,7 @@ def test_what_is_said_of_all_nodes_is_said_of_each() -> None:
 
 def test_nodes_that_are_done_are_left_out_and_nobody_waits_for_them() -> None:
     found = dag("JOB A a.sub DONE\nJOB B a.sub\nJOB C a.sub\nDONE B\nPARENT A B CHILD C\n")
-    assert [tuple(entry.needs.after) for entry in task_list(found).take()] == [()]
+    assert [tuple(entry.needs.after) for entry in task_list(found, node_tasks(found)).take()] == [()]
 
 
 def test_the_latest_rescue_file_says_what_is_done() -> None:
@@ -86,8 +86,9 @@ def test_the_latest_rescue_file_says_what_is_done() -> None:
 
 
 def test_a_dag_of_which_all_is_done_says_so() -> None:
+    made = dag("JOB A a.sub DONE\n")
     with pytest.raises(BadInput, match="every node is done"):
-        task_list(dag("JOB A a.sub DONE\n"))
+        task_list(made, node_tasks(made))
 
 
 def test_a_splice_is_joined_at_its_ends() -> None:
@@ -424,7 +425,8 @@ def test_nothing_but_bad_input_comes_of_any_text(text: str, description: str) ->
     Path("b.sub").write_text(description, encoding="utf-8", errors="replace")
     Path("flow.dag").write_text(f"JOB N b.sub\n{text}", encoding="utf-8", errors="replace")
     try:
-        task_list(read_dag("flow.dag"))
+        read = read_dag("flow.dag")
+        task_list(read, node_tasks(read))
     except BadInput as problem:
         assert str(problem)
 

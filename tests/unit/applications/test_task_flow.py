@@ -68,8 +68,8 @@ def test_tasks_that_make_files_for_each_other_run_in_this_directory() -> None:
     found = source("in=raw.txt out=mid.txt cp raw.txt mid.txt\nin=mid.txt out=end.txt ./made\nout=made,other touch made\nin=made ./made\n")
     assert not found.launch.sandbox
     assert [found.parents(place) for place in range(found.count)] == [(), (), (0,), (1,)]
-    assert all(not task.inputs for task in found)
-    assert all(task.outputs for task in list(found)[:3]), "they must be there in the end"
+    assert all(not task.inputs for task, _, _ in found.described())
+    assert all(task.outputs for task, _, _ in list(found.described())[:3]), "they must be there in the end"
 
 
 def test_tasks_that_only_wait_may_still_have_files_that_travel() -> None:
@@ -86,7 +86,7 @@ def test_where_tasks_have_directories_of_their_own_the_files_go_from_one_to_the_
     text = "in=./x,raw.txt,prog ./prog x\nout=x,y touch x y\nout=./prog cc\nid=alone out=z touch z\n"
     found = source(text.replace("cc", "touch prog"), **wording)
     assert found.launch.sandbox
-    tasks = list(found)
+    tasks = [task for task, _, _ in found.described()]
     user = next(place for place, task in enumerate(tasks) if task.argv[0] == "./prog")
     future_files = {file.name: tasks[file.maker].argv for file in found.future_files(user)}
     assert future_files == {"x": ("touch", "x", "y"), "prog": ("touch", "prog")}
@@ -98,7 +98,7 @@ def test_where_tasks_have_directories_of_their_own_the_files_go_from_one_to_the_
 def test_who_changes_a_file_has_it_from_here_and_others_have_it_from_there() -> None:
     Path("x").write_text("1\n")
     found = source("in=x out=x touch x\nin=x cat x\n", sandbox=True)
-    first, second = found
+    first, second = (task for task, _, _ in found.described())
     assert (set(first.inputs), first.keep, set(second.inputs)) == ({"x"}, ("x",), set())
     assert [file.maker for file in found.future_files(1)] == [0] and not found.future_files(0)
 

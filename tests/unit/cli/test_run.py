@@ -225,10 +225,10 @@ def test_a_report_shows_results_and_where_the_time_went(pilotfish: CommandLine) 
 
 
 def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: object, spec: int, payload: bytes, needs: object) -> None:
+    def interrupted(self: object, run: object, spec: int, payload: bytes, needs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tests.support.fake_session.FakeRun.add", interrupted)
+    monkeypatch.setattr("tests.support.fake_session.FakeMaster.submit", interrupted)
     said = pilotfish("run", "--cores", "1", "--param", "x=1..3", "--", "echo", "a {x}")
     assert said.status == 130
     assert ("cancel", {"run": 1}) in master.asked

@@ -290,7 +290,7 @@ def test_what_a_site_lacks_is_told_while_a_run_waits(pilotfish: CommandLine, hpc
         {"code": "too-big", "text": "a task asks for 64 cores", "commands": ["pilotfish site set hpc cores=64"]},
         {"code": "no-site", "text": "there is no site x", "commands": []},
     ]
-    master.watch = lambda run, cursor: Impatient()  # type: ignore[method-assign,assignment,return-value]
+    master.watch_run = lambda run, cursor: Impatient()  # type: ignore[method-assign,assignment,return-value]
     said = pilotfish("run", "--site", "hpc", "--param", "x=1..2", "--", "echo", "{x}")
     assert said.status == 0, "it may still come to something, so that a person who leaves is told how to come back"
     assert "a task asks for 64 cores" in said.err

@@ -71,7 +71,7 @@ def test_a_connection_that_the_dying_master_never_took_costs_one_try(master: Fak
     client = MasterClient.connect(master.directory, revive)
     master.close_door_late = True
     master.kill()
-    assert in_thread(lambda: client.ask("status").data)() == "alive"
+    assert in_thread(lambda: client.ask("status"))() == "alive"
     assert len(revived) == 1
     client.close()
     revived[0].kill()
@@ -121,7 +121,7 @@ def test_a_question_of_which_every_master_dies_is_given_up(master: FakeMaster) -
     assert str(problem).startswith("deadly: the connection broke")
     assert sum(isinstance(message, wire.Ask) for message in master.heard) == MAX_TRIES
     master.answers["status"] = lambda arguments: "alive"
-    assert client.ask("status").data == "alive"
+    assert client.ask("status") == "alive"
     client.close()
 
 
@@ -150,7 +150,7 @@ def test_an_answer_after_a_reconnect_restores_the_whole_timeout(master: FakeMast
 
     master.swallow = cut_once
     for _ in range(5):
-        assert client.ask("status").data == "alive"
+        assert client.ask("status") == "alive"
         assert reconnection._silent_connections == 0
     assert len(cut) == 5
     client.close()
@@ -168,7 +168,7 @@ def test_a_question_keeps_its_name_when_it_is_asked_again(master: FakeMaster) ->
     master.answers["status"] = lambda arguments: "alive"
     for _ in range(2):
         client = MasterClient.connect(master.directory)
-        assert client.ask("status").data == "alive"
+        assert client.ask("status") == "alive"
         client.close()
     first, again, of_another = [message.request for message in asked]
     assert first == again
@@ -194,7 +194,7 @@ def test_a_run_whose_forgetting_was_not_confirmed_is_not_opened_again(master: Fa
     master.answers["forget"] = forget
     client = MasterClient.connect(master.directory, come_back)
     run = client.open_run("u", RunOptions()).run
-    answer = in_thread(lambda: client.ask("forget", run=run).data)
+    answer = in_thread(lambda: client.ask("forget", run=run))
     master.wait_for(lambda: bool(forgotten))
     master.kill()
     assert answer() == {}

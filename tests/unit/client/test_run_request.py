@@ -31,7 +31,7 @@ def test_what_each_task_needs_is_read_from_the_request() -> None:
 
 
 def test_the_master_is_told_sites_share_and_deadline() -> None:
-    request = RunRequest(name="mine", sites=SiteSelection(("hpc:4", "local")), share=("thesis", 2.0), deadline=7.0, max_failures=1)
+    request = RunRequest(name="mine", sites=SiteSelection((("hpc", 4), ("local", -1))), share=("thesis", 2.0), deadline=7.0, max_failures=1)
     options = request.run_options("-- sim")
     assert (options.name, options.command, options.cwd) == ("mine", "-- sim", os.getcwd())
     assert (options.sites, options.share, options.weight, options.deadline) == (("hpc", "local"), "thesis", 2.0, 7.0)

@@ -48,7 +48,7 @@ def test_what_was_typed_gives_each_task_its_command(
 def _made(source: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     with monkeypatch.context() as here:
         here.chdir(directory)
-        return list(source)
+        return [task for task, _, _ in source.described()]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,17 +64,17 @@ class NodeTask(NamedTuple):
 
 
 def node_tasks(dag: Dag) -> Iterator[NodeTask]:
-    """Yields the tasks of nodes that are not done, parents first."""
+    """Yields the tasks of nodes that are not done, parents first. Adds notices about submit descriptions to ``dag.notices``."""
     for number, node in enumerate(dag.nodes, 1):
         if not node.done:
             yield _task(dag, node, number)
 
 
-def task_list(dag: Dag) -> TaskList:
-    """Returns all tasks. Notices about submit descriptions are added to ``dag.notices``."""
+def task_list(dag: Dag, nodes: Iterable[NodeTask]) -> TaskList:
+    """Returns the tasks of these nodes."""
     tasks = TaskList()
     indices: dict[str, int] = {}
-    for task in node_tasks(dag):
+    for task in nodes:
         after = [indices[parent] for parent in task.node.parents if parent in indices]
         indices[task.node.name] = tasks.add(task.argv, after=after, **task.options)
     if not indices:
@@ -86,7 +86,8 @@ def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> Run
     """Loads a DAGMan file as a run file of tasks."""
     if arguments:
         raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", "Leave them out.")
-    return RunFile(Path(path).resolve(), task_list(read_dag(os.fspath(path))), None)
+    dag = read_dag(os.fspath(path))
+    return RunFile(Path(path).resolve(), task_list(dag, node_tasks(dag)), None)
 
 
 def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import partial
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Protocol
 
 from pilotfish.errors import BadInput
 
 Row = tuple[str, ...]
+_EXACT = Context(prec=1000)
+"""More digits than any parameter has, so that no number is rounded."""
 
 
 class Axis(Protocol):
@@ -61,22 +62,12 @@ def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> Laz
     They are counted in units of the last decimal place: integers avoid values such as 0.30000000000000004.
     """
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
-    first, last, stride = (_in_units(number, decimals) for number in (start, stop, step))
+    first, last, stride = (int(_EXACT.scaleb(number, decimals)) for number in (start, stop, step))
     count = (last - first) // stride + 1
     numbers = range(first, first + stride * count, stride)
-    show = str if not decimals else partial(_place_point, decimals=decimals)
-    return LazyAxis((name,), count, lambda: ((show(number),) for number in numbers))
-
-
-def _in_units(number: Decimal, decimals: int) -> int:
-    sign, digits, exponent = number.as_tuple()
-    size = int("".join(map(str, digits)))
-    return (-size if sign else size) * int(10 ** (int(exponent) + decimals))
-
-
-def _place_point(number: int, decimals: int) -> str:
-    digits = str(abs(number)).rjust(decimals + 1, "0")
-    return f"{'-' if number < 0 else ''}{digits[:-decimals]}.{digits[-decimals:]}"
+    if not decimals:
+        return LazyAxis((name,), count, lambda: ((str(number),) for number in numbers))
+    return LazyAxis((name,), count, lambda: ((f"{_EXACT.scaleb(number, -decimals):f}",) for number in numbers))
 
 
 def chained(name: str, parts: Sequence[Axis]) -> LazyAxis:

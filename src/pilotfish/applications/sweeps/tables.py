@@ -23,10 +23,10 @@ SMALL_FILE_BYTES = 1 << 20
 
 def read_lines(path: str) -> Axis:
     """Reads one value per non-blank line of a file, or of standard input for '-'."""
+    option = f"--each-line {path}"
     if path == "-":
-        lines = without_nul(sys.stdin, "--each-line -")
-        return _not_empty(ListedValues((LINE,), [(line.rstrip("\r\n"),) for line in lines if line.strip()]), "--each-line -")
-    return _from_file(path, "--each-line", (LINE,), _lines_of)
+        return _not_empty(ListedValues((LINE,), list(_values_of(without_nul(sys.stdin, option)))), option)
+    return _not_empty(_from_file(existing_file(path, "--each-line"), (LINE,), _lines_of), option)
 
 
 def read_table(path: str) -> Axis:
@@ -38,7 +38,7 @@ def read_table(path: str) -> Axis:
 
 
 def read_csv(path: str) -> Axis:
-    return _from_file(path, "--params-from", _csv_names(Path(path)), _csv_rows)
+    return _from_file(Path(path), _csv_names(Path(path)), _csv_rows)
 
 
 def read_json(path: str) -> Axis:
@@ -48,26 +48,28 @@ def read_json(path: str) -> Axis:
 def read_column(name: str, path: str) -> Axis:
     """Reads ``name=@file``: the column of that name in a CSV or JSON table, a JSON list, or the lines of another file."""
     option = f"--param {name}=@{path}"
-    file = existing_file(path, option)
+    return _not_empty(_column_axis(name, existing_file(path, option)), option)
+
+
+def _column_axis(name: str, file: Path) -> Axis:
     if file.suffix == ".json":
         content = _load_json(file)
         if isinstance(content, list) and not any(isinstance(item, dict | list) for item in content):
-            return _not_empty(ListedValues((name,), [(_scalar(file, name, item),) for item in content]), option)
+            return ListedValues((name,), [(_scalar(file, name, item),) for item in content])
     if file.suffix in (".csv", ".tsv"):
         column = _column(file, _csv_names(file), name)
-        return _from_file(path, option, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))
+        return _from_file(file, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))
     if file.suffix[1:] in plugins.names("sweeps"):
-        table: Axis = plugins.load("sweeps", file.suffix[1:])(path)
+        table: Axis = plugins.load("sweeps", file.suffix[1:])(str(file))
         column = _column(file, table.names, name)
-        return _not_empty(ListedValues((name,), [(row[column],) for row in table]), option)
-    return _from_file(path, option, (name,), _lines_of)
+        return ListedValues((name,), [(row[column],) for row in table])
+    return _from_file(file, (name,), _lines_of)
 
 
-def _from_file(path: str, option: str, names: Row, read: Callable[[Path], Iterator[Row]]) -> Axis:
-    file = existing_file(path, option)
+def _from_file(file: Path, names: Row, read: Callable[[Path], Iterator[Row]]) -> Axis:
     if file.stat().st_size <= SMALL_FILE_BYTES:
-        return _not_empty(ListedValues(names, list(read(file))), f"{option} {path}" if "@" not in option else option)
-    return _not_empty(file_axis(names, file, read), option)
+        return ListedValues(names, list(read(file)))
+    return file_axis(names, file, read)
 
 
 def existing_file(path: str, option: str) -> Path:
@@ -117,7 +119,11 @@ def without_nul(lines: Iterable[str], source: str) -> Iterator[str]:
 
 
 def _lines_of(file: Path) -> Iterator[Row]:
-    return ((line.rstrip("\r\n"),) for line in text_of(file) if line.strip())
+    return _values_of(text_of(file))
+
+
+def _values_of(lines: Iterable[str]) -> Iterator[Row]:
+    return ((line.rstrip("\r\n"),) for line in lines if line.strip())
 
 
 def _csv_reader(file: Path) -> Iterator[tuple[int, list[str]]]:

@@ -220,7 +220,7 @@ def follow(
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(master, master.ask("run", run=run), progress, costs, started)
     outcome = follower.outcome
-    watcher = master.watch(run, follower.cursor)
+    watcher = master.watch_run(run, follower.cursor)
     follower.read_running()
     try:
         while True:

@@ -67,7 +67,7 @@ def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str],
     """Follow the run and kill processes at the planned times. Return what was killed."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress)
-    watcher = private.master.watch(run, follower.cursor)
+    watcher = private.master.watch_run(run, follower.cursor)
     kills, killed = list(KILLS), []
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:

@@ -336,11 +336,12 @@ def run_dag(path: str, arguments: Sequence[str], request: RunRequest) -> int:
         f"a DAGMan file ({path})", "Set it in the file: request_cpus = 2 in the submit description, RETRY NODE 2 in the DAG.", request
     )
     dag = read_dag(path)
-    loaded = RunFile(Path(path).resolve(), task_list(dag), None)
+    nodes = list(node_tasks(dag))
+    loaded = RunFile(Path(path).resolve(), task_list(dag, nodes), None)
     for notice in () if request.silent else dag.notices:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     command = shlex.join(["--dag", path]) + (f" # rescue {dag.rescue}" if dag.rescue else "")
-    lines = [TaskDescription(task.command, label=task.node.name) for task in node_tasks(dag)]
+    lines = [TaskDescription(task.command, label=task.node.name) for task in nodes]
     return _run_loaded(loaded, command, request, lines, lambda session, outcome: keep_rescue(dag, session, outcome, request.silent))
 
 
@@ -366,7 +367,7 @@ def _run_loaded(
     session = connect_for(request)
     options = request.run_options(command, application=str(loaded.path) if loaded.manager is not None else "")
     if loaded.tasks is None:
-        number = session.begin(options).number
+        number = session.begin(options).run
     else:
         with _uploading(request, len(loaded.tasks)) as progress:
             number = submit_tasks(session, loaded.tasks, lines, options, progress)

@@ -8,7 +8,7 @@ from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.error_messages import CANNOT
 from pilotfish.cli.terminal.screen import Screen, clean, cut, plural
 from pilotfish.client.pools import PoolHandle, is_served
-from pilotfish.client.session import connect_to_stop
+from pilotfish.client.session import PoolSession
 from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.store.pool_directory import pool_home, stop_mark_path
 
@@ -31,7 +31,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     if was_running:
         stop_mark_path(found.directory).touch()
         found.start()
-        master = connect_to_stop(found)
+        master = PoolSession.connect(found.directory)
         answer = master.ask("stop", now=now)
         master.close()
     left = found.wait_until_stopped(RELEASE_TIMEOUT_S) if was_running else found.leftovers()

@@ -18,11 +18,11 @@ MAX_SECONDS = 10 * 365 * 86400.0
 MAX_BYTES, MIN_BANDWIDTH = 100 * 10**12, 1000.0
 
 
-def nearest(given: object, known: Iterable[str]) -> str:
-    """Returns the fix for an unknown word."""
+def nearest(given: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Returns the fix for an unknown word. ``otherwise``: the fix if no known word is similar; the default lists all known words."""
     names = list(known)
     near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1)
-    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else otherwise or f"known are: {', '.join(names)}"
 
 
 def shown(value: object) -> str:

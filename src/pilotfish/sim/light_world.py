@@ -53,7 +53,6 @@ class TaskInterval:
 @dataclass(slots=True)
 class WorldResult:
     makespan_s: float = 0.0
-    turns: int = 0
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent over the link of each site."""
     intervals: list[TaskInterval] = field(default_factory=list)
@@ -332,7 +331,6 @@ class LightWorld:
         self._perform(self.machine.handle(inbox, self.now))
 
     def _perform(self, turn: Turn) -> None:
-        self.result.turns += 1
         hosts = self.hosts
         for effect in turn.effects:
             if type(effect) is e.Send:

@@ -9,7 +9,6 @@ from pilotfish.core.apply import apply
 from pilotfish.core.machine import LIMITS, Machine, Turn
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
-from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -19,6 +18,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.local_provisioner import LocalProvisioner
 from tests.support.state_check import check, fingerprint
 
 CLIENT = 1_000_000

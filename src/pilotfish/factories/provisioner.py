@@ -22,14 +22,13 @@ class PoolProvisioner:
     """Provisions this machine to its size, and all other sites by a factory."""
 
     def __init__(self, factory: Factory) -> None:
-        self._local = LocalProvisioner()
         self._factory = factory
         self._events_seen: dict[str, int] = {}
         self._next_at = 0.0
         self._next_call_at: float | None = None
 
     def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]:
-        proposals: list[PilotProposal | WithdrawalProposal | HoldProposal] = list(self._local.propose(state, now))
+        proposals: list[PilotProposal | WithdrawalProposal | HoldProposal] = propose_local(state, now)
         self._next_call_at = None
         if any(record.wanted is not None for record in state.sites.values()):
             if now < self._next_at:
@@ -48,7 +47,7 @@ class PoolProvisioner:
         return proposals
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        look_times = [at for at in (self._local.next_look_at(state, now), self._next_call_at) if at is not None]
+        look_times = [at for at in (local_look_at(state, now), self._next_call_at) if at is not None]
         return min(look_times, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
@@ -78,38 +77,34 @@ def _hold_failing(state: State) -> list[HoldProposal]:
     ]
 
 
-class LocalProvisioner:
+def propose_local(state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
     """Keeps the requested number of local cores while there is work."""
+    site = state.sites.get(LOCAL)
+    if not _is_wanted(state) or (site and site.held):
+        return []
+    if site and site.bad_starts >= HOLD_AFTER:
+        return [HoldProposal(LOCAL, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
+    if now < _next_start_at(state):
+        return []
+    present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == LOCAL)
+    missing = state.local_cores - present
+    if missing < 0 or (present and _needs_one_large_worker(state)):
+        return _release_youngest(state)
+    if not missing:
+        return []
+    return [PilotProposal(LOCAL, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
-    def propose(self, state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-        site = state.sites.get(LOCAL)
-        if not _is_wanted(state) or (site and site.held):
-            return []
-        if site and site.bad_starts >= HOLD_AFTER:
-            return [HoldProposal(LOCAL, f"{site.bad_starts} local agents in a row ended before they joined; the last one {site.last_bad}")]
-        if site and now < self._not_before(state):
-            return []
-        present = sum(pilot.cores for pilot in state.pilots.values() if pilot.site == LOCAL)
-        missing = state.local_cores - present
-        if missing < 0 or (present and _needs_one_large_worker(state)):
-            return _release_youngest(state)
-        if not missing:
-            return []
-        return [PilotProposal(LOCAL, PilotSize(missing), f"{state.unfinished} tasks to do, {present:g} of {state.local_cores:g} cores")]
 
-    def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        return {}
+def local_look_at(state: State, now: float) -> float | None:
+    site = state.sites.get(LOCAL)
+    waits = site is not None and not site.held and state.unfinished and now < _next_start_at(state)
+    return _next_start_at(state) if waits else None
 
-    def next_look_at(self, state: State, now: float) -> float | None:
-        site = state.sites.get(LOCAL)
-        waiting = site is not None and site.bad_starts and not site.held and state.unfinished
-        return self._not_before(state) if waiting and now < self._not_before(state) else None
 
-    @staticmethod
-    def _not_before(state: State) -> float:
-        """Earliest time at which the next local agent may be started. The delay doubles with each agent that ended before it joined."""
-        site = state.sites[LOCAL]
-        return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site.bad_starts else 0.0
+def _next_start_at(state: State) -> float:
+    """Earliest time at which the next local agent may be started. The delay doubles with each agent that ended before it joined."""
+    site = state.sites.get(LOCAL)
+    return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site and site.bad_starts else 0.0
 
 
 def _is_wanted(state: State) -> bool:

@@ -75,7 +75,9 @@ class Dispatcher:
         queue_order = QueueOrder(state, view.now)
         offers = [OfferedTasks(shape, self._order(state, shape, view.now)) for shape in queue_order.shapes]
         offers, kept_free = self._place_multi_node(view, offers, excluded, queue_order, proposals)
-        taken = _delegate(view, offers, proposals) if view.sites else {}
+        delegations = delegate(view, [offer.shape for offer in offers]) if view.sites else []
+        proposals.extend(delegations)
+        taken = {task: None for delegation in delegations for task in delegation.tasks}
         if not offers:
             self._passed_over, self._reserved = {}, {}
             return
@@ -96,10 +98,10 @@ class Dispatcher:
                 short.append(offer)
         # Full workers matter only for tasks short enough to be sent ahead.
         candidates = [worker for worker in view.workers if not worker.runs_suspect and worker.id not in excluded] if short else roomy
-        assignments = []
-        for worker in candidates:
-            name = worker.id
-            assignments.append(_fill(view, worker, reserved.get(name, ungoverned), preferred.get(name, ()), queue_order, self._moldable))
+        assignments = [
+            _fill(view, worker, reserved.get(worker.id, ungoverned), preferred.get(worker.id, ()), queue_order, self._moldable)
+            for worker in candidates
+        ]
         if view.sites:
             undelegable = [offer for offer in offers if offer.shape.least_s]
             if undelegable:
@@ -109,9 +111,7 @@ class Dispatcher:
             for proposal in assignments:
                 if proposal.worker.id not in reserved:
                     _add_ahead(view, proposal, short, offers, queue_order)
-        for proposal in assignments:
-            if proposal.tasks:
-                proposals.append(proposal)
+        proposals.extend(proposal for proposal in assignments if proposal.tasks)
 
     def _match(self, view: PolicyView, roomy: list[Worker], queue_order: QueueOrder) -> Matching:
         shapes = [shape for shape in queue_order.leading if shape.nodes == 1]
@@ -174,13 +174,6 @@ class Dispatcher:
                 reserved[min(able, key=lambda worker: worker.held).id] = offers[: index + 1]
         self._reserved = dict.fromkeys(reserved)
         return reserved
-
-
-def _delegate(view: PolicyView, offers: list[OfferedTasks], proposals: list[WorkerProposal]) -> dict[Task, None]:
-    """Delegate tasks to site masters. Returns these tasks, which other workers do not get."""
-    delegations = delegate(view, [offer.shape for offer in offers])
-    proposals.extend(delegations)
-    return {task: None for delegation in delegations for task in delegation.tasks}
 
 
 def _place_suspects(view: PolicyView, proposals: list[WorkerProposal]) -> dict[str, None]:

@@ -33,7 +33,10 @@ def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationPr
 def _delegate_unbound(
     view: PolicyView, shapes: Sequence[TaskShape], taken: dict[Task, None], delegations: dict[Worker, list[Task]]
 ) -> None:
-    wanted = {site_master: _free_cores(workers) - sum(map(_can_run_anywhere, site_master.delegated)) for site_master, workers in view.sites}
+    wanted = {
+        site_master: sum([worker.free.get(CORES, 0) // UNIT for worker in workers]) - sum(map(_can_run_anywhere, site_master.delegated))
+        for site_master, workers in view.sites
+    }
     for more in ({}, _counts_ahead(view, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
         for site_master, workers in view.sites:
             wanted[site_master] += more.get(site_master, 0)
@@ -48,10 +51,6 @@ def _delegate_unbound(
 
 def _is_delegable(shape: TaskShape) -> bool:
     return not shape.least_s and shape.nodes == 1
-
-
-def _free_cores(workers: list[Worker]) -> int:
-    return sum([worker.free.get(CORES, 0) // UNIT for worker in workers])
 
 
 def _can_run_anywhere(task: Task) -> bool:

@@ -25,11 +25,6 @@ GROWTH = 8
 """Ranks of an open run are computed again when it has grown by one part in GROWTH, and when it is closed."""
 
 Seconds = Callable[[Task], float]
-Transfer = Callable[[Task, Task], float]
-
-
-def no_transfer(parent: Task, child: Task) -> float:
-    return 0.0
 
 
 class UpwardRanks:
@@ -38,10 +33,10 @@ class UpwardRanks:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Run, tuple[array[float], int, bool]] = WeakKeyDictionary()
 
-    def of(self, run: Run, seconds: Seconds, transfer: Transfer = no_transfer) -> Sequence[float]:
+    def of(self, run: Run, seconds: Seconds) -> Sequence[float]:
         """The rank of each task, by index; nothing for a run without dependencies, where any order is as good.
 
-        Ended tasks have rank 0. ``transfer``: seconds to bring a parent's output to a child.
+        Ended tasks have rank 0.
         """
         if not run.counts[WAITING]:
             self._kept.pop(run, None)
@@ -49,7 +44,7 @@ class UpwardRanks:
         count = len(run.tasks)
         ranks, ranked, closed = self._kept.get(run, (array("d"), 0, False))
         if not ranked or bool(run.closed) != closed or count - ranked > ranked // GROWTH:
-            ranks, ranked = _upward(run.tasks, seconds, transfer), count
+            ranks, ranked = _upward(run.tasks, seconds), count
         elif len(ranks) < count:
             ranks.extend(seconds(task) for task in run.tasks[len(ranks) : count])
         self._kept[run] = ranks, ranked, bool(run.closed)
@@ -60,19 +55,14 @@ class UpwardRanks:
         self._kept.pop(run, None)
 
 
-def _upward(tasks: Sequence[Task], seconds: Seconds, transfer: Transfer) -> array[float]:
+def _upward(tasks: Sequence[Task], seconds: Seconds) -> array[float]:
     """Compute ranks in one pass from the last task to the first: a task can only wait for earlier ones."""
     ranks = array("d", bytes(8 * len(tasks)))
-    with_transfers = transfer is not no_transfer
     for index in range(len(tasks) - 1, -1, -1):
         task = tasks[index]
         if task.state >= DONE:
             continue
-        longest = 0.0
-        for child in task.children or ():
-            length = ranks[child] + (transfer(task, tasks[child]) if with_transfers else 0.0)
-            if length > longest:
-                longest = length
+        longest = max([ranks[child] for child in task.children]) if task.children else 0.0
         ranks[index] = seconds(task) + longest
     return ranks
 

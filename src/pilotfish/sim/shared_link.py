@@ -135,9 +135,6 @@ class SiteDisk:
     def has(self, digest: str) -> bool:
         return digest in self._files
 
-    def put(self, digest: str) -> None:
-        self._files[digest] = None
-
     def _arrived(self, digest: str) -> None:
         requested_at, callbacks = self._requested.pop(digest)
         self._files[digest] = None

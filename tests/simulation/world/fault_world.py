@@ -12,7 +12,6 @@ from typing import Any
 
 from pilotfish.agent.node.agent_machine import DIAL_TIMEOUT_S
 from pilotfish.core.policy_interface import Policy, Provisioner
-from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
 from pilotfish.policies.speculation import Speculation, forecast
@@ -29,6 +28,7 @@ from tests.simulation.world.simulated_network import SimulatedLink, SimulatedNet
 from tests.simulation.world.simulated_node import SimulatedNode
 from tests.simulation.world.simulated_sites import FixedFleet, SimulatedSites
 from tests.simulation.world.simulated_tasks import TaskBehaviours
+from tests.support.local_provisioner import LocalProvisioner
 
 MOST_EVENTS = 2_000_000
 COMPACT_AFTER = 400

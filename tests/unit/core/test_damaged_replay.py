@@ -8,7 +8,6 @@ from pilotfish.core.apply import apply
 from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.state import State
-from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -18,6 +17,7 @@ from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.local_provisioner import LocalProvisioner
 from tests.support.state_check import check
 
 TASKS = 12

@@ -9,7 +9,6 @@ import pytest
 
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import State
-from pilotfish.factories.provisioner import LocalProvisioner
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -17,6 +16,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.task import Payload, Request, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from tests.support.local_provisioner import LocalProvisioner
 from tests.support.state_check import check, fingerprint
 
 

@@ -49,13 +49,6 @@ def test_a_rank_is_the_longest_way_to_the_end() -> None:
     assert list(UpwardRanks().of(growing.run, lambda task: seconds[index(task)])) == [17.0, 15.0, 6.0, 5.0, 7.0]
 
 
-def test_bringing_files_from_parent_to_child_counts() -> None:
-    growing = Growing()
-    growing.add(3, {1: [0], 2: [0]})
-    ranks = UpwardRanks().of(growing.run, lambda task: 1.0, lambda parent, child: 4.0 if index(child) == 2 else 0.0)
-    assert list(ranks) == [6.0, 1.0, 1.0]
-
-
 def test_a_run_in_which_nobody_waits_has_no_ranks_and_nobody_is_asked() -> None:
     growing = Growing()
     growing.add(1000, {})

@@ -29,7 +29,7 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 class RecordedWorld(LightWorld):
     """A rehearsal that can be asked how it stands."""
 
-    beat_s = 5.0
+    heartbeat_s = 5.0
 
     def __init__(self, sites: list[SimulatedSite], work: Workload) -> None:
         super().__init__(sites, work, plugins.load("policies", "workqueue")())

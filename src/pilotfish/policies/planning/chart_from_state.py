@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,93 +14,78 @@ from pilotfish.policies.planning.chart import Booleans, GanttChart, batches_of
 from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates
 
-OVERDUE_PART = 0.25
-"""Part of its expected time that an overdue task is assumed to need in addition."""
 HORIZON_FACTOR = 1.25
 """Factor on the transfer time of the largest file; a plan looks ahead at least that long, so that distant sites can pay."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
-    """What a matcher has estimated: the time of each task, the ends of running tasks, and the links to sites."""
+class ChartBuilder:
+    """``ends``: when the tasks that are at workers are expected to end."""
 
-    heuristic: Heuristic
-    links: LinkEstimates
-    ends: Mapping[Task, float]
-    """When running tasks are expected to end."""
-    seconds: Callable[[Task], float]
-    """How long a task takes on a host of usual speed."""
-
-
-def make_plan(
-    inputs: PlanInputs, view: PolicyView, tasks: list[Task], seconds: Sequence[float], horizon_s: float
-) -> list[tuple[Worker, Task]]:
-    """Pairs of worker and task, ordered by planned start."""
-    builder = _ChartBuilder(inputs, view)
-    files = [builder.files_of(task) for task in tasks]
-    batches = batches_of(files, seconds, [builder.width(task) for task in tasks], [builder.allowed(task) for task in tasks])
-    horizon_s = max(horizon_s, HORIZON_FACTOR * builder.longest_transfer_s())
-    placements = plan(builder.chart(), batches, inputs.heuristic, view.now, horizon_s)
-    placements.sort(key=lambda placement: placement.start_s)
-    return [(builder.workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
-
-
-class _ChartBuilder:
-    def __init__(self, inputs: PlanInputs, view: PolicyView) -> None:
-        self._inputs = inputs
-        self._outlook = view
-        self.workers = view.workers
-        self._sites = list(dict.fromkeys(worker.site for worker in self.workers))
-        self._bandwidths = [inputs.links.bandwidth(view, site) for site in self._sites]
+    def __init__(self, view: PolicyView, links: LinkEstimates, ends: Mapping[Task, float]) -> None:
+        self._view = view
+        self._links = links
+        self._ends = ends
+        self._workers = view.workers
+        self._sites = list(dict.fromkeys(worker.site for worker in self._workers))
+        self._bandwidths = [links.bandwidth(view, site) for site in self._sites]
         self._records: dict[ContentRecord, int] = {}
-        self._files_of: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
+        self._file_numbers: dict[tuple[ContentRecord, ...], tuple[int, ...]] = {}
         self._suits: dict[TaskShape, Booleans] = {}
         self._widths: dict[TaskShape, int] = {}
 
-    def files_of(self, task: Task) -> tuple[int, ...]:
+    def plan(self, heuristic: Heuristic, tasks: Sequence[Task], seconds: Sequence[float], horizon_s: float) -> list[tuple[Worker, Task]]:
+        """Returns pairs of worker and task, ordered by planned start. ``seconds``: times of the tasks on a host of usual speed."""
+        files = [self._files_of(task) for task in tasks]
+        batches = batches_of(files, seconds, [self._width(task) for task in tasks], [self._allowed(task) for task in tasks])
+        horizon_s = max(horizon_s, HORIZON_FACTOR * self._longest_transfer_s())
+        placements = plan(self._chart(), batches, heuristic, self._view.now, horizon_s)
+        placements.sort(key=lambda placement: placement.start_s)
+        return [(self._workers[p.worker], tasks[int(batches[p.batch].tasks[p.index])]) for p in placements]
+
+    def _files_of(self, task: Task) -> tuple[int, ...]:
         wanted = needs(task)
-        numbers = self._files_of.get(wanted)
+        numbers = self._file_numbers.get(wanted)
         if numbers is None:
-            numbers = self._files_of[wanted] = tuple(self._records.setdefault(record, len(self._records)) for record in wanted)
+            numbers = self._file_numbers[wanted] = tuple(self._records.setdefault(record, len(self._records)) for record in wanted)
         return numbers
 
-    def width(self, task: Task) -> int:
+    def _width(self, task: Task) -> int:
         """How many lanes (cores) the task takes; more if another resource runs out first. If workers differ, the least, so that the task
         fits every worker that suits it."""
         shape = task.shape
         if shape not in self._widths:
-            suited = {worker.slots: worker for worker, suits in zip(self.workers, self._suited(shape), strict=True) if suits}.values()
+            suited = {worker.slots: worker for worker, suits in zip(self._workers, self._suited(shape), strict=True) if suits}.values()
             widths = [max(amount / worker.capacity[name] * worker.slots for name, amount in shape.needs) for worker in suited]
             self._widths[shape] = max(1, round(min(widths, default=1.0)))
         return self._widths[shape]
 
-    def allowed(self, task: Task) -> Booleans | None:
+    def _allowed(self, task: Task) -> Booleans | None:
         """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
         mask = self._suited(task.shape)
         if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
-            near = {site: can_get_inputs(self._outlook.state, task, site) for site in self._sites}
-            mask = mask & np.array([near[worker.site] for worker in self.workers], dtype=bool)
+            near = {site: can_get_inputs(self._view.state, task, site) for site in self._sites}
+            mask = mask & np.array([near[worker.site] for worker in self._workers], dtype=bool)
         if task.failure_counts is not None and task.failure_counts.avoid:
-            elsewhere = mask & np.array([worker.id != task.failure_counts.avoid for worker in self.workers], dtype=bool)
+            elsewhere = mask & np.array([worker.id != task.failure_counts.avoid for worker in self._workers], dtype=bool)
             mask = elsewhere if elsewhere.any() else mask
         return None if mask.all() else mask
 
     def _suited(self, shape: TaskShape) -> Booleans:
         if shape not in self._suits:
-            self._suits[shape] = np.array([worker.suits(shape, self._outlook.now) for worker in self.workers], dtype=bool)
+            self._suits[shape] = np.array([worker.suits(shape, self._view.now) for worker in self._workers], dtype=bool)
         return self._suits[shape]
 
-    def chart(self) -> GanttChart:
-        view, links = self._outlook, self._inputs.links
+    def _chart(self) -> GanttChart:
+        view, links = self._view, self._links
         slowness = view.state.forecasts.slowness
         numbers = {site: number for number, site in enumerate(self._sites)}
-        lanes = [self._lanes(worker) for worker in self.workers]
+        lanes = [self._lanes(worker) for worker in self._workers]
         return GanttChart(
             lane_worker=[number for number, free in enumerate(lanes) for _ in free],
             lane_free_s=[time for free in lanes for time in free],
-            worker_site=[numbers[worker.site] for worker in self.workers],
+            worker_site=[numbers[worker.site] for worker in self._workers],
             # Hosts of about equal speed count as equal, which makes planning faster.
-            worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self.workers],
+            worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self._workers],
             site_link_free_s=[links.link_free_at(view, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
             site_latency_s=[view.state.forecasts.latency("", site) for site in self._sites],
@@ -112,15 +96,11 @@ class _ChartBuilder:
 
     def _lanes(self, worker: Worker) -> list[float]:
         """When each core of the worker will be free."""
-        now = self._outlook.now
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
-            end = self._inputs.ends.get(task, now)
-            if end <= now:  # it takes longer than expected, or it was assigned without a plan
-                end = now + OVERDUE_PART * self._inputs.seconds(task)
-            lanes += [end] * max(1, dict(amounts).get(CORES, 0) // UNIT)
-        return lanes[: worker.slots] + [now] * (worker.slots - len(lanes))
+            lanes += [self._ends[task]] * max(1, dict(amounts).get(CORES, 0) // UNIT)
+        return lanes[: worker.slots] + [self._view.now] * (worker.slots - len(lanes))
 
-    def longest_transfer_s(self) -> float:
+    def _longest_transfer_s(self) -> float:
         largest = max((record.size for record in self._records), default=0)
         return max((largest / rate for rate in self._bandwidths), default=0.0)

@@ -35,6 +35,8 @@ INTERVAL_PER_PLACEMENT_S, INTERVAL_PER_TASK_S = 0.001, 1e-4
 """Additional seconds for each placement and each planned task: several times what computing the plan takes."""
 IDLE_REPLAN_S = 1.0
 """Seconds after a plan from which an idle worker causes a new one."""
+OVERDUE_PART = 0.25
+"""Part of its expected time that an overdue task is assumed to need in addition."""
 MAX_TASKS = 4_000
 """Maximum tasks planned at a time, so that the master never stops for long."""
 
@@ -190,7 +192,7 @@ class PlannedMatcher:
         self.ends[task] = view.now + self.seconds(view, task) * view.state.forecasts.slowness(worker.id, worker.site)
 
     def _plan(self, view: PolicyView, shapes: Sequence[TaskShape]) -> None:
-        from pilotfish.policies.planning.chart_from_state import PlanInputs, make_plan  # imports numpy
+        from pilotfish.policies.planning.chart_from_state import ChartBuilder  # imports numpy
 
         self.plans += 1
         self.ends = {task: end for task, end in self.ends.items() if task.worker is not None}
@@ -200,8 +202,7 @@ class PlannedMatcher:
         tasks = [task for shape in shapes for task in _representatives(shape, max(1, self._max_tasks // len(shapes)))]
         seconds = [self.seconds(view, task) for task in tasks]
         interval_s = min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, median(seconds) / 2)) if seconds else MAX_INTERVAL_S
-        inputs = PlanInputs(self.heuristic, self.links, self.ends, partial(self.seconds, view))
-        assignments = make_plan(inputs, view, tasks, seconds, 2 * interval_s)
+        assignments = ChartBuilder(view, self.links, self._expected_ends(view)).plan(self.heuristic, tasks, seconds, 2 * interval_s)
         self._queues = {}
         for worker, task in assignments:
             self._queues.setdefault(worker.id, deque()).append(task)
@@ -218,6 +219,16 @@ class PlannedMatcher:
         self._planned_for = self._fingerprint(view, shapes)
         self._waiting = {shape.run: shape.run.counts[WAITING] for shape in shapes}
         self._has_unplanned = False
+
+    def _expected_ends(self, view: PolicyView) -> dict[Task, float]:
+        """Returns when the tasks that are at workers are expected to end."""
+        ends: dict[Task, float] = {}
+        for worker in view.workers:
+            for task in (*worker.active, *worker.ahead):
+                end = self.ends.get(task, view.now)
+                # A task without a future end takes longer than expected, or was assigned without a plan.
+                ends[task] = end if end > view.now else view.now + OVERDUE_PART * self.seconds(view, task)
+        return ends
 
 
 def _representatives(shape: TaskShape, max_tasks: int) -> Iterable[Task]:

@@ -14,7 +14,7 @@ import re
 import stat
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
-from .file_locks import WriterBusy, is_named, lock
+from .file_locks import WriterBusy, is_named, lock, opened
 
 PRIVATE = "private-"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -158,21 +158,16 @@ def remove_unused(file: CachedFile, stale: bool = False) -> bool:
         if os.lstat(file.path).st_atime != file.used_at:
             return False
         os.unlink(file.path)
-    except OSError:
+    except (OSError, WriterBusy):
         return False
     return True
 
 
 def _remove_unlocked(path: str, stale: bool) -> bool:
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC) as descriptor:
         if not (lock(descriptor) or stale) or not is_named(path, descriptor):
             return False
         os.unlink(path)
-    except WriterBusy:
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 

@@ -29,7 +29,7 @@ from .cache_directory import (
 )
 from .content_digest import StreamingDigest, digest_of
 from .file_copy import clone, copy
-from .file_locks import READ, Stamp, WriterBusy, has_no_writer, is_named, is_regular, lock, stamp, stamp_of, sync_directory
+from .file_locks import READ, Stamp, WriterBusy, has_no_writer, is_named, is_regular, lock, opened, stamp, stamp_of, sync_directory
 from .incoming_content import COMPLETE, IncomingContent, InUse, NoSpace, TooLarge, with_space
 
 VERIFY_S = 600.0
@@ -296,8 +296,7 @@ class ContentCache:
 
     def adopt(self, path: str) -> Tuple[str, int]:
         """Move a finished file into the cache; return digest and size. Even if it is still written to, the kept bytes are those hashed."""
-        source = os.open(path, READ)
-        try:
+        with opened(path) as source:
             if not is_regular(source):
                 raise ValueError("%r is no regular file" % path)
             size = os.fstat(source).st_size
@@ -307,35 +306,27 @@ class ContentCache:
                 kept = with_space(self, size, lambda: self._copy_in(source, size))
                 remove(path)
             return kept
-        finally:
-            os.close(source)
 
     def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
         """Copy a user's file into the cache if it has this content; return whether it does."""
         content_path(self.directory, digest)
         try:
-            source = os.open(path, READ & ~os.O_NOFOLLOW)
+            with opened(path, READ & ~os.O_NOFOLLOW) as source:
+                before = stamp(source)
+                known = self._foreign_digests.get((path, before), digest)
+                if not is_regular(source) or os.fstat(source).st_size != size or known != digest:
+                    return False
+                self._reserve(size)
+                found, _ = with_space(self, size, lambda: self._copy_in(source, size, digest, on_progress))
+                if stamp(source) == before:
+                    if len(self._foreign_digests) >= MAX_FOREIGN:
+                        self._foreign_digests.clear()
+                    self._foreign_digests[path, before] = found
+                return found == digest
         except OSError as error:
             if is_limit(error):
                 raise
             return False
-        try:
-            before = stamp(source)
-            if not is_regular(source) or os.fstat(source).st_size != size or self._foreign_digests.get((path, before), digest) != digest:
-                return False
-            self._reserve(size)
-            found, _ = with_space(self, size, lambda: self._copy_in(source, size, digest, on_progress))
-            if stamp(source) == before:
-                if len(self._foreign_digests) >= MAX_FOREIGN:
-                    self._foreign_digests.clear()
-                self._foreign_digests[path, before] = found
-            return found == digest
-        except OSError as error:
-            if is_limit(error):
-                raise
-            return False
-        finally:
-            os.close(source)
 
     def _move_in(self, source: int, path: str) -> Optional[Tuple[str, int]]:
         """Rename the file into the cache; None if that fails, or if there is another link to it or an open writer."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import signal
 import stat
-from typing import Tuple
+from typing import Iterator, Tuple
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 Stamp = Tuple[int, ...]
@@ -20,6 +21,16 @@ class WriterBusy(Exception):
     def __init__(self, available: int) -> None:
         super().__init__("another process is writing it, %d bytes are there" % available)
         self.available = available
+
+
+@contextlib.contextmanager
+def opened(path: str, flags: int = READ) -> Iterator[int]:
+    """Opens a file for a block of code, which gets the descriptor."""
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def stamp(descriptor: int) -> Stamp:
@@ -76,8 +87,5 @@ def has_no_writer(descriptor: int) -> bool:
 
 
 def sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

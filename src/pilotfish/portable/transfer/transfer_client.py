@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional, Type
 
 from ..wire.frame_link import DIAL_TIMEOUT_S, connect
 from ..wire.handshake import Credentials
@@ -41,12 +42,21 @@ class UploadProgress:
 def dial_transfer(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> TransferChannel:
     """Open a transfer connection to the master. Raises what ``dial`` raises, and ConnectionCut."""
     channel = TransferChannel(connect(credentials, timeout_s).connection)
-    try:
+    with _closed_after_error(channel):
         channel.send(["bulk", worker])
-    except ConnectionCut:
+    return channel
+
+
+@contextlib.contextmanager
+def _closed_after_error(channel: TransferChannel, *reusable: Type[Exception]) -> Iterator[None]:
+    """Closes the connection if the block raises an exception that is not ``reusable``."""
+    try:
+        yield
+    except reusable:
+        raise
+    except BaseException:
         channel.close()
         raise
-    return channel
 
 
 def has_ended(channel: TransferChannel) -> bool:
@@ -71,11 +81,8 @@ def fetch(
 
 def send_request(channel: TransferChannel, digest: str, size: int, offset: int, no_redirect: bool = False) -> None:
     """Send only the request. Answers come in the order of requests; read each with ``receive_answer``."""
-    try:
+    with _closed_after_error(channel):
         channel.send(["get", digest, size, offset, no_redirect])
-    except ConnectionCut:
-        channel.close()
-        raise
 
 
 def receive_answer(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
@@ -84,15 +91,10 @@ def receive_answer(channel: TransferChannel, size: int, incoming: IncomingConten
     After AskElsewhere, AskLater, ContentAbsent and DigestMismatch the connection can be used again. It is closed after ConnectionCut,
     ProtocolViolation, or a write error (NoSpace, OSError). ``incoming`` keeps the received part, except after DigestMismatch.
     """
-    try:
+    with _closed_after_error(channel, TransferRefused):
         message = receive_content(channel, size, incoming, on_progress, ANSWER_S)
         if message is not None:
             raise _refusal(message)
-    except TransferRefused:
-        raise
-    except BaseException:
-        channel.close()
-        raise
     return incoming.finish()
 
 
@@ -103,8 +105,7 @@ def push(channel: TransferChannel, digest: str, size: int, path: str, progress: 
     ConnectionCut, ProtocolViolation, NoSpace at the other side, or if the file cannot be read (ContentAbsent, OSError).
     """
     progress = progress or UploadProgress()
-    reading = FileReader(path, size)
-    try:
+    with contextlib.closing(FileReader(path, size)) as reading, _closed_after_error(channel, AskLater, DigestMismatch):
         channel.send(["put", digest, size])
         message = channel.receive(ANSWER_S)[0]
         if message[0] != "from":
@@ -117,13 +118,6 @@ def push(channel: TransferChannel, digest: str, size: int, path: str, progress: 
         message = channel.receive(ANSWER_S)[0]
         if message != ["kept"]:
             raise _refusal(message)
-    except (AskLater, DigestMismatch):
-        raise
-    except BaseException:
-        channel.close()
-        raise
-    finally:
-        reading.close()
 
 
 def _send(channel: TransferChannel, reading: FileReader, progress: UploadProgress) -> None:

@@ -18,6 +18,7 @@ from pilotfish.model.task import CORES
 from pilotfish.sim.light_world import TaskInterval
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, PoolSnapshot, Variation
+from pilotfish.sim.projections.prediction_record import COVERAGE
 from pilotfish.sim.projections.projection import Projection
 
 
@@ -145,8 +146,6 @@ COMPLETIONS = 20_000
 MAX_TASKS_ALONE = 4_000
 """Maximum simulated tasks for one process. For fewer, starting more processes costs more than it saves."""
 MIN_S = 1e-3
-COVERAGE = 0.8
-"""Probability that the interval holds the finish time."""
 MARGIN = 1.2
 """Factor by which intervals are widened, because the samples miss effects that are not modelled."""
 

@@ -18,6 +18,7 @@ MIN_TESTED = 10
 """Minimum predictions of finished runs before intervals are scaled by past errors."""
 LATEST = 50
 COVERAGE = 0.8
+"""Probability that the interval holds the finish time."""
 MIN_FACTOR, MAX_FACTOR = 0.5, 4.0
 MIN_HALF_WIDTH = 0.02
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import heappop
 from math import exp, log, sqrt
 from statistics import NormalDist
@@ -34,10 +33,9 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.site import JOINED, LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, DONE
 from pilotfish.model.task import CORES
-from pilotfish.sim.light_world import LightWorld, TaskInterval
+from pilotfish.sim.light_world import LightWorld, SimulatedAttempt, SimulatedHost, TaskInterval
 from pilotfish.sim.projections.pool_snapshot import PoolSnapshot, Variation
 from pilotfish.sim.shared_link import STREAMS
-from pilotfish.sim.simulated_host import SimulatedAttempt, SimulatedHost
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 SMOOTHING = 0.3
@@ -155,16 +153,15 @@ class Projection(LightWorld):
 
     def _site(self, state: State, name: str, snapshot: PoolSnapshot) -> SimulatedSite:
         """Returns a site with its forecast link and the files of its workers."""
-        forecast = state.forecasts.bandwidth("", name)
         here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
-        site = SimulatedSite(
+        return SimulatedSite(
             name,
             0,
-            bandwidth=forecast.value if forecast is not None else BANDWIDTH,
+            bandwidth=link_bandwidth(state, name),
+            latency_s=min(state.forecasts.latency("", name), 10.0) if state.forecasts.bandwidth("", name) is not None else 0.0,
             launch_s=snapshot.launches.get(name, 0.0),
             files=tuple(here),
         )
-        return replace(site, latency_s=min(state.forecasts.latency("", name), 10.0)) if forecast is not None else site
 
     # --- random draws -----------------------------------------------------------------------------------------------------------------
 
@@ -427,6 +424,11 @@ def _cost(task: Task) -> float:
 
 def _contents(task: Task) -> tuple[Content, ...]:
     return tuple(record.content for record in (*task.shape.run.spec_contents.get(task.spec, ()), *task.contents))
+
+
+def link_bandwidth(state: State, site: str) -> float:
+    forecast = state.forecasts.bandwidth("", site)
+    return forecast.value if forecast is not None else BANDWIDTH
 
 
 def _sites(state: State, variation: Variation) -> list[str]:

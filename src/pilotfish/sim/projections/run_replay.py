@@ -25,7 +25,7 @@ from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
 from pilotfish.sim.light_world import CLIENT_LINK, LightWorld, OneTimeProvisioner
-from pilotfish.sim.projections.projection import BANDWIDTH
+from pilotfish.sim.projections.projection import link_bandwidth
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 ENDED_STATES = [name for name in WORKER_STATES if name in ("left", "lost")]
@@ -108,9 +108,8 @@ class RunReplay(LightWorld):
             worker_slowness = slowness.get(worker) or (state.forecasts.slowness(worker, site) if worker else 1.0)
             seconds.append(max(MIN_S, wall_us / 1e6 / worker_slowness))
         sites = dict.fromkeys(stay.worker.site for stay in present)
-        super().__init__(
-            [_site(state, name) for name in sites], Workload(seconds), plugins.load("policies", policy)(), record_intervals=True
-        )
+        simulated_sites = [SimulatedSite(name, 0, bandwidth=link_bandwidth(state, name)) for name in sites]
+        super().__init__(simulated_sites, Workload(seconds), plugins.load("policies", policy)())
         pilots = [PilotProposal(stay.worker.site, PilotSize(stay.cores), "it was there") for stay in present]
         self.machine.provisioner = OneTimeProvisioner(pilots)
         self._run = run
@@ -172,8 +171,3 @@ class RunReplay(LightWorld):
 def _as_available(content: Content) -> Content:
     """Marks a content as available from the start, because the tasks of a replay do not produce it."""
     return content if content.path else msgspec.structs.replace(content, path=content.digest)
-
-
-def _site(state: State, name: str) -> SimulatedSite:
-    forecast = state.forecasts.bandwidth("", name)
-    return SimulatedSite(name, 0, bandwidth=forecast.value if forecast is not None else BANDWIDTH)

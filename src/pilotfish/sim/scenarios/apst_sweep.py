@@ -16,6 +16,8 @@ from pilotfish.sim.workload import SimulatedSite, Workload
 MB = 1_000_000
 SIZES = (1, 1, 20, 20, 100, 100)
 FILES = tuple(sha256(b"group %d" % group).hexdigest() for group in range(len(SIZES)))
+NOISE = 0.1
+"""Standard deviation of the logarithms of task times, relative to the costs."""
 SCENARIOS = ("a", "b", "c", "d")
 NEAR, MIDDLE, FAR = "near", "middle", "far"
 STAGED = {
@@ -28,20 +30,20 @@ STAGED = {
 }
 
 
-def apst_sites(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32, 8, 16), spread: float = 0.0) -> list[SimulatedSite]:
+def apst_sites(scenario: str, bandwidth: float = 10 * MB, hosts: Sequence[int] = (32, 8, 16)) -> list[SimulatedSite]:
     return [
-        SimulatedSite(name, count, bandwidth=bandwidth / part, spread=spread, files=STAGED.get((scenario, name), ()))
+        SimulatedSite(name, count, bandwidth=bandwidth / part, files=STAGED.get((scenario, name), ()))
         for name, count, part in zip((NEAR, MIDDLE, FAR), hosts, (1, 20, 40), strict=True)
     ]
 
 
-def sweep(seed: int, unit_s: float = 10.0, tasks: int = 1200, noise: float = 0.1) -> Workload:
-    """``unit_s``: seconds per unit of cost; ``noise``: standard deviation of log task times around the costs."""
+def sweep(seed: int, unit_s: float = 10.0, tasks: int = 1200) -> Workload:
+    """Draws a sweep. ``unit_s``: seconds per unit of cost."""
     rng = random.Random(f"sweep {seed}")
     each = tasks // len(SIZES)
     costs = [rng.uniform(1.0, 20.0) for _ in range(each * len(SIZES))]
     return Workload(
-        seconds=[cost * unit_s * rng.lognormvariate(0.0, noise) for cost in costs],
+        seconds=[cost * unit_s * rng.lognormvariate(0.0, NOISE) for cost in costs],
         costs=costs,
         files=dict(zip(FILES, (size * MB for size in SIZES), strict=True)),
         needs=[(FILES[number // each],) for number in range(len(costs))],

@@ -18,11 +18,11 @@ MAX_SECONDS = 10 * 365 * 86400.0
 MAX_BYTES, MIN_BANDWIDTH = 100 * 10**12, 1000.0
 
 
-def nearest(given: object, known: Iterable[str]) -> str:
-    """Returns the fix for an unknown word."""
+def nearest(given: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Returns the fix for an unknown word. ``otherwise``: the fix if no known word is similar; the default lists all known words."""
     names = list(known)
     near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1)
-    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else otherwise or f"known are: {', '.join(names)}"
 
 
 def shown(value: object) -> str:
@@ -68,14 +68,14 @@ class FieldReader:
             raise self.refuse(key, "", f"choose a number from {least:g} to {most:g}")
         return float(value)
 
-    def count(self, key: str, default: int | None, most: int, least: int = 1) -> int:
+    def count(self, key: str, default: int | None, most: int) -> int:
         if default is None and key not in self:
             raise BadInput(f"{self.label(key)} is missing", f"say how many: {key} = 8")
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.refuse(key, " is not a whole number", f"write a whole number, such as {key} = {default or 8}")
-        if not least <= value <= most:
-            raise self.refuse(key, "", f"choose a number from {least} to {most:,}")
+        if not 1 <= value <= most:
+            raise self.refuse(key, "", f"choose a number from 1 to {most:,}")
         return value
 
     def seconds(self, key: str, default: float = 0.0) -> float:

@@ -229,9 +229,8 @@ def read_work(fields: FieldReader, file_groups: tuple[FileGroup, ...], read_task
 
 def _read_given(fields: FieldReader, source: str, read_task_list: TaskListReader) -> WorkloadPlan:
     if not os.path.exists(source):
-        words = [*FAMILIES, APST]
-        near = difflib.get_close_matches(source.partition(":")[0], words, 1)
-        raise fields.refuse("from", ": there is no such file or family", nearest(source.partition(":")[0], words) if near else FROM_FIX)
+        fix = nearest(source.partition(":")[0], [*FAMILIES, APST], FROM_FIX)
+        raise fields.refuse("from", ": there is no such file or family", fix)
     if source.endswith(".json"):
         work = work_of(read_workflow(source))
         return WorkloadPlan(len(work), hints=_hints(fields, None, timed=True), fixed=work)

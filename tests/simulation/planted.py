@@ -18,9 +18,9 @@ from pilotfish.core import apply, machine, state_snapshot
 from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.core.policy_interface import AssignmentProposal
+from pilotfish.core.policy_interface import AssignmentProposal, RecallProposal
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import assignment, retry_rules
+from pilotfish.core.tasks import retry_rules
 from pilotfish.core.tasks.transitions import release
 from pilotfish.core.workers import agent_messages, leases
 from pilotfish.model import effects as e
@@ -132,12 +132,13 @@ def a_late_hello_is_believed(patch: Patch) -> None:
 def a_recall_is_forgotten(patch: Patch) -> None:
     """Tasks at a worker without progress are recorded as recalled, but the worker is not informed."""
 
-    def forget(master: Machine, recall: Any) -> None:
+    def forget(master: Machine, recall: Any) -> bool:
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == 2]
         if tasks:
             master.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+        return True
 
-    patch.setattr(assignment, "recall", forget)
+    patch.setitem(machine._PROPOSALS, RecallProposal, forget)
 
 
 @bug

@@ -283,17 +283,8 @@ class Machine:
 
     def _decide_tasks(self, view: PolicyView) -> None:
         for proposal in self.policy.propose(view):
-            if isinstance(proposal, RecallProposal):
-                assignment.recall(self, proposal)
-            elif isinstance(proposal, DelegationProposal) and assignment.may_delegate(self, proposal):
-                site_masters.delegate(self, proposal.worker, proposal.tasks)
-            elif isinstance(proposal, CopyProposal) and assignment.may_copy(self, proposal):
-                assignment.duplicate(self, proposal)
-            elif isinstance(proposal, RetireProposal) and assignment.may_retire(self, proposal):
-                leases.drain(self, proposal.worker, proposal.reason)
-            elif isinstance(proposal, AssignmentProposal) and assignment.may_assign(self, proposal):
-                assignment.assign(self, proposal)
-            else:
+            carry_out = _PROPOSALS.get(type(proposal))
+            if carry_out is None or not carry_out(self, proposal):
                 self.refused_proposals += 1
 
     def _decide_pilots(self) -> None:
@@ -429,6 +420,18 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.OutputSpaceChanged: _output_space_changed,
     i.TransferMeasured: lambda machine, item: machine.record(f.LinkMeasured(item.site, item.size, item.seconds)),
     i.ResumeRequested: lambda machine, item: machine.resume(),
+}
+
+
+# --- proposals ----------------------------------------------------------------------------------------------------------------------
+
+
+_PROPOSALS: dict[type, Callable[[Machine, Any], bool]] = {
+    AssignmentProposal: assignment.assign,
+    CopyProposal: assignment.duplicate,
+    DelegationProposal: site_masters.delegate,
+    RecallProposal: assignment.recall,
+    RetireProposal: leases.retire,
 }
 
 

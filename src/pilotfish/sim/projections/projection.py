@@ -155,7 +155,7 @@ class Projection(LightWorld):
 
     def _site(self, state: State, name: str, snapshot: PoolSnapshot) -> SimulatedSite:
         """Returns a site with its forecast link and the files of its workers."""
-        forecast = state.forecasts.bandwidth("", name)
+        forecast = state.forecasts.bandwidth(name)
         here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
         site = SimulatedSite(
             name,
@@ -164,7 +164,7 @@ class Projection(LightWorld):
             launch_s=snapshot.launches.get(name, 0.0),
             files=tuple(here),
         )
-        return replace(site, latency_s=min(state.forecasts.latency("", name), 10.0)) if forecast is not None else site
+        return replace(site, latency_s=min(state.forecasts.latency(name), 10.0)) if forecast is not None else site
 
     # --- random draws -----------------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Projection(LightWorld):
             seen = [unit.value]
         if not seen:
             self.guessed.setdefault(name, 0)
-            guess = forecasts.guess(1.0)
+            guess = forecasts.guess()
             middle = guess.value if guess is not None else max(MIN_GUESS_S, 2.0 * max(elapsed)) if elapsed else UNKNOWN_S
             middle *= exp(float(self._rng.normal(0.0, 0.5)))
             seen = [middle * factor for factor in UNKNOWN_FACTORS]

@@ -175,5 +175,5 @@ def _as_available(content: Content) -> Content:
 
 
 def _site(state: State, name: str) -> SimulatedSite:
-    forecast = state.forecasts.bandwidth("", name)
+    forecast = state.forecasts.bandwidth(name)
     return SimulatedSite(name, 0, bandwidth=forecast.value if forecast is not None else BANDWIDTH)

@@ -37,7 +37,7 @@ from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.backend_traits import BackendTraits, no_traits
-from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.ids import show_task
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
@@ -316,15 +316,11 @@ class Machine:
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
-        """Cancel a queued pilot, or drain the workers of a running one."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
-        elif pilot.workers:
-            for worker in list(pilot.workers):
-                leases.drain(self, self.state.workers[worker], proposal.reason)
         else:
-            self.end_pilot(pilot.id, proposal.reason, proposal.cause)
+            site_events.release_pilot(self, pilot, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
         """End the master after some time without work, clients and open runs."""
@@ -372,7 +368,7 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, failed"
+            text = f"task {show_task(reason.id)}, which it needs, failed"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
@@ -393,11 +389,10 @@ def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
 
 
 def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
-    machine.subscriptions.paused[item.link] = None
-
-
-def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
-    machine.subscriptions.paused.pop(item.link, None)
+    if item.paused:
+        machine.subscriptions.paused[item.link] = None
+    else:
+        machine.subscriptions.paused.pop(item.link, None)
 
 
 def _journal_space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
@@ -414,7 +409,6 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.ClientMessage: client_messages.handle,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
-    i.LinkResumed: _link_resumed,
     **site_events.HANDLERS,
     i.JournalSpaceChanged: _journal_space_changed,
     i.OutputSpaceChanged: _output_space_changed,

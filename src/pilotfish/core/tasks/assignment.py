@@ -170,15 +170,15 @@ def send_all(
     kind: type[m.Assign] | type[m.Delegate],
     copies: bool = False,
 ) -> None:
+    assert connection.link is not None
     known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
     builder = AssignmentBuilder(known, copies)
     for task in tasks:
         _add(machine, connection, builder, task, cores.get(task.id, 0.0))
-        if builder.size > BYTES_PER_MESSAGE:
-            _send(machine, connection, builder, kind)
+        if builder.size > BYTES_PER_MESSAGE or task is tasks[-1]:
+            message = kind(builder.specs, builder.tasks)
+            machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))
             builder = AssignmentBuilder(known, copies)
-    if builder.tasks:
-        _send(machine, connection, builder, kind)
 
 
 def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> None:
@@ -204,9 +204,3 @@ def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuil
     builder.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
     builder.payloads.append(task.payload)
     builder.size += length + ROW_BYTES * (len(contents) + len(intermediate))
-
-
-def _send(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
-    assert connection.link is not None
-    message = kind(builder.specs, builder.tasks)
-    machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))

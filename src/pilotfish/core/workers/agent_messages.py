@@ -295,12 +295,10 @@ def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:
 
 
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
-    tasks: dict[int, None] = {}
-    for number, attempt in items:
-        if (
-            site_masters.is_delegated(machine, worker, number, attempt)
-            or site_masters.find_current(machine, worker, number, attempt) is not None
-        ):
-            tasks[number] = None
-    if tasks:
-        machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
+    known = [
+        number
+        for number, attempt in items
+        if site_masters.is_delegated(machine, worker, number, attempt) or site_masters.find_current(machine, worker, number, attempt)
+    ]
+    if known:
+        machine.record(f.TasksReturned(worker.id, list(dict.fromkeys(known)), "handed back"))

@@ -52,19 +52,6 @@ _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswere
 """Facts that free no room and make no task ready: they cause no decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
-    """Limits that no user sets. Tests and simulated worlds make them small."""
-
-    ended_per_message: int = 5_000
-    """Maximum ended tasks in one message to a client."""
-    large_site: int = 200
-    """Minimum workers from which a site has a site master, unless the pool's settings say otherwise."""
-
-
-LIMITS = MachineLimits()
-
-
 @dataclass(slots=True)
 class Turn:
     at: float
@@ -79,7 +66,6 @@ class Machine:
         policy: Policy,
         provisioner: Provisioner,
         settings: PoolSettings,
-        limits: MachineLimits = LIMITS,
         traits: Callable[[str], BackendTraits] = no_traits,  # by backend name
     ) -> None:
         self.state = state
@@ -87,7 +73,10 @@ class Machine:
         self.policy = policy
         self.provisioner = provisioner
         self.settings = settings
-        self.limits = limits
+        self.ended_per_message = 5_000
+        """Maximum ended tasks in one message to a client. Tests make it smaller."""
+        self.large_site = 200
+        """Minimum workers of a site that has a site master, if ``matching`` is auto. Tests make it smaller."""
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []

@@ -72,7 +72,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
     if wanted != AUTO:
         return wanted == DISTRIBUTED
     there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
-    return next(islice(there, machine.limits.large_site - 1, None), None) is not None
+    return next(islice(there, machine.large_site - 1, None), None) is not None
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:

@@ -152,7 +152,7 @@ def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
 
 @bug
 def a_lease_never_expires(patch: Patch) -> None:
-    patch.setitem(machine._TIMERS, "lease", lambda *_: None)
+    patch.setattr(leases, "lease_expired", lambda *_: None)
 
 
 @bug
@@ -205,7 +205,7 @@ def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
 
 @bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
-    patch.setitem(machine._TIMERS, "quarantine", lambda *_: None)
+    patch.setattr(leases, "quarantine_expired", lambda *_: None)
 
 
 # --- blame --------------------------------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
         master.subscriptions.disconnected_at[int(key)] = master.now - master.settings.author_s
         expired(master, key)
 
-    patch.setitem(machine._TIMERS, "author", hasty)
+    patch.setattr(client_messages, "author_expired", hasty)
 
 
 @bug
@@ -348,7 +348,7 @@ def cancelled_tasks_run_on(patch: Patch) -> None:
 @bug
 def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
     """A request for the output of a task is never answered if its worker dies first."""
-    patch.setitem(machine._TIMERS, "peek", lambda *_: None)
+    patch.setattr(client_messages, "peek_expired", lambda *_: None)
 
 
 @bug

@@ -110,7 +110,7 @@ class Machine:
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
         self._decide_at: float | None = None
         self._decided_at = 0.0
-        self._timers: list[tuple[float, int, str, str]] = []
+        self._timers: list[tuple[float, int, Callable[[Machine, str], None], str]] = []
         self._timer_count = 0
 
     # --- turns --------------------------------------------------------------------------------------------------------------------
@@ -124,9 +124,9 @@ class Machine:
         for worker in self.state.workers.values():
             lease_at = now + leases.time_to_return_s(self, worker)
             self.connections[worker.id] = WorkerConnection(lease_at)
-            self.set_timer(lease_at, "lease", worker.id)
+            self.set_timer(lease_at, leases.lease_expired, worker.id)
             if worker.quarantined_until:
-                self.set_timer(worker.quarantined_until, "quarantine", worker.id)
+                self.set_timer(worker.quarantined_until, leases.quarantine_expired, worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
             # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
@@ -215,9 +215,10 @@ class Machine:
 
     # --- time -----------------------------------------------------------------------------------------------------------------------
 
-    def set_timer(self, at: float, kind: str, key: str) -> None:
+    def set_timer(self, at: float, expired: Callable[[Machine, str], None], key: str) -> None:
+        """Call ``expired`` with the key in the first turn at or after this time. Timers are not journaled."""
         self._timer_count += 1
-        heappush(self._timers, (at, self._timer_count, kind, key))
+        heappush(self._timers, (at, self._timer_count, expired, key))
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
@@ -236,8 +237,8 @@ class Machine:
     def _expire(self) -> None:
         timers = self._timers
         while timers and timers[0][0] <= self.now:
-            _, _, kind, key = heappop(timers)
-            _TIMERS[kind](self, key)
+            _, _, expired, key = heappop(timers)
+            expired(self, key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
@@ -415,15 +416,4 @@ _PROPOSALS: dict[type, Callable[[Machine, Any], bool]] = {
     DelegationProposal: site_masters.delegate,
     RecallProposal: assignment.recall,
     RetireProposal: leases.retire,
-}
-
-
-# --- timers -------------------------------------------------------------------------------------------------------------------------
-
-
-_TIMERS: dict[str, Callable[[Machine, str], None]] = {
-    "lease": leases.lease_expired,
-    "quarantine": leases.quarantine_expired,
-    "author": client_messages.author_expired,
-    "peek": subscriptions.peek_expired,
 }

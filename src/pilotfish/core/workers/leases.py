@@ -44,7 +44,7 @@ def lease_expired(machine: Machine, key: str) -> None:
     if worker is None or connection is None:
         return
     if connection.lease_at > machine.now:
-        machine.set_timer(connection.lease_at, "lease", key)
+        machine.set_timer(connection.lease_at, lease_expired, key)
         return
     lose_worker(machine, worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
 

@@ -60,6 +60,11 @@ class Turn:
 
 
 class Machine:
+    ended_per_message = 5_000
+    """Maximum ended tasks in one message to a client. Tests make it smaller."""
+    large_site = 200
+    """Minimum workers of a site that has a site master, if ``matching`` is auto. Tests make it smaller."""
+
     def __init__(
         self,
         state: State,
@@ -73,10 +78,6 @@ class Machine:
         self.policy = policy
         self.provisioner = provisioner
         self.settings = settings
-        self.ended_per_message = 5_000
-        """Maximum ended tasks in one message to a client. Tests make it smaller."""
-        self.large_site = 200
-        """Minimum workers of a site that has a site master, if ``matching`` is auto. Tests make it smaller."""
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []

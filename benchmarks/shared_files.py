@@ -147,7 +147,7 @@ def links_of(pool: FarPool, sites: Sequence[SimulatedSite]) -> dict[str, float]:
     forecasts = _forecasts(pool)
     told: dict[str, float] = {}
     for site in sites:
-        known = forecasts.bandwidth("", site.name)
+        known = forecasts.bandwidth(site.name)
         if known is not None:
             told[f"{site.name}_link"] = known.value / site.bandwidth
         told[f"{site.name}_mb"] = pool.network[site.name].bytes_in() / WRAPPING / MB

@@ -18,9 +18,9 @@ from pilotfish.core import apply, machine, state_snapshot
 from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
 from pilotfish.core.machine import Machine, Turn
-from pilotfish.core.policy_interface import AssignmentProposal
+from pilotfish.core.policy_interface import AssignmentProposal, RecallProposal
 from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import assignment, retry_rules
+from pilotfish.core.tasks import retry_rules
 from pilotfish.core.tasks.transitions import release
 from pilotfish.core.workers import agent_messages, leases
 from pilotfish.model import effects as e
@@ -132,12 +132,13 @@ def a_late_hello_is_believed(patch: Patch) -> None:
 def a_recall_is_forgotten(patch: Patch) -> None:
     """Tasks at a worker without progress are recorded as recalled, but the worker is not informed."""
 
-    def forget(master: Machine, recall: Any) -> None:
+    def forget(master: Machine, recall: Any) -> bool:
         tasks = [task for task in recall.tasks if task.worker is recall.worker and task.state == 2]
         if tasks:
             master.record(f.TasksRecalled(recall.worker.id, [task.id for task in tasks]))
+        return True
 
-    patch.setattr(assignment, "recall", forget)
+    patch.setitem(machine._PROPOSALS, RecallProposal, forget)
 
 
 @bug
@@ -151,7 +152,7 @@ def failures_are_acknowledged_and_dropped(patch: Patch) -> None:
 
 @bug
 def a_lease_never_expires(patch: Patch) -> None:
-    patch.setitem(machine._TIMERS, "lease", lambda *_: None)
+    patch.setattr(leases, "lease_expired", lambda *_: None)
 
 
 @bug
@@ -204,7 +205,7 @@ def a_cancelled_pilot_is_forgotten_over_a_restart(patch: Patch) -> None:
 
 @bug
 def a_quarantine_has_no_end(patch: Patch) -> None:
-    patch.setitem(machine._TIMERS, "quarantine", lambda *_: None)
+    patch.setattr(leases, "quarantine_expired", lambda *_: None)
 
 
 # --- blame --------------------------------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
         master.subscriptions.disconnected_at[int(key)] = master.now - master.settings.author_s
         expired(master, key)
 
-    patch.setitem(machine._TIMERS, "author", hasty)
+    patch.setattr(client_messages, "author_expired", hasty)
 
 
 @bug
@@ -347,7 +348,7 @@ def cancelled_tasks_run_on(patch: Patch) -> None:
 @bug
 def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
     """A request for the output of a task is never answered if its worker dies first."""
-    patch.setitem(machine._TIMERS, "peek", lambda *_: None)
+    patch.setattr(client_messages, "peek_expired", lambda *_: None)
 
 
 @bug

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pilotfish import plugins
 from pilotfish.core.apply import apply
-from pilotfish.core.machine import LIMITS, Machine, Turn
+from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.policy_interface import Policy, Provisioner
 from pilotfish.core.state import State, Task
 from pilotfish.model import effects as e
@@ -28,8 +28,6 @@ Kind = TypeVar("Kind", bound=m.Message)
 class Stage:
     """Checks every turn: the invariants of the state, and that its facts, encoded as in the journal, give the same state."""
 
-    limits = LIMITS
-
     def __init__(self, settings: PoolSettings | None = None, policy: Policy | None = None, provisioner: Provisioner | None = None) -> None:
         self.settings = settings or PoolSettings()
         self.policy = policy or Dispatcher(LocalityMatcher())
@@ -46,7 +44,7 @@ class Stage:
     # --- the machine ----------------------------------------------------------------------------------------------------------------
 
     def start(self, state: State) -> None:
-        self.machine = Machine(state, self.policy, self.provisioner, self.settings, self.limits, plugins.traits)
+        self.machine = Machine(state, self.policy, self.provisioner, self.settings, plugins.traits)
         self._take(self.machine.start(self.now))
 
     def restart(self) -> None:

@@ -215,8 +215,7 @@ def test_settings_may_name_what_a_plug_in_provides(install: Install, tmp_path: P
 
 
 def test_every_mode_of_matching_is_known_to_the_machine() -> None:
-    from pilotfish.core.workers import site_masters
-    from pilotfish.model.settings import MATCHING_MODES, PoolSettings
+    from pilotfish.model.settings import AUTO, CENTRAL, DISTRIBUTED, MATCHING_MODES, PoolSettings
 
-    assert {site_masters.AUTO, site_masters.DISTRIBUTED, "central"} == set(MATCHING_MODES)
+    assert {AUTO, CENTRAL, DISTRIBUTED} == set(MATCHING_MODES)
     assert PoolSettings().matching in MATCHING_MODES

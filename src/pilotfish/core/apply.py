@@ -154,7 +154,7 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
 
 
 def _link_measured(state: State, fact: f.LinkMeasured, at: float) -> None:
-    state.forecasts.transferred("", fact.site, fact.size, fact.seconds)
+    state.forecasts.transferred(fact.site, fact.size, fact.seconds)
 
 
 def _wait_for(run: Run, task: Task, needed: Any) -> int:

@@ -37,7 +37,7 @@ from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.backend_traits import BackendTraits, no_traits
-from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.ids import show_task
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
@@ -52,19 +52,6 @@ _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswere
 """Facts that free no room and make no task ready: they cause no decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
-    """Limits that no user sets. Tests and simulated worlds make them small."""
-
-    ended_per_message: int = 5_000
-    """Maximum ended tasks in one message to a client."""
-    large_site: int = 200
-    """Minimum workers from which a site has a site master, unless the pool's settings say otherwise."""
-
-
-LIMITS = MachineLimits()
-
-
 @dataclass(slots=True)
 class Turn:
     at: float
@@ -73,13 +60,17 @@ class Turn:
 
 
 class Machine:
+    ended_per_message = 5_000
+    """Maximum ended tasks in one message to a client. Tests make it smaller."""
+    large_site = 200
+    """Minimum workers of a site that has a site master, if ``matching`` is auto. Tests make it smaller."""
+
     def __init__(
         self,
         state: State,
         policy: Policy,
         provisioner: Provisioner,
         settings: PoolSettings,
-        limits: MachineLimits = LIMITS,
         traits: Callable[[str], BackendTraits] = no_traits,  # by backend name
     ) -> None:
         self.state = state
@@ -87,7 +78,6 @@ class Machine:
         self.policy = policy
         self.provisioner = provisioner
         self.settings = settings
-        self.limits = limits
         self.deadline: float | None = None
         self.now = self.started_at = state.at
         self.facts: list[f.Fact] = []
@@ -121,7 +111,7 @@ class Machine:
         """Whether something changed that is not a fact, such as a connection. Then decide again."""
         self._decide_at: float | None = None
         self._decided_at = 0.0
-        self._timers: list[tuple[float, int, str, str]] = []
+        self._timers: list[tuple[float, int, Callable[[Machine, str], None], str]] = []
         self._timer_count = 0
 
     # --- turns --------------------------------------------------------------------------------------------------------------------
@@ -135,9 +125,9 @@ class Machine:
         for worker in self.state.workers.values():
             lease_at = now + leases.time_to_return_s(self, worker)
             self.connections[worker.id] = WorkerConnection(lease_at)
-            self.set_timer(lease_at, "lease", worker.id)
+            self.set_timer(lease_at, leases.lease_expired, worker.id)
             if worker.quarantined_until:
-                self.set_timer(worker.quarantined_until, "quarantine", worker.id)
+                self.set_timer(worker.quarantined_until, leases.quarantine_expired, worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
             # The user may have fixed the site before starting the master again.
             self.record(f.SiteHeld(name, ""))
@@ -226,9 +216,10 @@ class Machine:
 
     # --- time -----------------------------------------------------------------------------------------------------------------------
 
-    def set_timer(self, at: float, kind: str, key: str) -> None:
+    def set_timer(self, at: float, expired: Callable[[Machine, str], None], key: str) -> None:
+        """Call ``expired`` with the key in the first turn at or after this time. Timers are not journaled."""
         self._timer_count += 1
-        heappush(self._timers, (at, self._timer_count, kind, key))
+        heappush(self._timers, (at, self._timer_count, expired, key))
 
     def _next_deadline(self) -> float | None:
         candidates = [self._timers[0][0]] if self._timers else []
@@ -247,8 +238,8 @@ class Machine:
     def _expire(self) -> None:
         timers = self._timers
         while timers and timers[0][0] <= self.now:
-            _, _, kind, key = heappop(timers)
-            _TIMERS[kind](self, key)
+            _, _, expired, key = heappop(timers)
+            expired(self, key)
 
     # --- deciding -----------------------------------------------------------------------------------------------------------------
 
@@ -283,17 +274,8 @@ class Machine:
 
     def _decide_tasks(self, view: PolicyView) -> None:
         for proposal in self.policy.propose(view):
-            if isinstance(proposal, RecallProposal):
-                assignment.recall(self, proposal)
-            elif isinstance(proposal, DelegationProposal) and assignment.may_delegate(self, proposal):
-                site_masters.delegate(self, proposal.worker, proposal.tasks)
-            elif isinstance(proposal, CopyProposal) and assignment.may_copy(self, proposal):
-                assignment.duplicate(self, proposal)
-            elif isinstance(proposal, RetireProposal) and assignment.may_retire(self, proposal):
-                leases.drain(self, proposal.worker, proposal.reason)
-            elif isinstance(proposal, AssignmentProposal) and assignment.may_assign(self, proposal):
-                assignment.assign(self, proposal)
-            else:
+            carry_out = _PROPOSALS.get(type(proposal))
+            if carry_out is None or not carry_out(self, proposal):
                 self.refused_proposals += 1
 
     def _decide_pilots(self) -> None:
@@ -325,15 +307,11 @@ class Machine:
         return pilot
 
     def _withdraw(self, proposal: WithdrawalProposal) -> None:
-        """Cancel a queued pilot, or drain the workers of a running one."""
         pilot = self.state.pilots.get(proposal.pilot)
         if pilot is None or pilot.state > ACTIVE:
             self.refused_proposals += 1
-        elif pilot.workers:
-            for worker in list(pilot.workers):
-                leases.drain(self, self.state.workers[worker], proposal.reason)
         else:
-            self.end_pilot(pilot.id, proposal.reason, proposal.cause)
+            site_events.release_pilot(self, pilot, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
         """End the master after some time without work, clients and open runs."""
@@ -381,7 +359,7 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            text = f"task {reason.id >> 32}.{reason.id & INDEX_MASK}, which it needs, failed"
+            text = f"task {show_task(reason.id)}, which it needs, failed"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
@@ -402,11 +380,10 @@ def _link_closed(machine: Machine, item: i.LinkClosed) -> None:
 
 
 def _link_paused(machine: Machine, item: i.LinkPaused) -> None:
-    machine.subscriptions.paused[item.link] = None
-
-
-def _link_resumed(machine: Machine, item: i.LinkResumed) -> None:
-    machine.subscriptions.paused.pop(item.link, None)
+    if item.paused:
+        machine.subscriptions.paused[item.link] = None
+    else:
+        machine.subscriptions.paused.pop(item.link, None)
 
 
 def _journal_space_changed(machine: Machine, item: i.JournalSpaceChanged) -> None:
@@ -423,7 +400,6 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.ClientMessage: client_messages.handle,
     i.LinkClosed: _link_closed,
     i.LinkPaused: _link_paused,
-    i.LinkResumed: _link_resumed,
     **site_events.HANDLERS,
     i.JournalSpaceChanged: _journal_space_changed,
     i.OutputSpaceChanged: _output_space_changed,
@@ -432,12 +408,13 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
 }
 
 
-# --- timers -------------------------------------------------------------------------------------------------------------------------
+# --- proposals ----------------------------------------------------------------------------------------------------------------------
 
 
-_TIMERS: dict[str, Callable[[Machine, str], None]] = {
-    "lease": leases.lease_expired,
-    "quarantine": leases.quarantine_expired,
-    "author": client_messages.author_expired,
-    "peek": subscriptions.peek_expired,
+_PROPOSALS: dict[type, Callable[[Machine, Any], bool]] = {
+    AssignmentProposal: assignment.assign,
+    CopyProposal: assignment.duplicate,
+    DelegationProposal: site_masters.delegate,
+    RecallProposal: assignment.recall,
+    RetireProposal: leases.retire,
 }

@@ -275,7 +275,7 @@ class MasterServer:
             self._enqueue(i.LinkClosed(link.number))
 
     def _paused(self, link: EndpointLink, paused: bool) -> None:
-        self._enqueue(i.LinkPaused(link.number) if paused else i.LinkResumed(link.number))
+        self._enqueue(i.LinkPaused(link.number, paused))
 
     def _warn(self, text: str) -> None:
         """Log the same warning at most once a minute, so that an unauthenticated peer cannot fill the log."""

@@ -8,17 +8,14 @@ INDEX_BITS = 32
 INDEX_MASK = (1 << INDEX_BITS) - 1
 MAX_RUN = (1 << 21) - 1
 
-TaskId = int
-RunId = int
 
-
-def task_id(run: RunId, index: int) -> TaskId:
+def task_id(run: int, index: int) -> int:
     return run << INDEX_BITS | index
 
 
-def run_of(task: TaskId) -> RunId:
+def run_of(task: int) -> int:
     return task >> INDEX_BITS
 
 
-def show_task(task: TaskId) -> str:
+def show_task(task: int) -> str:
     return f"{task >> INDEX_BITS}.{task & INDEX_MASK}"

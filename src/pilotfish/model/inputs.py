@@ -34,13 +34,10 @@ class LinkClosed(Input, frozen=True):
 
 
 class LinkPaused(Input, frozen=True):
-    """The peer reads too slowly. Send nothing large over this link until it is resumed."""
+    """The peer reads too slowly, so nothing large may be sent over this link; or it reads fast enough again."""
 
     link: int
-
-
-class LinkResumed(Input, frozen=True):
-    link: int
+    paused: bool
 
 
 class PilotAccepted(Input, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-MATCHING_MODES = ("auto", "central", "distributed")
+AUTO, CENTRAL, DISTRIBUTED = MATCHING_MODES = ("auto", "central", "distributed")
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -120,7 +120,7 @@ class CriticalPathOrder:
 
 def _unit(state: State, run: Run, spec: int) -> float:
     """Expected seconds for cost 1 on a host of usual speed; 1 if unknown, so that the length of chains counts."""
-    known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess(1.0)
+    known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess()
     return known.value if known is not None else 1.0
 
 

@@ -351,13 +351,13 @@ class FaultInjector:
         assert link is not None
         if master.links.get(link.number) is not link:
             return False
-        master.tell(i.LinkPaused(link.number))
+        master.tell(i.LinkPaused(link.number, True))
         self.world.after(self.world.dice.uniform(0.1, 10.0), self._client_reads, link, master)
         return True
 
     def _client_reads(self, link: SimulatedLink, master: SimulatedMaster) -> None:
         if master.links.get(link.number) is link:
-            master.tell(i.LinkResumed(link.number))
+            master.tell(i.LinkPaused(link.number, False))
 
 
 _NODE_FAULTS: dict[str, Callable[[FaultInjector, SimulatedNode], bool]] = {

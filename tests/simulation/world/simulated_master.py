@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pilotfish import plugins
-from pilotfish.core.machine import Machine, MachineLimits, Turn
+from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.state import State
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -35,8 +35,8 @@ class SimulatedMaster:
         self.usurped = False
         self.doom = doom
         self.doom_fact = doom_fact
-        limits = MachineLimits(ended_per_message=world.scenario.items_per_message)
-        self.machine = Machine(state, world.policy(), world.provisioner(), world.scenario.settings, limits, plugins.traits)
+        self.machine = Machine(state, world.policy(), world.provisioner(), world.scenario.settings, plugins.traits)
+        self.machine.ended_per_message = world.scenario.items_per_message
         self.links: dict[int, SimulatedLink] = {}
         self.inbox: list[i.Input] = []
         self.backlog: list[tuple[SimulatedLink | None, Any]] = []

@@ -60,5 +60,5 @@ def test_a_measured_link_is_written_down_and_learnt() -> None:
     for _ in range(3):
         stage.tell(i.TransferMeasured("far", 10_000_000, 5.0))
     assert sum(isinstance(fact, f.LinkMeasured) for record in stage.journal for fact in decode_record(record).facts) == 3
-    known = stage.machine.state.forecasts.bandwidth("", "far")
+    known = stage.machine.state.forecasts.bandwidth("far")
     assert known is not None and known.value == pytest.approx(2e6, rel=0.05)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.peers.site_matching import ANSWER_S, IDLE_ROUND_S
-from pilotfish.core.machine import MachineLimits
 from pilotfish.core.state import Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -85,12 +84,9 @@ def test_where_the_master_matches_nobody_is_appointed() -> None:
     assert (own.term, own.master) == (0, None)
 
 
-class SmallSites(Site):
-    limits = MachineLimits(large_site=3)
-
-
 def test_of_itself_a_site_matches_when_it_is_large() -> None:
-    stage = SmallSites("a", "b", matching="auto")
+    stage = Site("a", "b", matching="auto")
+    stage.machine.large_site = 3
     assert [one.term for one in stage.introduced()] == [0]
     stage.enter("c", 3)
     assert [one.term for one in stage.introduced()] == [1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core.clients import pool_commands
-from pilotfish.core.clients.subscriptions import Subscription
+from pilotfish.core.clients.subscriptions import Subscription, peek_expired
 from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
 from pilotfish.core.state import CLIENT_GONE, Run
@@ -265,7 +265,7 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     subscriptions.next_peek += 1
     subscriptions.peeks[subscriptions.next_peek] = (link, message.query)
     machine.send(to_worker, m.Peek(subscriptions.next_peek, task.id, task.attempt, stream, offset))
-    machine.set_timer(machine.now + PEEK_S, "peek", str(subscriptions.next_peek))
+    machine.set_timer(machine.now + PEEK_S, peek_expired, str(subscriptions.next_peek))
 
 
 def link_closed(machine: Machine, link: int) -> None:
@@ -284,7 +284,7 @@ def link_closed(machine: Machine, link: int) -> None:
 
 def author_disconnected(machine: Machine, run: Run) -> None:
     machine.subscriptions.disconnected_at[run.id] = machine.now
-    machine.set_timer(machine.now + _author_timeout_s(machine, run), "author", str(run.id))
+    machine.set_timer(machine.now + _author_timeout_s(machine, run), author_expired, str(run.id))
 
 
 def _author_timeout_s(machine: Machine, run: Run) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core.data import intermediate_files, replicas
+from pilotfish.core.data import intermediate_files
 from pilotfish.core.explain import lookup, queries
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
@@ -170,7 +170,9 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 def _release_contents(machine: Machine, run: Run) -> None:
     """Release contents that no other run needs, at the master and at workers."""
     kept: dict[str, list[str]] = {}
-    for record in replicas.used_only_by(machine.state, run):
+    for record in (machine.state.contents[digest] for digest in run.contents):
+        if record.runs > 1:
+            continue
         if record.at_master:
             machine.effects.append(e.ReleaseContent(record.digest))
         elif record.maker:

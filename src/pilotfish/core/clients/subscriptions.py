@@ -86,7 +86,7 @@ def _began_by_run(subscriptions: Subscriptions) -> dict[int, list[int]]:
 def _notify_client(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
     watcher = watchers[run.id]
     if watcher.cursor < len(run.ended):
-        message, payloads = _batch(run, watcher, machine.limits.ended_per_message)
+        message, payloads = _batch(run, watcher, machine.ended_per_message)
         machine.send(link, message, payloads)
         watcher.cursor += len(message.items)
         if watcher.cursor < len(run.ended):

@@ -72,10 +72,6 @@ def forget_run(state: State, run: Run) -> None:
                 state.workers[worker].holds.pop(record, None)
 
 
-def used_only_by(state: State, run: Run) -> list[ContentRecord]:
-    return [state.contents[digest] for digest in run.contents if state.contents[digest].runs == 1]
-
-
 def needs(task: Task) -> tuple[ContentRecord, ...]:
     """All inputs of a task that are contents."""
     shared = task.shape.run.spec_contents

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core.data import data_rows
-from pilotfish.core.explain import site_reasons, task_reasons
-from pilotfish.core.explain.lookup import (
-    NamedObject,
-    NamedPilot,
-    NamedSite,
-    find_named,
-    find_pilot,
-    find_run,
-    find_site,
-    find_task,
-    find_worker,
-)
+from pilotfish.core.explain import lookup, site_reasons, task_reasons
 from pilotfish.core.explain.reasons import rows
 from pilotfish.core.learning import speedups
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
@@ -200,7 +189,7 @@ def _runs(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    return run_row(machine, find_run(machine.state, arguments.get("run")))
+    return run_row(machine, lookup.find_run(machine.state, arguments.get("run")))
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
@@ -209,7 +198,7 @@ def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
 
 
 def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    run = find_run(machine.state, arguments.get("run"))
+    run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = arguments.get("state")
     if wanted is not None and wanted not in TASK_STATES:
         raise BadInput(f"state {wanted!r} is none of {', '.join(TASK_STATES)}", f"pilotfish tasks {run.id} --state failed")
@@ -220,7 +209,7 @@ def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    task = find_task(machine.state, arguments.get("task"))
+    task = lookup.find_task(machine.state, arguments.get("task"))
     spec = machine.state.spec_of(task)
     row = task_row(machine.state, task)
     row["spec"] = {
@@ -240,7 +229,7 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _payload(machine: Machine, arguments: dict[str, Any]) -> Payload:
-    task = find_task(machine.state, arguments.get("task"))
+    task = lookup.find_task(machine.state, arguments.get("task"))
     if arguments.get("which", "result") == "result":
         return task.output if task.state >= DONE else b""
     return task.payload
@@ -255,7 +244,7 @@ def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    run = None if arguments.get("run") is None else find_run(machine.state, arguments.get("run"))
+    run = None if arguments.get("run") is None else lookup.find_run(machine.state, arguments.get("run"))
     first, limit = _read_page(arguments)
     return data_rows.data(machine, run, first, limit)
 
@@ -271,27 +260,27 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         return task_reasons.explain_task(machine, subject) | rows
     if isinstance(subject, Worker):
         return task_reasons.explain_worker(machine, subject)
-    if isinstance(subject, NamedPilot):
+    if isinstance(subject, lookup.NamedPilot):
         return site_reasons.explain_pilot(machine, subject)
-    if isinstance(subject, NamedSite):
+    if isinstance(subject, lookup.NamedSite):
         return site_reasons.explain_site(machine, subject)
     return task_reasons.explain_run(machine, subject)
 
 
-def _find_named(state: State, arguments: dict[str, Any]) -> NamedObject:
+def _find_named(state: State, arguments: dict[str, Any]) -> lookup.NamedObject:
     for kind, find in _FINDERS.items():
         if kind in arguments:
             return find(state, arguments[kind])
-    return find_run(state)
+    return lookup.find_run(state)
 
 
-_FINDERS: dict[str, Callable[[State, object], NamedObject]] = {
-    "subject": find_named,
-    "worker": find_worker,
-    "pilot": find_pilot,
-    "site": find_site,
-    "task": find_task,
-    "run": find_run,
+_FINDERS: dict[str, Callable[[State, object], lookup.NamedObject]] = {
+    "subject": lookup.find_named,
+    "worker": lookup.find_worker,
+    "pilot": lookup.find_pilot,
+    "site": lookup.find_site,
+    "task": lookup.find_task,
+    "run": lookup.find_run,
 }
 
 

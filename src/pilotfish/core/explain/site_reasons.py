@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pilotfish.core.explain import remedies
 from pilotfish.core.explain.lookup import NamedPilot, NamedSite
 from pilotfish.core.explain.reasons import Reason, answer, make_reason, show_amount
-from pilotfish.core.pilots.credential_status import credential_rows, unusable_credentials
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.core.state import UNIT, TaskShape, Worker
@@ -286,6 +285,44 @@ def _pending(machine: Machine, pilot: Pilot) -> str:
     if status.runs:
         return f"{pilot.id} (job {pilot.job}) runs, and its agent has not joined yet"
     return f"{pilot.id} (job {pilot.job}): {status.reason or 'no reason given'}"
+
+
+# --- credentials -----------------------------------------------------------------------------------------------------------
+
+
+def describe_credential(name: str, left_s: float, problem: str) -> str:
+    """Describe the state of one credential."""
+    if left_s == math.inf:
+        return f"it is unknown how long its {name} is valid: {problem}" if problem else f"its {name} has no end"
+    if left_s == -math.inf:
+        return f"its {name} is missing ({problem})"
+    if left_s <= 0:
+        return f"its {name} ended {show_seconds(math.ceil(-left_s))} ago" if left_s < -1 else f"its {name} has ended"
+    return f"its {name} ends in {show_seconds(math.ceil(left_s))}"
+
+
+def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
+    """Credentials of a site as rows. ``left_s``: None if it does not expire or this is unknown, 0 if it is no longer usable."""
+    at, known = machine.credentials.get(site, (0.0, ()))
+    rows = []
+    for one in known:
+        left_s = one.left_s - (machine.now - at)
+        rows.append(
+            {
+                "name": one.name,
+                "left_s": None if left_s == math.inf else max(0.0, left_s),
+                "usable": left_s > 0,
+                "warn": left_s < one.warn_s or bool(one.problem),
+                "text": describe_credential(one.name, left_s, one.problem),
+                "renew": one.renew,
+            }
+        )
+    return rows
+
+
+def unusable_credentials(machine: Machine, site: str) -> list[dict[str, Any]]:
+    """Missing or expired credentials that keep pilots of this site waiting."""
+    return [row for row in credential_rows(machine, site) if not row["usable"]]
 
 
 # --- rows and answers ------------------------------------------------------------------------------------------------------

@@ -6,17 +6,9 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core.data.data_reasons import (
-    fixes_for_missing_input,
-    kept_elsewhere,
-    lost_input,
-    maker_of_missing,
-    waits_for_inputs,
-    waits_for_outputs,
-)
+from pilotfish.core.data import data_reasons
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
-from pilotfish.core.explain.site_reasons import never_long_enough, site_reasons, state_reason, too_few_nodes
-from pilotfish.core.pilots import credential_status
+from pilotfish.core.explain.site_reasons import credential_rows, never_long_enough, site_reasons, state_reason, too_few_nodes
 from pilotfish.core.state import UNIT, FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
@@ -66,9 +58,10 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
     if task.state in (ASSIGNED, RUNNING):
         return _assigned_reasons(machine, task)
     if task.state == FAILED:
-        assert task.failure is not None
-        text = f"{task.failure.message or task.failure.cause}{maker_of_missing(task)} [{task.failure.cause}, blame: {task.failure.blame}]"
-        return [make_reason(task.failure.cause, text, *_after_failure(machine, task, task.failure))]
+        failure = task.failure
+        assert failure is not None
+        text = f"{failure.message or failure.cause}{data_reasons.maker_of_missing(task)} [{failure.cause}, blame: {failure.blame}]"
+        return [make_reason(failure.cause, text, *_after_failure(machine, task, failure))]
     if task.state == CANCELLED:
         return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
     return [make_reason("done", f"it succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
@@ -86,7 +79,7 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     if failure.cause == NO_DIRECTORY:
         return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
-        return fixes_for_missing_input(machine, task)
+        return data_reasons.fixes_for_missing_input(machine, task)
     return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
@@ -106,8 +99,8 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
         where = f"site {task.worker.site}" if task.worker.site else "workers of no site"
         text = f"it is delegated to {where}: its site master, worker {task.worker.id}, assigns it when a worker has room"
         reasons = [make_reason("lent", text, "pilotfish workers")]
-    waits = None if task.state == RUNNING else lost_input(machine, task) or waits_for_inputs(machine, task)
-    data = waits or waits_for_outputs(machine, task)
+    waits = None if task.state == RUNNING else data_reasons.lost_input(machine, task) or data_reasons.waits_for_inputs(machine, task)
+    data = waits or data_reasons.waits_for_outputs(machine, task)
     unreachable = None
     if machine.link_of(task.worker.id) is None:
         text = f"worker {task.worker.id} is disconnected; after {machine.settings.lease_s:g} s of silence the task runs elsewhere"
@@ -126,7 +119,7 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
     if run.paused:
         reasons.append(make_reason("paused", f"run {run.id} is paused", f"pilotfish resume {run.id}"))
     reasons += _fit_reasons(machine, task)
-    about_kept = lost_input(machine, task) or kept_elsewhere(machine, task) if state.workers else None
+    about_kept = data_reasons.lost_input(machine, task) or data_reasons.kept_elsewhere(machine, task) if state.workers else None
     reasons += [about_kept] if about_kept is not None else []
     if task.suspect:
         text = "workers died while they ran it, so it must run alone and waits for an idle worker"
@@ -193,11 +186,8 @@ def no_workers(machine: Machine) -> Reason:
         return state_reason(machine, LOCAL, site)
     if state.local_cores <= 0:
         return make_reason("no-workers", "the pool has no workers", "pilotfish workers --local-cores 2")
-    starting = list(state.pilots.values())
-    if starting:
-        names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in starting)
-        return make_reason("starting", f"no worker has joined yet; starting: {names}", "pilotfish status")
-    return make_reason("starting", "no worker has joined yet", "pilotfish status")
+    names = ", ".join(f"{pilot.id} ({PILOT_STATES[pilot.state]})" for pilot in state.pilots.values())
+    return make_reason("starting", "no worker has joined yet" + (f"; starting: {names}" if names else ""), "pilotfish status")
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
@@ -378,7 +368,7 @@ def _staging(machine: Machine, run: Run) -> list[Reason]:
         return []
     for worker in machine.state.workers.values():
         for task in worker.active:
-            if task.shape.run is run and (found := waits_for_inputs(machine, task)):
+            if task.shape.run is run and (found := data_reasons.waits_for_inputs(machine, task)):
                 return [make_reason("staging", f"task {show_task(task.id)} waits: {found.text}", *found.commands)]
     return []
 
@@ -466,7 +456,7 @@ def warnings(machine: Machine) -> list[Reason]:
     for name, site in state.sites.items():
         if site.held:
             found.append(make_reason("held", f"site {name} is held: {site.held}", f"pilotfish doctor {name}".removesuffix(" local")))
-        rows = [row for row in credential_status.credential_rows(machine, name) if row["warn"] or not row["usable"]]
+        rows = [row for row in credential_rows(machine, name) if row["warn"] or not row["usable"]]
         found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
     for worker in state.workers.values():
         if worker.quarantined_until:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from math import exp, hypot, inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
-from pilotfish.core.learning.predictors import LinkSeries, Series, quantile
+from pilotfish.core.learning.predictors import Forecast, LinkSeries, Series, quantile
 
-MAX_CLASSES, MAX_WORKERS, MAX_SOURCES = 1_000, 20_000, 200
-"""Maximum task classes, workers that never reported their end, and sources per site. The least recently used ones are dropped."""
+MAX_CLASSES, MAX_WORKERS = 1_000, 20_000
+"""Maximum task classes, and workers that never reported their end. The least recently used ones are dropped."""
 MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark; values beyond are clamped."""
 MAX_PENDING = 256
@@ -46,18 +46,9 @@ MIN_S = 1e-6
 MIN_WAIT_S = 1.0
 """Minimum seconds of a queue wait; shorter waits count as this."""
 VAGUE_ERROR = 1.0
-"""Relative error of an estimate that comes from other classes or links."""
+"""Relative error of a forecast that comes from other classes."""
 LATEST_CLASSES = 16
 """Number of recently used classes that the forecast quality and the typical task are computed from."""
-
-
-class Estimate(NamedTuple):
-    """Seconds, or bytes per second. ``error``: relative; half of such estimates are closer. ``origin``: what it was learnt from."""
-
-    value: float
-    error: float
-    samples: int
-    origin: str
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +103,8 @@ class Forecasts:
         self._changed: list[_Class] = []
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._sites: dict[str, _Site] = {}
-        self._links: dict[str, OrderedDict[str, LinkSeries]] = {}
+        self._links: dict[str, LinkSeries] = {}
+        """By site: the link from the master."""
         self._benchmarks = [0.0, 0.0]
         """Sum of the logarithms of all known benchmarks, and their number."""
         self._benchmark_ratio = [0.0, 0.0]
@@ -160,16 +152,9 @@ class Forecasts:
         if len(pending) > MAX_PENDING:
             pending[:] = compress(pending, THINNED)
 
-    def transferred(self, source: str, site: str, size: float, seconds: float) -> None:
-        """Record a transfer. ``source``: a site, or "" for the master."""
-        links = self._links.setdefault(site, OrderedDict())
-        link = links.get(source)
-        if link is None:
-            link = links[source] = LinkSeries()
-            if len(links) > MAX_SOURCES:
-                links.popitem(last=False)
-        link.observe(size, seconds)
-        links.move_to_end(source)
+    def transferred(self, site: str, size: float, seconds: float) -> None:
+        """Record a transfer from the master to a site."""
+        self._links.setdefault(site, LinkSeries()).observe(size, seconds)
 
     def waited(self, site: str, seconds: float) -> None:
         record = self._site(site)
@@ -179,34 +164,29 @@ class Forecasts:
 
     # --- queries ---------------------------------------------------------------------------------------------------------------------
 
-    def task(self, name: str, cost: float, worker: str, site: str) -> Estimate | None:
+    def task(self, name: str, cost: float, worker: str, site: str) -> Forecast | None:
         """Seconds at this worker; None if no task of the class has ended."""
         unit = self.unit(name)
         if unit is None:
             return None
         host = self._hosts.get(worker)
-        precision, origin = PRIOR, "class"
-        if host is not None and host.weight:
-            precision, origin = PRIOR / (1 - host.weight), "worker"
-        elif self._knows(site):
-            origin = "site"
+        precision = PRIOR / (1 - host.weight) if host is not None else PRIOR
         # Half of a normal distribution lies within 0.67 standard deviations.
         error = hypot(unit.error, 0.67 / sqrt(precision))
-        return Estimate(cost * unit.value * self.slowness(worker, site), error, unit.samples, origin)
+        return unit._replace(value=cost * unit.value * self.slowness(worker, site), error=error)
 
-    def guess(self, cost: float) -> Estimate | None:
-        """Estimate for an unknown class: the median of the other classes."""
+    def guess(self) -> Forecast | None:
+        """Like ``unit``, for an unknown class: the median of the other classes."""
         self._process_pending()
         forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
         middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
-        return Estimate(cost * middle, VAGUE_ERROR, sum(forecast.samples for forecast in forecasts), "other classes") if forecasts else None
+        return Forecast(middle, VAGUE_ERROR, "", sum(forecast.samples for forecast in forecasts)) if forecasts else None
 
-    def unit(self, name: str) -> Estimate | None:
+    def unit(self, name: str) -> Forecast | None:
         """Seconds for cost 1 at a worker of slowness 1."""
         self._process_pending()
         kind = self._classes.get(name)
-        forecast = kind.series.forecast() if kind is not None else None
-        return Estimate(forecast.value, forecast.error, forecast.samples, "class") if forecast is not None else None
+        return kind.series.forecast() if kind is not None else None
 
     def slowness(self, worker: str, site: str) -> float:
         """Slowness of a worker; the mean of all workers is about 1."""
@@ -220,29 +200,25 @@ class Forecasts:
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
 
-    def transfer_s(self, source: str, site: str, size: float) -> Estimate | None:
+    def transfer_s(self, site: str, size: float) -> Forecast | None:
         """Seconds of one transfer beside the usual number of others."""
-        link, origin = self._link(source, site)
-        forecast = link.forecast(size) if link is not None else None
-        if forecast is None:
-            return None
-        return Estimate(forecast.value, forecast.error if origin == "link" else VAGUE_ERROR, forecast.samples, origin)
+        link = self._links.get(site)
+        return link.forecast(size) if link is not None else None
 
-    def bandwidth(self, source: str, site: str) -> Estimate | None:
+    def bandwidth(self, site: str) -> Forecast | None:
         """Bytes per second, without the latency."""
-        empty, large = self.transfer_s(source, site, 0), self.transfer_s(source, site, 1e9)
+        empty, large = self.transfer_s(site, 0), self.transfer_s(site, 1e9)
         return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
-    def latency(self, source: str, site: str) -> float:
+    def latency(self, site: str) -> float:
         """Seconds that even an empty transfer takes; about 0 if unknown."""
-        empty = self.transfer_s(source, site, 0)
+        empty = self.transfer_s(site, 0)
         return empty.value if empty is not None else 0.0
 
-    def wait(self, site: str) -> Estimate | None:
+    def wait(self, site: str) -> Forecast | None:
         """Seconds in the site's queue."""
         record = self._sites.get(site)
-        forecast = record and record.wait and record.wait.forecast()
-        return Estimate(forecast.value, forecast.error, forecast.samples, "site") if forecast else None
+        return record.wait.forecast() if record is not None and record.wait is not None else None
 
     def quality(self) -> float | None:
         """Median relative error of recent task forecasts."""
@@ -257,11 +233,10 @@ class Forecasts:
         series = [(f"task {name}", kind.series, "s") for name, kind in self._classes.items()]
         series += [(f"wait {name}", site.wait, "s") for name, site in self._sites.items() if site.wait is not None]
         rows = [_forecast_row(what, each, unit) for what, each, unit in series]
-        for to, links in self._links.items():
-            for source, link in links.items():
-                bandwidth = self.bandwidth(source, to)
-                row = _forecast_row(f"link {source or 'master'} -> {to}", link.series, "bytes/s")
-                rows.append({**row, "forecast": bandwidth and bandwidth.value, "latency_s": self.latency(source, to)})
+        for to, link in self._links.items():
+            bandwidth = self.bandwidth(to)
+            row = _forecast_row(f"link master -> {to}", link.series, "bytes/s")
+            rows.append({**row, "forecast": bandwidth and bandwidth.value, "latency_s": self.latency(to)})
         return rows
 
     # --- learning -------------------------------------------------------------------------------------------------------------------
@@ -278,20 +253,6 @@ class Forecasts:
 
     def _latest(self) -> Iterator[_Class]:
         return islice(reversed(self._classes.values()), LATEST_CLASSES)
-
-    def _link(self, source: str, site: str) -> tuple[LinkSeries | None, str]:
-        """The link from a source to a site. For an unused link: the median of the links to the same site."""
-        links = self._links.get(site)
-        if not links:
-            return None, ""
-        if source in links:
-            return links[source], "link"
-        speeds = sorted((forecast.value, source) for source, link in links.items() if (forecast := link.forecast(1e9)) is not None)
-        return (links[speeds[len(speeds) // 2][1]], "site") if speeds else (None, "")
-
-    def _knows(self, site: str) -> bool:
-        known = self._sites.get(site)
-        return known is not None and known.weight + known.left_weight > 0.1
 
     def _log(self, host: _Host) -> float:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
@@ -436,9 +397,8 @@ class Forecasts:
         for name, kind in self._classes.items():
             if kind.early:
                 yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], log_s] for host, log_s in kind.early]]
-        for to, links in self._links.items():
-            for source, link in links.items():
-                yield ["link", to, source, link.row()]
+        for to, link in self._links.items():
+            yield ["link", to, "", link.row()]  # the empty string stands for the master as the source
 
     def restore(self, row: Sequence[Any]) -> None:
         kind, name, *rest = row
@@ -479,7 +439,7 @@ class Forecasts:
             kept.append((host, log_s))
 
     def _restore_link(self, site: str, source: str, row: Sequence[Any]) -> None:
-        self._links.setdefault(site, OrderedDict())[source] = LinkSeries.from_row(row)
+        self._links[site] = LinkSeries.from_row(row)
 
 
 def _add(sums: list[float], benchmark: float | None, sign: int, more: float = 0.0) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotfish.core.explain.lookup import find_site
-from pilotfish.core.pilots import credential_status
 from pilotfish.core.pilots.factory_interface import UNNEEDED, PilotProposal
 from pilotfish.core.pilots.pilot_records import Pilot
 from pilotfish.core.workers import leases
@@ -76,6 +75,14 @@ def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
         machine.site_problems.pop(item.site, None)
 
 
+def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
+    """Keep how long the credentials of a site are valid. Not journaled: the host reports it again soon after a restart."""
+    if item.credentials:
+        machine.credentials[item.site] = (machine.now, item.credentials)
+    else:
+        machine.credentials.pop(item.site, None)
+
+
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
     """Record which sites a user changed, and pass the changes to the site controllers."""
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
@@ -113,11 +120,11 @@ def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
     """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
-        _release_pilot(machine, pilot, reason)
+        release_pilot(machine, pilot, reason)
     return bool(pilots)
 
 
-def _release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
+def release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
     """Cancel a pilot if it is queued; drain its workers if it runs."""
     if not pilot.joined and pilot.state <= ACTIVE:
         machine.end_pilot(pilot.id, reason, cause)
@@ -130,7 +137,7 @@ HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     i.PilotSeen: pilot_seen,
     i.PilotEndReported: pilot_end_reported,
     i.SiteReachability: site_reachability,
-    i.CredentialsSeen: credential_status.credentials_seen,
+    i.CredentialsSeen: credentials_seen,
     i.SitesRead: sites_read,
 }
 
@@ -182,7 +189,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
     found = [pilot for name in dict.fromkeys(names) if (pilot := machine.state.pilots.get(name)) is not None and pilot.by_user]
     for pilot in found:
-        _release_pilot(machine, pilot, reason, UNNEEDED)
+        release_pilot(machine, pilot, reason, UNNEEDED)
     return {"pilots": [pilot.id for pilot in found]}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data import intermediate_files
-from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, RecallProposal, RetireProposal
+from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
 from pilotfish.core.state import UNIT, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
@@ -39,13 +39,7 @@ def can_take(machine: Machine, worker: Worker) -> bool:
     return connection is not None and connection.link is not None and worker.state == JOINED and not worker.quarantined_until
 
 
-def may_retire(machine: Machine, proposal: RetireProposal) -> bool:
-    """Whether the worker is present and not draining, and the proposal gives a reason for users."""
-    worker = proposal.worker
-    return machine.state.workers.get(worker.id) is worker and worker.state == JOINED and bool(proposal.reason)
-
-
-def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
+def _may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
     """Whether each task is ready and fits the worker, and those that start at once have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or not proposal.tasks:
@@ -76,7 +70,7 @@ def may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
     return True
 
 
-def may_copy(machine: Machine, proposal: CopyProposal) -> bool:
+def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
     """Whether each task may have a speculative copy, and the copies have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or worker.runs_suspect:
@@ -104,13 +98,6 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
     return not (task.failure_counts is not None and task.failure_counts.deaths) and worker.suits(task.shape, machine.now)
 
 
-def may_delegate(machine: Machine, proposal: DelegationProposal) -> bool:
-    """Whether the worker is the master of its site, and every task could be assigned to any worker there."""
-    if machine.site_masters.of(proposal.worker) is None or not can_take(machine, proposal.worker) or not proposal.tasks:
-        return False
-    return all(task.state == READY and not task.suspect and not task.shape.run.paused and task.shape.nodes == 1 for task in proposal.tasks)
-
-
 # --- messages --------------------------------------------------------------------------------------------------------------
 
 
@@ -127,31 +114,38 @@ class AssignmentBuilder:
     size: int = 0
 
 
-def assign(machine: Machine, proposal: AssignmentProposal) -> None:
+def assign(machine: Machine, proposal: AssignmentProposal) -> bool:
+    """Assign ready tasks to a worker. Returns False if the proposal is refused."""
     worker = proposal.worker
+    if not _may_assign(machine, proposal):
+        return False
     other_workers = {proposal.tasks[0].id: [other.id for other in proposal.other_workers]} if proposal.other_workers else {}
     machine.record(f.TasksAssigned(worker.id, [task.id for task in proposal.tasks], proposal.ahead, proposal.cores, other_workers))
     send_all(machine, machine.connections[worker.id], proposal.tasks, proposal.cores, m.Assign)
+    return True
 
 
-def duplicate(machine: Machine, proposal: CopyProposal) -> None:
-    """Start speculative copies of tasks that run elsewhere, each with as many cores as the first attempt."""
+def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
+    """Start speculative copies of running tasks, each with as many cores as the first attempt. Returns False if the proposal is refused."""
+    if not _may_copy(machine, proposal):
+        return False
     cores: dict[int, float] = {}
     for task in proposal.tasks:
         if task.shape.cores_max and task.worker is not None:
             cores.update((task.id, amount / UNIT) for name, amount in speculative_copies.needs_at(task.worker, task) if name == CORES)
     machine.record(f.TasksDuplicated(proposal.worker.id, [task.id for task in proposal.tasks]))
     send_all(machine, machine.connections[proposal.worker.id], proposal.tasks, cores, m.Assign, copies=True)
+    return True
 
 
-def recall(machine: Machine, proposal: RecallProposal) -> None:
-    """Ask a worker to return tasks that it has not started."""
+def recall(machine: Machine, proposal: RecallProposal) -> bool:
+    """Ask a worker to return tasks that it has not started. Never refused: a task may have started since the policy looked."""
     worker = proposal.worker
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
-    if machine.link_of(worker.id) is None or not tasks:
-        return
-    machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.delegated]))
-    machine.send_to_worker(worker.id, m.Recall([(task.id, task.attempt) for task in tasks]))
+    if machine.link_of(worker.id) is not None and tasks:
+        machine.record(f.TasksRecalled(worker.id, [task.id for task in tasks if task not in worker.delegated]))
+        machine.send_to_worker(worker.id, m.Recall([(task.id, task.attempt) for task in tasks]))
+    return True
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
@@ -176,15 +170,15 @@ def send_all(
     kind: type[m.Assign] | type[m.Delegate],
     copies: bool = False,
 ) -> None:
+    assert connection.link is not None
     known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
     builder = AssignmentBuilder(known, copies)
     for task in tasks:
         _add(machine, connection, builder, task, cores.get(task.id, 0.0))
-        if builder.size > BYTES_PER_MESSAGE:
-            _send(machine, connection, builder, kind)
+        if builder.size > BYTES_PER_MESSAGE or task is tasks[-1]:
+            message = kind(builder.specs, builder.tasks)
+            machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))
             builder = AssignmentBuilder(known, copies)
-    if builder.tasks:
-        _send(machine, connection, builder, kind)
 
 
 def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> None:
@@ -210,9 +204,3 @@ def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuil
     builder.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
     builder.payloads.append(task.payload)
     builder.size += length + ROW_BYTES * (len(contents) + len(intermediate))
-
-
-def _send(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, kind: type[m.Assign] | type[m.Delegate]) -> None:
-    assert connection.link is not None
-    message = kind(builder.specs, builder.tasks)
-    machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))

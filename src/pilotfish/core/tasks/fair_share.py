@@ -38,9 +38,7 @@ class ShareAccount:
 def join(state: State, run: Run) -> None:
     """Charge the run's tasks to the share that it names."""
     name = run.options.share
-    account = state.shares.get(name)
-    if account is None:
-        account = state.shares[name] = ShareAccount(name)
+    account = state.shares.setdefault(name, ShareAccount(name))
     account.runs += 1
     account.occupied += run.occupied
     account.weight = run.options.weight or account.weight

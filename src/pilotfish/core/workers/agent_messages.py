@@ -108,7 +108,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
             _cancel_replicas(machine, pilot)
     lease_at = machine.now + leases.lease_s(machine, worker)
     if old is None:
-        machine.set_timer(lease_at, "lease", worker.id)
+        machine.set_timer(lease_at, leases.lease_expired, worker.id)
     elif old.link is not None and old.link != link:
         machine.agent_links.pop(old.link, None)
         machine.effects.append(e.HangUp(old.link))
@@ -250,7 +250,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         last = item.failure.message or item.failure.cause
         reason = f"{len(worker.streak)} different tasks failed there in a row while other workers succeed; the last one: {last}"
         machine.record(f.WorkerQuarantined(worker.id, until, reason))
-        machine.set_timer(until, "quarantine", worker.id)
+        machine.set_timer(until, leases.quarantine_expired, worker.id)
 
 
 def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
@@ -295,12 +295,10 @@ def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:
 
 
 def _returned(machine: Machine, worker: Worker, items: list[tuple[int, int]]) -> None:
-    tasks: dict[int, None] = {}
-    for number, attempt in items:
-        if (
-            site_masters.is_delegated(machine, worker, number, attempt)
-            or site_masters.find_current(machine, worker, number, attempt) is not None
-        ):
-            tasks[number] = None
-    if tasks:
-        machine.record(f.TasksReturned(worker.id, list(tasks), "handed back"))
+    known = [
+        number
+        for number, attempt in items
+        if site_masters.is_delegated(machine, worker, number, attempt) or site_masters.find_current(machine, worker, number, attempt)
+    ]
+    if known:
+        machine.record(f.TasksReturned(worker.id, list(dict.fromkeys(known)), "handed back"))

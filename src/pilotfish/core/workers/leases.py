@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pilotfish.core.policy_interface import RetireProposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import assignment, multi_node
 from pilotfish.core.tasks.retry_rules import judge_death, walltime_to_request
@@ -43,7 +44,7 @@ def lease_expired(machine: Machine, key: str) -> None:
     if worker is None or connection is None:
         return
     if connection.lease_at > machine.now:
-        machine.set_timer(connection.lease_at, "lease", key)
+        machine.set_timer(connection.lease_at, lease_expired, key)
         return
     lose_worker(machine, worker, f"has been silent for {machine.settings.lease_s:g} s", died=False)
 
@@ -116,6 +117,15 @@ def drain(machine: Machine, worker: Worker, reason: str) -> None:
     if worker.state == JOINED:
         machine.record(f.WorkerDraining(worker.id, reason))
         ask_to_drain(machine, worker)
+
+
+def retire(machine: Machine, proposal: RetireProposal) -> bool:
+    """Drain a worker that a policy wants to retire. Returns False if the proposal is refused."""
+    worker = proposal.worker
+    if machine.state.workers.get(worker.id) is not worker or worker.state != JOINED or not proposal.reason:
+        return False
+    drain(machine, worker, proposal.reason)
+    return True
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.core.policy_interface import DelegationProposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.states import JOINED
+from pilotfish.model.settings import AUTO, DISTRIBUTED
+from pilotfish.model.states import JOINED, READY
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-CENTRAL, DISTRIBUTED, AUTO = "central", "distributed", "auto"
 REPORT_VALID_S = 40.0
 """Seconds that a report of a site master counts. It sends one every ten seconds."""
 MAX_CONTACTS = 20
@@ -71,7 +72,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
     if wanted != AUTO:
         return wanted == DISTRIBUTED
     there = (worker for worker in machine.state.workers.values() if worker.site == site and worker.state == JOINED)
-    return next(islice(there, machine.limits.large_site - 1, None), None) is not None
+    return next(islice(there, machine.large_site - 1, None), None) is not None
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
@@ -245,9 +246,16 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
     return task
 
 
-def delegate(machine: Machine, worker: Worker, tasks: list[Task]) -> None:
+def delegate(machine: Machine, proposal: DelegationProposal) -> bool:
+    """Delegate ready tasks that any worker of the site may take. Returns False if the proposal is refused."""
+    worker, tasks = proposal.worker, proposal.tasks
+    if machine.site_masters.of(worker) is None or not assignment.can_take(machine, worker) or not tasks:
+        return False
+    if any(task.state != READY or task.suspect or task.shape.run.paused or task.shape.nodes > 1 for task in tasks):
+        return False
     machine.record(f.TasksDelegated(worker.id, [task.id for task in tasks]))
     assignment.send_all(machine, machine.connections[worker.id], tasks, {}, m.Delegate)
+    return True
 
 
 def worker_ended(machine: Machine, worker: Worker) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pilotfish.backends.credential_commands import Credential, Lifetime, credential
 from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
-from pilotfish.core.pilots.credential_status import describe
+from pilotfish.core.explain.site_reasons import describe_credential
 from pilotfish.master.sites.child_process import run_child
 from pilotfish.master.sites.site_access import SiteAccess
 from pilotfish.model import inputs as i
@@ -81,7 +81,7 @@ class CredentialWatch:
     def trouble(self) -> str:
         """Credentials that are missing or expired, and how to renew them."""
         return "; ".join(
-            f"{describe(state.credential.name, state.left_s(), state.problem)}: {state.credential.renew}"
+            f"{describe_credential(state.credential.name, state.left_s(), state.problem)}: {state.credential.renew}"
             for state in self._states.values()
             if state.left_s() <= 0
         )

@@ -88,7 +88,7 @@ class ChartBuilder:
             worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self._workers],
             site_link_free_s=[links.link_free_at(view, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
-            site_latency_s=[view.state.forecasts.latency("", site) for site in self._sites],
+            site_latency_s=[view.state.forecasts.latency(site) for site in self._sites],
             site_launch_s=[0.0] * len(self._sites),
             file_bytes=[record.size for record in self._records],
             arrival_s=np.array([[links.arrival(view, record, site) for site in self._sites] for record in self._records]),

@@ -69,7 +69,7 @@ class LinkEstimates:
     def bandwidth(self, view: PolicyView, site: str) -> float:
         """Estimated bytes per second from the master to a site, reduced while forecasts of it have large errors. The first bytes over an
         idle link are often fast, and a useless transfer cannot be undone."""
-        measured = view.state.forecasts.bandwidth("", site)
+        measured = view.state.forecasts.bandwidth(site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
@@ -79,7 +79,7 @@ class LinkEstimates:
         probe = self._probes.get(site)
         if probe is not None and site not in self._rates and all(is_at(view, record, site) for record in probe.files):
             self._rates[site] = sum(record.size for record in probe.files) / max(view.now - probe.since, MIN_PROBE_S)
-        return site == LOCAL or site in self._rates or view.state.forecasts.bandwidth("", site) is not None
+        return site == LOCAL or site in self._rates or view.state.forecasts.bandwidth(site) is not None
 
     def arrival(self, view: PolicyView, record: ContentRecord, site: str) -> float:
         """When a content is at the site; infinite if it has to be sent."""

@@ -158,7 +158,7 @@ class Projection(LightWorld):
             name,
             0,
             bandwidth=link_bandwidth(state, name),
-            latency_s=min(state.forecasts.latency("", name), 10.0) if state.forecasts.bandwidth("", name) is not None else 0.0,
+            latency_s=min(state.forecasts.latency(name), 10.0) if state.forecasts.bandwidth(name) is not None else 0.0,
             launch_s=snapshot.launches.get(name, 0.0),
             files=tuple(here),
         )
@@ -213,7 +213,7 @@ class Projection(LightWorld):
             seen = [unit.value]
         if not seen:
             self.guessed.setdefault(name, 0)
-            guess = forecasts.guess(1.0)
+            guess = forecasts.guess()
             middle = guess.value if guess is not None else max(MIN_GUESS_S, 2.0 * max(elapsed)) if elapsed else UNKNOWN_S
             middle *= exp(float(self._rng.normal(0.0, 0.5)))
             seen = [middle * factor for factor in UNKNOWN_FACTORS]
@@ -427,7 +427,7 @@ def _contents(task: Task) -> tuple[Content, ...]:
 
 
 def link_bandwidth(state: State, site: str) -> float:
-    forecast = state.forecasts.bandwidth("", site)
+    forecast = state.forecasts.bandwidth(site)
     return forecast.value if forecast is not None else BANDWIDTH
 
 

@@ -31,7 +31,7 @@ from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
 from pilotfish.master.master_content_source import LoopCalls, MasterContentSource
-from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.master.sites.site_router import SiteRouter
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -91,8 +91,7 @@ class MasterServer:
             self.content_source, log=lambda text: self._call_in_loop(self._warn, text)
         )
         self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = self.meter.count_sent, self.meter.take_back
-        self.sites = SiteControllers(pool, self.keyring, settings, self._enqueue)
-        self.sites.find_pilot = state.pilots.get
+        self.sites = SiteRouter(pool, self.keyring, settings, self._enqueue, state.pilots.get)
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.damage_report.damages or recovery.damage_report.gaps)

@@ -9,6 +9,7 @@ import hashlib
 import io
 import re
 import zipfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -104,10 +105,8 @@ def build_bundle(directory: Path) -> Path:
     """Returns the path of the archive in a directory. Writes the archive if it is missing."""
     content = bundle_content()
     path = directory / bundle_name(content)
-    try:
+    with suppress(OSError):
         if path.read_bytes() == content:
             return path
-    except OSError:
-        pass
     write_private(path, content)
     return path

@@ -29,8 +29,7 @@ from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
-from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
-from pilotfish.master.master_content_source import LoopCalls, MasterContentSource
+from pilotfish.master.master_content_source import READ_EVERY_S, LoopCalls, MasterContentSource
 from pilotfish.master.sites.site_router import SiteRouter
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -83,14 +82,17 @@ class MasterServer:
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
         self.content_source = MasterContentSource(
-            pool, self.machine, LoopCalls(self._call_in_loop), lambda item: self._call_in_loop(self._enqueue, item)
+            pool,
+            self.machine,
+            LoopCalls(self._call_in_loop),
+            lambda item: self._call_in_loop(self._enqueue, item),
+            lambda: self._call_in_loop(self._read_meter_soon),
         )
-        self.meter = LinkMeter(self.content_source.site_of, lambda: self._call_in_loop(self._read_meter_soon))
-        self.content_source.on_start, self.content_source.on_end = self.meter.count_start, self.meter.count_end
         self.admission.transfer_server = self.transfer_server = TransferServer(
             self.content_source, log=lambda text: self._call_in_loop(self._warn, text)
         )
-        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = self.meter.count_sent, self.meter.take_back
+        meter = self.content_source.meter
+        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = meter.count_sent, meter.take_back
         self.sites = SiteRouter(pool, self.keyring, settings, self._enqueue, state.pilots.get)
         self.applications = ApplicationProcesses(pool)
         self.compaction = Compaction(self.journal, lambda: self.machine.state)
@@ -289,7 +291,7 @@ class MasterServer:
         self._loop.call_later(READ_EVERY_S, self._read_meter)
 
     def _read_meter(self) -> None:
-        measured, busy = self.meter.read()
+        measured, busy = self.content_source.meter.read()
         for item in measured:
             self._enqueue(item)
         if busy:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,10 +186,8 @@ def describe_exit(code: int, last_line: str) -> str:
 
 
 def _signal(process: LocalProcess, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process.pidfd, number)
-    except ProcessLookupError:
-        pass
 
 
 def _last_line(path: Path) -> str:
@@ -204,7 +203,5 @@ def _last_line(path: Path) -> str:
 def _remove(directory: Path) -> None:
     for name in ("credentials.json", "agent.log"):
         (directory / name).unlink(missing_ok=True)
-    try:
+    with suppress(OSError):
         directory.rmdir()
-    except OSError:
-        pass

@@ -27,7 +27,6 @@ from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.core.policy_interface import Policy
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.factories.provisioner import PoolProvisioner
-from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.master_content_source import READ_EVERY_S, LoopCalls, MasterContentSource
 from pilotfish.master.sites.site_router import SiteRouter
@@ -44,7 +43,7 @@ from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path, write_stop_mark
 from pilotfish.store.pool_lock import PoolLock
-from pilotfish.store.state_recovery import replay, stored_payloads
+from pilotfish.store.state_storage import Compaction, replay, stored_payloads
 
 log = logging.getLogger("pilotfish.master")
 
@@ -95,7 +94,7 @@ class MasterServer:
         self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = meter.count_sent, meter.take_back
         self.sites = SiteRouter(pool, self.keyring, settings, self._enqueue, state.pilots.get)
         self.applications = ApplicationProcesses(pool)
-        self.compaction = Compaction(self.journal, lambda: self.machine.state)
+        self.compaction = Compaction(self.journal, state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.damage_report.damages or recovery.damage_report.gaps)
         self.links: dict[int, EndpointLink] = {}
         self.finished = asyncio.Event()

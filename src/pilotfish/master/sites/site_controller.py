@@ -70,7 +70,6 @@ PAUSE_STEP_S = 1.0
 
 class SiteController:
     def __init__(self, name: str, site: Site, backend: Backend, access: SiteAccess, master: MasterEndpoint) -> None:
-        self.name = name
         self._pilots = SitePilots(name, site, backend, access, master)
         self._monitor = PilotMonitor(self._pilots)
         self._new: dict[PilotSize, list[str]] = {}
@@ -351,7 +350,7 @@ class SiteController:
         while not clear:
             jobs, clear = await self._find_jobs(batch)
             for number, job in jobs.items():
-                log.warning("site %s: job %s belongs to an unknown pilot and is cancelled", self.name, job)
+                log.warning("site %s: job %s belongs to an unknown pilot and is cancelled", self._pilots.name, job)
                 self._monitor.cancel(PilotRecord(batch.pilots[number - 1], batch, number, job, batch.host))
             if not clear:
                 await asyncio.sleep(RETRY_S * MAX_BACKOFF)
@@ -373,7 +372,7 @@ class SiteController:
         await self._submissions.end(0.0)
         await self._wait_until(lambda: not any(pilot.job for pilot in records.values()), CANCELLED_S)
         if records:
-            log.warning("site %s: left there: %s", self.name, ", ".join(pilot.job or pilot.id for pilot in records.values()))
+            log.warning("site %s: left there: %s", self._pilots.name, ", ".join(pilot.job or pilot.id for pilot in records.values()))
         self._pilots.credentials.stop()
         await self._monitor.end(REMOVED_S if not records else 0.0)
         await self._pilots.removals.end(REMOVED_S)

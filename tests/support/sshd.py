@@ -176,6 +176,6 @@ def running_sshd(more: str = "") -> Iterator[Sshd]:
 
 
 def access_to(runner: CommandRunner) -> SiteAccess:
-    """Returns an access that can only run commands and copy files: it has no pool and no keys."""
+    """Returns an access that can only run commands and copy files: it has no keys."""
     nothing: Any = None
-    return SiteAccess(runner, nothing, nothing, ("127.0.0.1", 0))
+    return SiteAccess(runner, nothing, ("127.0.0.1", 0))

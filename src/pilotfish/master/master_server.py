@@ -154,7 +154,7 @@ class MasterServer:
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
         self.sites.set_address(host, port)
-        self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
+        write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [here]))
 
     async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
         """Listen at the port of the last master if it is free, because agents at sites know that one."""

@@ -91,7 +91,7 @@ class Harbour:
         self.controllers = SiteRouter(self.pool, open_keyring(self.pool.directory), PoolSettings(), self.told.append, lambda pilot: None)
         self.controllers.local = self.here  # type: ignore[assignment]
 
-    def way(self, runner: Any, pool: PoolDirectory, keyring: Any, master_address: tuple[str, int]) -> Way:
+    def way(self, runner: Any, keyring: Any, master_address: tuple[str, int]) -> Way:
         self.ways.append(Way(self.system, runner, master_address))
         return self.ways[-1]
 

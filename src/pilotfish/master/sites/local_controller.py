@@ -21,7 +21,7 @@ from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
 from pilotfish.portable.processes import processes_of, started_at
-from pilotfish.store.keyring import Keyring
+from pilotfish.store.keyring import Keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory
 
 KILL_AFTER_S = 5.0
@@ -81,8 +81,7 @@ class LocalController:
         for folder in (directory.parent, directory):
             # Never with parents: that would create a deleted pool directory again, empty and readable by others.
             folder.mkdir(mode=0o700, exist_ok=True)
-        path = directory / "credentials.json"
-        self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
+        write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints))
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
         """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report its end if it has ended.

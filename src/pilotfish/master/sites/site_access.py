@@ -16,7 +16,6 @@ from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.store.keyring import Keyring, pool_digest
-from pilotfish.store.pool_directory import PoolDirectory
 
 LOG_LINES = 3
 """Lines of a pilot's log that are shown."""
@@ -29,11 +28,10 @@ class SiteAccess:
     """The way to a site: commands, run here or over ssh. Every method but ``read_log_tail`` raises UnclearAnswer or CommandRefused.
     ``master_address``: where the master listens, seen from this machine."""
 
-    def __init__(self, runner: CommandRunner, pool: PoolDirectory, keyring: Keyring, master_address: tuple[str, int]) -> None:
+    def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:
         self.runner = runner
         self.on_new_endpoints: Callable[[], None] = lambda: None
         """Called when agents need new credentials because the endpoints changed."""
-        self._pool = pool
         self._keyring = keyring
         self._master_address = master_address
         self._folders: dict[str, str] = {}
@@ -81,7 +79,7 @@ class SiteAccess:
         endpoints = await self._endpoints(batch)
         files = {"start.sh": (START.encode(), 0o700)}
         for number, pilot in enumerate(batch.pilots, 1):
-            files[f"{number}.json"] = (self._pool.credentials(self._keyring, f"pilot:{pilot}", endpoints), 0o600)
+            files[f"{number}.json"] = (self._keyring.credentials(f"pilot:{pilot}", endpoints), 0o600)
         await self.ask(site_files.stage(batch.folder, files, batch.host))
 
     async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:

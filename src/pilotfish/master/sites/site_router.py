@@ -123,7 +123,7 @@ class SiteRouter:
             # Runs after all known pilots were adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
-        access = SiteAccess(runner, self._pool, self._keyring, self._address)
+        access = SiteAccess(runner, self._keyring, self._address)
         controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
         access.on_new_endpoints = controller.refresh
         return controller

@@ -59,6 +59,8 @@ class TunnelTarget:
     host: str = ""
     """Name of the login node as seen from the nodes; empty: its own name and addresses."""
     python: str = ""
+    sockets: str = "/tmp"
+    """Directory for the socket on the login node. It must be local; the name of the socket is secret."""
 
 
 class Tunnel:
@@ -121,8 +123,7 @@ class Tunnel:
 
     async def _run_once(self) -> None:
         """Open the tunnel, and return when it is broken."""
-        # The directory must be local to the login node. The name of the socket is secret.
-        socket_path = f"/tmp/pilotfish-{secrets.token_hex(16)}.sock"
+        socket_path = f"{self.target.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
         forward = f"{socket_path}:{self.target.master[0]}:{self.target.master[1]}"
         output = _RelayOutput()
         stdin, heartbeat = os.pipe()

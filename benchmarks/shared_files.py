@@ -27,7 +27,7 @@ from pilotfish.sim.light_world import LightWorld
 from pilotfish.sim.scenarios.apst_sweep import FAR, FILES, MB, MIDDLE, NEAR, SCENARIOS, apst_sites, sweep
 from pilotfish.sim.workload import SimulatedSite, Workload
 from pilotfish.store.journal.journal_writer import Journal
-from pilotfish.store.state_recovery import replay
+from pilotfish.store.state_storage import replay
 from tests.engines.processes import wait_until
 from tests.network.far_pool import MASTER, FarPool, far_pool
 from tests.network.namespaces import network, what_is_missing

@@ -18,12 +18,12 @@ import pytest
 from pilotfish.backends.interface import Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.master.agent_bundle import bundle_content
 from pilotfish.master.sites.command_runner import CommandRunner, RateLimit
-from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage, stage_bundle
+from pilotfish.master.sites.site_files import absolute_folder, read_tail, remove, stage
 from pilotfish.master.sites.ssh_connection import control_directory, remote_command, remove_control_directory
 from pilotfish.model.site import LOGIN_NEEDED, Site
 from tests.engines import requirements
 from tests.support.scripted_master import alive, eventually
-from tests.support.sshd import Sshd, running_sshd, words_of
+from tests.support.sshd import Sshd, access_to, running_sshd, words_of
 
 pytestmark = pytest.mark.xdist_group("site access")  # one fixture serves all of them
 
@@ -208,7 +208,7 @@ def test_nobody_at_an_address_is_no_answer(server: Sshd) -> None:
         answer = await runner.run(Command(("true",)))
         assert answer.status is None and "Connection refused" in answer.complaint() and not runner.login_needed
         with pytest.raises(UnclearAnswer, match="Connection refused"):
-            await stage(runner, "/tmp/pilotfish-never", {"a": (b"", 0o600)})
+            await access_to(runner).ask(stage("/tmp/pilotfish-never", {"a": (b"", 0o600)}))
 
     play(story, server.site(via="nowhere"), server.sockets)
 
@@ -332,34 +332,36 @@ def test_files_arrive_intact_with_their_modes_and_twice_is_once(
     home = server.home if far else tmp_path
 
     async def story(runner: CommandRunner) -> None:
-        top = await absolute_folder(runner, "~/.pilot fish!")
+        top = await access_to(runner).ask(absolute_folder("~/.pilot fish!"))
         assert top == f"{home}/.pilot fish!" and stat.S_IMODE(os.stat(top).st_mode) == 0o700
         folder = Path(top) / "pool" / "order 1"
         for round in range(2):
             secret = bytes(range(256)) * 1000 + b"key %d" % round
-            await stage(runner, str(folder), {"1.json": (secret, 0o600), "start.sh": (b"#!/bin/sh\n", 0o755), "empty": (b"", 0o640)})
+            await access_to(runner).ask(
+                stage(str(folder), {"1.json": (secret, 0o600), "start.sh": (b"#!/bin/sh\n", 0o755), "empty": (b"", 0o640)})
+            )
             found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
             assert found == {"1.json": 0o600, "start.sh": 0o755, "empty": 0o640}
             assert (folder / "1.json").read_bytes() == secret
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and folder.owner() == (server.user if far else Path.home().owner())
         assert "rm -rf" in (log := (tmp_path / "log").read_text()) and "key" not in log
-        assert await read_tail(runner, str(folder / "1.json"), 5) == "key 1"
-        assert await read_tail(runner, str(folder / "none")) == ""
+        assert await access_to(runner).ask(read_tail(str(folder / "1.json"), 5)) == "key 1"
+        assert await access_to(runner).ask(read_tail(str(folder / "none"))) == ""
         for _ in range(2):
-            await remove(runner, str(folder))
+            await access_to(runner).ask(remove(str(folder)))
             assert not folder.exists()
-        await remove(runner, top)
+        await access_to(runner).ask(remove(top))
 
     play(story, server.site() if far else Site(backend="slurm"), server.sockets, tmp_path / "log")
 
 
 def test_a_folder_may_have_variables_in_it_or_begin_with_nothing(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        found = [await absolute_folder(runner, folder) for folder in ("$HOME/a", "${HOME}/b", "c", f"{server.home}/d", "~")]
+        found = [await access_to(runner).ask(absolute_folder(folder)) for folder in ("$HOME/a", "${HOME}/b", "c", f"{server.home}/d", "~")]
         assert found == [*(f"{server.home}/{name}" for name in "abcd"), str(server.home)]
-        assert await absolute_folder(runner, f"{server.home}/of $USER/x;id") == f"{server.home}/of {server.user}/x;id"
+        assert await access_to(runner).ask(absolute_folder(f"{server.home}/of $USER/x;id")) == f"{server.home}/of {server.user}/x;id"
         with pytest.raises(CommandRefused, match="NONESUCH"):
-            await absolute_folder(runner, "$NONESUCH/a")
+            await access_to(runner).ask(absolute_folder("$NONESUCH/a"))
 
     play(story, server.site(), server.sockets)
 
@@ -367,35 +369,35 @@ def test_a_folder_may_have_variables_in_it_or_begin_with_nothing(server: Sshd) -
 def test_what_cannot_be_put_there_is_refused_and_leaves_nothing(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
         with pytest.raises(CommandRefused, match="ermission denied"):
-            await stage(runner, "/usr/pilotfish/order", {"a": (b"", 0o600)})
+            await access_to(runner).ask(stage("/usr/pilotfish/order", {"a": (b"", 0o600)}))
         folder = f"{server.home}/half"
         os.makedirs(f"{folder}/a/b")
         for path in (folder, f"{folder}/a", f"{folder}/a/b"):
             shutil.chown(path, server.user)
         with pytest.raises(CommandRefused, match="half"):
-            await stage(runner, folder, {"a": (b"", 0o600)})
+            await access_to(runner).ask(stage(folder, {"a": (b"", 0o600)}))
         assert os.listdir(folder) == ["a"] and os.listdir(f"{folder}/a") == ["b"]
         for bad in ("relative", "/", "/home", "/home/..", "~/x", ""):
             with pytest.raises(ValueError, match="no folder"):
-                await remove(runner, bad)
+                await access_to(runner).ask(remove(bad))
         with pytest.raises(ValueError, match="no name"):
-            await stage(runner, folder, {"../a": (b"", 0o600)})
+            await access_to(runner).ask(stage(folder, {"../a": (b"", 0o600)}))
 
     play(story, server.site(), server.sockets)
 
 
 def test_the_agent_is_sent_once_and_again_if_somebody_tidied_up(server: Sshd) -> None:
     async def story(runner: CommandRunner) -> None:
-        folder = await absolute_folder(runner, "~/.pilotfish")
-        path = Path(await stage_bundle(runner, folder))
+        folder = await access_to(runner).ask(absolute_folder("~/.pilotfish"))
+        path = Path(await access_to(runner).stage_bundle(folder))
         assert path.read_bytes() == bundle_content() and stat.S_IMODE(path.stat().st_mode) == 0o600
         made = path.stat().st_ino
-        assert await stage_bundle(runner, folder) == str(path) and path.stat().st_ino == made
+        assert await access_to(runner).stage_bundle(folder) == str(path) and path.stat().st_ino == made
         path.write_bytes(b"half")
-        await stage_bundle(runner, folder)
+        await access_to(runner).stage_bundle(folder)
         assert path.read_bytes() == bundle_content()
         path.unlink()
-        await stage_bundle(runner, folder)
+        await access_to(runner).stage_bundle(folder)
         assert path.read_bytes() == bundle_content()
 
     play(story, server.site(), server.sockets)

@@ -19,12 +19,12 @@ import pytest
 
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.master.sites.command_runner import CommandRunner
-from pilotfish.master.sites.site_files import absolute_folder, stage_bundle
+from pilotfish.master.sites.site_files import absolute_folder
 from pilotfish.master.sites.ssh_connection import SshCommand
 from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model import messages as wire
 from tests.support.scripted_master import Client, FakeMaster, alive, eventually, running_agent
-from tests.support.sshd import Sshd, running_sshd
+from tests.support.sshd import Sshd, access_to, running_sshd
 
 PATIENCE_S = 100.0
 """Seconds until a test counts as hung; it starts dozens of processes on a machine that may be busy."""
@@ -54,7 +54,8 @@ async def until(condition: Callable[[], Any], what: str = "") -> Any:
 async def bundle_at(server: Sshd) -> str:
     runner = CommandRunner("test", server.site(), server.sockets)
     try:
-        return await stage_bundle(runner, await absolute_folder(runner, "~/.pilotfish"))
+        access = access_to(runner)
+        return await access.stage_bundle(await access.ask(absolute_folder("~/.pilotfish")))
     finally:
         await runner.close()
 

@@ -256,9 +256,6 @@ class MemoryDisk(Disk):
         file.durable = bytes(file.content)
         file.pending.clear()
 
-    def begin_writing(self, descriptor: int, offset: int, length: int) -> None:
-        return
-
     def truncate(self, descriptor: int, size: int) -> None:
         self._tell("truncate")
         self._change(self.descriptors[descriptor], Truncation(size))
@@ -290,7 +287,7 @@ class MemoryDisk(Disk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._change(file, Truncation(offset + length))
 
-    def forget_cached(self, descriptor: int) -> None:
+    def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
         return
 
     def _change(self, file: File, change: Change) -> None:

@@ -23,7 +23,7 @@ from pilotfish.backends.interface import (
     UnclearAnswer,
 )
 from pilotfish.core.pilots.pilot_records import Pilot
-from pilotfish.master.sites import pilot_monitor, pilot_submission, site_controller, site_pilots
+from pilotfish.master.sites import pilot_monitor, site_controller, site_pilots
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.site_controller import SiteController
 from pilotfish.master.sites.site_pilots import MasterEndpoint
@@ -134,11 +134,12 @@ class FakeSite:
         assert submission == (kind == "submit")
         return exchange.read(await self._run(exchange.command.argv, exchange.command.at))
 
-    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+    async def prepare_batch(self, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places.append(host)
         self._stumble("place")
         if host in self.deaf:
             raise SILENCE
+        tag = f"pf-{pilots[0]}"
         return SubmittedBatch("pond", tag, list(pilots), size, f"/site/{tag}", "/site/agent", host)
 
     async def stage_files(self, batch: SubmittedBatch) -> None:
@@ -254,7 +255,7 @@ class Desk:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         batches = BatchRegistry(self.directory / "orders")
-        self.master = MasterEndpoint(self.told.append, self._known, batches, lambda pilot: f"pf-{pilot}")
+        self.master = MasterEndpoint(self.told.append, self._known, batches)
         access: Any = self.site
         self.controller = SiteController("pond", self.about, self.site, access, self.master)
 
@@ -301,7 +302,7 @@ class Desk:
 def hasty() -> Iterator[None]:
     """Shorten delays of seconds to one period."""
     with ExitStack() as stack:
-        for module in (site_pilots, pilot_submission, pilot_monitor, site_controller):
+        for module in (site_pilots, pilot_monitor, site_controller):
             for name, value in {"RETRY_S": PERIOD_S, "COLLECT_S": 0.005}.items():
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, value))

@@ -23,7 +23,7 @@ from pilotfish.client.pools import PoolHandle
 from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.wire.handshake import AGENT
-from pilotfish.store.keyring import open_keyring
+from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.engines import processes
 
@@ -63,7 +63,7 @@ class PeerPool:
         bundle = build_bundle(self.place)
         for name in names:
             self.home_of(name).mkdir()
-            home.write_credentials(self.home_of(name) / "credentials.json", keyring, f"pilot:{pilot}" if pilot else AGENT, [endpoint])
+            write_private(self.home_of(name) / "credentials.json", keyring.credentials(f"pilot:{pilot}" if pilot else AGENT, [endpoint]))
             words = ["--credentials", str(self.home_of(name) / "credentials.json"), "--worker", name, "--cores", str(cores)]
             words += ["--workdir", str(self.home_of(name)), "--cache", str(self.cache_of(name)), *options]
             for tag, value in {"name": name, **(tags or {})}.items():

@@ -16,7 +16,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.master.sites.site_access import SiteAccess
 from pilotfish.master.sites.ssh_connection import SshCommand
 from pilotfish.model.site import Site
 from tests.engines import requirements
@@ -170,3 +173,9 @@ def running_sshd(more: str = "") -> Iterator[Sshd]:
     finally:
         server.stop()
         shutil.rmtree(directory)
+
+
+def access_to(runner: CommandRunner) -> SiteAccess:
+    """Returns an access that can only run commands and copy files: it has no keys."""
+    nothing: Any = None
+    return SiteAccess(runner, nothing, ("127.0.0.1", 0))

@@ -43,9 +43,8 @@ ATTRIBUTES = (
 )
 
 IDLE, EXECUTING, REMOVED, COMPLETED, HELD, TRANSFERRING_OUTPUT, SUSPENDED = range(1, 8)
-HELD_BY_USER, SUBMITTED_HELD, SPOOLING = 1, 15, 16
-"""Hold reasons that a user can release or that pass by themselves."""
-_PASSING_HOLDS = (HELD_BY_USER, SUBMITTED_HELD, SPOOLING)
+_PASSING_HOLDS = (1, 15, 16)
+"""Hold reasons that a user can release (held by the user, submitted on hold) or that pass without help (spooling of files)."""
 _TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"

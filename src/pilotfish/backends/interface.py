@@ -68,9 +68,7 @@ class CommandOutput:
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
         """An error to raise: this output tells nothing. The system's message follows the problem."""
-        error = UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
-        error.code = self.code
-        return error
+        return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
 
     def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
         """An error to raise: the system refused. Without a reason, the system's message is taken."""

@@ -2,7 +2,7 @@
 
 A batch of several pilots is a job array with elements ``123_4``. The site decides whether a pilot that lost its node or was preempted is
 requeued (``--no-requeue`` in the directives forbids it): its place in the queue is worth more than a new submission. A requeued pilot waits
-again under the same id.
+again under the same id. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from pilotfish.model.backend_traits import BackendTraits, matches
 from pilotfish.model.site import PilotSize, Site
 
 MIB = 1 << 20
-ACCOUNTING = "accounting"
-"""Site option: ``no`` if the site has no accounting, so that sacct is not asked."""
 
 _QUEUED_STATES = frozenset(["PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 _RUNNING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
@@ -93,7 +91,7 @@ class SlurmBackend:
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """Without accounting, sacct prints "Slurm accounting storage is disabled", and the answer stays unclear."""
-        if site.options.get(ACCOUNTING) == "no":
+        if site.options.get("accounting") == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
         asked = frozenset(jobs)

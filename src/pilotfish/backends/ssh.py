@@ -107,7 +107,7 @@ class SshBackend:
     arrays = 1
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
-        host = batch.host or _hosts(site)[0]
+        host = batch.host or next(iter(site.hosts), "")
         log = shlex.quote(f"{batch.folder}/1.log")
         words = {"TAG": shlex.quote(batch.tag), "LOG": log, "FILE": shlex.quote(f"{batch.folder}/pilot.sh")}
         pilot = _records(site) + fill(PILOT, **words, SCRIPT=pilot_script(site, batch, ()))
@@ -135,7 +135,7 @@ class SshBackend:
         ]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", partial(_found, host)) for host in _hosts(site)]
+        return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", partial(_found, host)) for host in site.hosts or ("",)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
         """None: ``query`` also lists ended processes."""
@@ -179,10 +179,6 @@ def _ended(status: str, last: str) -> JobStatus:
     code = int(status)
     reason = f"signal {code - 128}" if code > 128 else f"exit status {code}"
     return JobStatus(ENDED, f"{reason}: {last}" if last else reason, well=code == 0)
-
-
-def _hosts(site: Site) -> tuple[str, ...]:
-    return site.hosts or ("",)
 
 
 def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ENDING
 from pilotfish.store.journal.journal_reader import open_read_only
 from pilotfish.store.pool_directory import pool_home
-from pilotfish.store.state_recovery import OnFact, replay
+from pilotfish.store.state_storage import OnFact, replay
 
 if TYPE_CHECKING:
     from pilotfish.sim.projections.pool_snapshot import PoolSnapshot

@@ -9,6 +9,7 @@ import hashlib
 import io
 import re
 import zipfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -96,14 +97,16 @@ def _sources(package: str, inside: str) -> dict[str, bytes]:
     return {f"{inside}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in sorted(root.rglob("*.py"))}
 
 
+def bundle_name(content: bytes) -> str:
+    return f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
+
+
 def build_bundle(directory: Path) -> Path:
-    """Path of the archive in a directory, named by its content. Writes it if it is missing."""
+    """Returns the path of the archive in a directory. Writes the archive if it is missing."""
     content = bundle_content()
-    path = directory / f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
-    try:
+    path = directory / bundle_name(content)
+    with suppress(OSError):
         if path.read_bytes() == content:
             return path
-    except OSError:
-        pass
     write_private(path, content)
     return path

@@ -1,4 +1,4 @@
-"""Serves the user's files and stored outputs to workers.
+"""Serves the user's files and stored outputs to workers, and measures the bandwidth to each site.
 
 Transfer threads call it. Only the event loop may read the machine, because a thread could read its tables in the middle of a change: the
 event loop looks up what threads need, gives them immutable values, and receives their findings as inputs.
@@ -6,7 +6,6 @@ event loop looks up what threads need, gives them immutable values, and receives
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import threading
@@ -14,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.core.machine import Machine
@@ -50,6 +50,10 @@ LOOK_UP_S = 30.0
 """Seconds until a thread gives up waiting for the event loop, which may be waiting for disk space."""
 LATER_S = 1.0
 """Seconds until a worker that was put off may ask again."""
+READ_EVERY_S = 2.0
+"""Seconds between two readings while something is sent."""
+MIN_MEASURED_BYTES = 32_768
+"""Minimum bytes of a measurement: fewer may all be in buffers of this machine."""
 
 Answer = TypeVar("Answer")
 
@@ -174,12 +178,16 @@ class TransferLookup:
 
 
 class MasterContentSource:
-    """Serves contents to transfer threads. ``calls`` runs functions in the event loop; ``tell`` sends it an input. Both are thread-safe."""
+    """Serves contents to transfer threads.
 
-    def __init__(self, pool: PoolDirectory, machine: Machine, calls: LoopCalls, tell: Callable[[i.Input], object]) -> None:
-        self.on_start: Callable[[str], None] = lambda site: None
-        self.on_end: Callable[[str], None] = lambda site: None
-        """Called when the sending of a content to a site starts and ends."""
+    ``calls`` runs functions in the event loop. ``tell`` sends an input to the event loop. ``read_soon`` makes the event loop read the meter
+    soon. All three are thread-safe.
+    """
+
+    def __init__(
+        self, pool: PoolDirectory, machine: Machine, calls: LoopCalls, tell: Callable[[i.Input], object], read_soon: Callable[[], object]
+    ) -> None:
+        self.meter = LinkMeter(self._site_of, read_soon)
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._machine = machine
@@ -199,8 +207,8 @@ class MasterContentSource:
 
     # --- called by transfer threads -------------------------------------------------------------------------------------------------------
 
-    def site_of(self, asker: str) -> str:
-        """Return the site of a worker that has asked for a transfer; empty if it has none."""
+    def _site_of(self, asker: str) -> str:
+        """Returns the site of a worker that has asked for a transfer; empty if it has none."""
         return self._sites.get(asker, "")
 
     def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
@@ -213,7 +221,7 @@ class MasterContentSource:
         try:
             reading = self._open(asker, known)
             reading.on_closed = lambda: self._sent(site)
-            self.on_start(site)
+            self.meter.count_start(site)
             return reading
         except BaseException:
             self._leave(site)
@@ -237,7 +245,7 @@ class MasterContentSource:
 
     def _sent(self, site: str) -> None:
         self._leave(site)
-        self.on_end(site)
+        self.meter.count_end(site)
 
     def _open(self, asker: str, record: KnownContent) -> FileReader:
         digest, size = record.digest, record.size
@@ -311,18 +319,16 @@ class MasterContentSource:
                 continue
             del self._released[known]
             if known not in self._machine.state.contents:
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.unlink(content_path(self._store.directory, known))
 
     def sweep(self) -> None:
         """Removes contents without a result: their agent died before it sent one."""
         for digest in self._store.contents():
             path = content_path(self._store.directory, digest)
-            try:
+            with suppress(FileNotFoundError):
                 if digest not in self._machine.state.contents and time.time() - os.stat(path).st_atime > ORPHANED_S:
                     os.unlink(path)
-            except FileNotFoundError:
-                continue
 
 
 def _user_file(record: KnownContent) -> FileReader:
@@ -343,3 +349,74 @@ def _describe_lost(record: KnownContent) -> str:
     if record.holders:
         return f"{what} was kept at {', '.join(record.holders)}, and could not be had from there"
     return f"{what} was kept where it was made, and no present worker has it: run the task again that made it"
+
+
+class LinkMeter:
+    """Measures bytes per second to each site: bytes that were sent, and the time during which any bytes were on their way.
+
+    Threads that send count here. ``read_soon`` is called when sending starts and no reading is due.
+    """
+
+    def __init__(self, site_of: Callable[[str], str], read_soon: Callable[[], object]) -> None:
+        self._site_of = site_of
+        self._read_soon = read_soon
+        self._lock = threading.Lock()
+        self._bytes: dict[str, int] = {}
+        self._active: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+        """Time up to here is counted."""
+        self._seconds: dict[str, float] = {}
+        self._reading_due = False
+        """A reading is due."""
+
+    def count_start(self, site: str) -> None:
+        with self._lock:
+            first, self._reading_due = not self._reading_due, True
+            self._active[site] = self._active.get(site, 0) + 1
+            self._since.setdefault(site, time.monotonic())
+        if first:
+            self._read_soon()
+
+    def count_sent(self, asker: str, length: int) -> None:
+        """Count one piece, and the time since the last one."""
+        site = self._site_of(asker)
+        with self._lock:
+            if site in self._active:
+                self._bytes[site] = self._bytes.get(site, 0) + length
+                self._count_time(site)
+
+    def count_end(self, site: str) -> None:
+        with self._lock:
+            self._count_time(site)
+            self._active[site] -= 1
+            if not self._active[site]:
+                del self._active[site], self._since[site]
+
+    def take_back(self, asker: str, length: int) -> None:
+        """Take back bytes that are still in buffers of this machine: if nothing follows them, their time is not known."""
+        site = self._site_of(asker)
+        with self._lock:
+            if length and site in self._bytes and site not in self._active:
+                self._bytes[site] -= length
+
+    def read(self) -> tuple[list[i.TransferMeasured], bool]:
+        """Measurements since the last reading, and whether something is being sent, so that another reading is due."""
+        with self._lock:
+            measured = [
+                i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)
+            ]
+            for site in [*self._seconds]:
+                if self._is_enough(site) or site not in self._active:
+                    del self._seconds[site]
+                    self._bytes.pop(site, None)
+            self._reading_due = bool(self._active)
+            return measured, self._reading_due
+
+    def _is_enough(self, site: str) -> bool:
+        return self._bytes.get(site, 0) >= MIN_MEASURED_BYTES and self._seconds[site] > 0
+
+    def _count_time(self, site: str) -> None:
+        if site in self._since:
+            now = time.monotonic()
+            self._seconds[site] = self._seconds.get(site, 0.0) + now - self._since[site]
+            self._since[site] = now

@@ -27,11 +27,9 @@ from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.core.policy_interface import Policy
 from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
 from pilotfish.factories.provisioner import PoolProvisioner
-from pilotfish.master.compaction import Compaction
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
-from pilotfish.master.link_meter import READ_EVERY_S, LinkMeter
-from pilotfish.master.master_content_source import LoopCalls, MasterContentSource
-from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.master.master_content_source import READ_EVERY_S, LoopCalls, MasterContentSource
+from pilotfish.master.sites.site_router import SiteRouter
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -45,7 +43,7 @@ from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path, write_stop_mark
 from pilotfish.store.pool_lock import PoolLock
-from pilotfish.store.state_recovery import replay, stored_payloads
+from pilotfish.store.state_storage import Compaction, replay, stored_payloads
 
 log = logging.getLogger("pilotfish.master")
 
@@ -83,18 +81,20 @@ class MasterServer:
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
         self.content_source = MasterContentSource(
-            pool, self.machine, LoopCalls(self._call_in_loop), lambda item: self._call_in_loop(self._enqueue, item)
+            pool,
+            self.machine,
+            LoopCalls(self._call_in_loop),
+            lambda item: self._call_in_loop(self._enqueue, item),
+            lambda: self._call_in_loop(self._read_meter_soon),
         )
-        self.meter = LinkMeter(self.content_source.site_of, lambda: self._call_in_loop(self._read_meter_soon))
-        self.content_source.on_start, self.content_source.on_end = self.meter.count_start, self.meter.count_end
         self.admission.transfer_server = self.transfer_server = TransferServer(
             self.content_source, log=lambda text: self._call_in_loop(self._warn, text)
         )
-        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = self.meter.count_sent, self.meter.take_back
-        self.sites = SiteControllers(pool, self.keyring, settings, self._enqueue)
-        self.sites.find_pilot = state.pilots.get
+        meter = self.content_source.meter
+        self.transfer_server.on_sent, self.transfer_server.on_unconfirmed = meter.count_sent, meter.take_back
+        self.sites = SiteRouter(pool, self.keyring, settings, self._enqueue, state.pilots.get)
         self.applications = ApplicationProcesses(pool)
-        self.compaction = Compaction(self.journal, lambda: self.machine.state)
+        self.compaction = Compaction(self.journal, state)
         self.compaction.overdue = self.machine.history_damaged = bool(recovery.damage_report.damages or recovery.damage_report.gaps)
         self.links: dict[int, EndpointLink] = {}
         self.finished = asyncio.Event()
@@ -154,7 +154,7 @@ class MasterServer:
         self._servers = [tcp, unix]
         here = {"kind": "unix", "path": str(path)}
         self.sites.set_address(host, port)
-        self.pool.write_credentials(self.pool.client_credentials, self.keyring, CLIENT, [here])
+        write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [here]))
 
     async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
         """Listen at the port of the last master if it is free, because agents at sites know that one."""
@@ -290,7 +290,7 @@ class MasterServer:
         self._loop.call_later(READ_EVERY_S, self._read_meter)
 
     def _read_meter(self) -> None:
-        measured, busy = self.meter.read()
+        measured, busy = self.content_source.meter.read()
         for item in measured:
             self._enqueue(item)
         if busy:

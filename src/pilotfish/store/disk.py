@@ -59,11 +59,6 @@ class Disk:
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
 
-    def begin_writing(self, descriptor: int, offset: int, length: int) -> None:
-        """Starts writing to the device, so that ``sync`` waits less."""
-        with suppress(OSError):
-            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
-
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
@@ -94,10 +89,13 @@ class Disk:
         """Reserves disk space for a range of a file and extends the file to its end; unwritten bytes read as zeros."""
         os.posix_fallocate(descriptor, offset, length)
 
-    def forget_cached(self, descriptor: int) -> None:
-        """Drops cached pages, so that the next read comes from the device if possible."""
+    def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
+        """Starts writing a range of a file to the device and drops its cached pages, if possible. Length 0 is the rest of the file.
+
+        A ``sync`` after this call waits less. A read after a ``sync`` and this call comes from the device.
+        """
         with suppress(OSError):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
 DISK = Disk()

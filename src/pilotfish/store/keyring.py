@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pilotfish.errors import BadInput
 
@@ -27,6 +29,11 @@ class Keyring:
 
     def key(self, key_id: str) -> bytes:
         return hmac.digest(self.secret, b"pilotfish-key|" + key_id.encode(), "sha256")
+
+    def credentials(self, key_id: str, endpoints: list[dict[str, Any]]) -> bytes:
+        """Encodes all that a client or an agent needs to find the master and to authenticate. The result is secret."""
+        content = {"key_id": key_id, "key": self.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
+        return json.dumps(content).encode()
 
     def peers(self, site: str) -> tuple[str, str, str]:
         """Returns what the agents of a site share: a key, and a certificate with its private key."""

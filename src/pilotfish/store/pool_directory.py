@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from contextlib import suppress
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from pilotfish.config import home
 from pilotfish.errors import BadInput
-from pilotfish.store.keyring import Keyring, require_private, write_private
+from pilotfish.store.keyring import require_private
 
 PRIVATE = "private-"
 MAX_SOCKET_PATH = 100
@@ -80,15 +79,6 @@ class PoolDirectory:
         for path in (self.work, self.directory / "pilots"):
             path.mkdir(mode=0o700, exist_ok=True)
         return self
-
-    @staticmethod
-    def credentials(keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> bytes:
-        """Encodes what a client or an agent needs to find the master and authenticate. The result is secret."""
-        content = {"key_id": key_id, "key": keyring.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
-        return json.dumps(content).encode()
-
-    def write_credentials(self, path: Path, keyring: Keyring, key_id: str, endpoints: list[dict[str, Any]]) -> None:
-        write_private(path, self.credentials(keyring, key_id, endpoints))
 
 
 def pool_home(name: str) -> PoolDirectory:

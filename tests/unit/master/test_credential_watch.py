@@ -58,9 +58,9 @@ class Desk:
         start, end = (time.strftime(FORM, time.gmtime(at)) for at in (now + self.left_s - self.life_s, now + self.left_s))
         return CommandOutput(0, f"{now:.0f}\n{start}  {end}  krbtgt/HERE@HERE\n")
 
-    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+    async def prepare_batch(self, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
         self.places += 1
-        return SubmittedBatch("hpc", tag, list(pilots), size, f"/folder/{tag}", "/bundle", "")
+        return SubmittedBatch("hpc", f"pf-{pilots[0]}", list(pilots), size, f"/folder/pf-{pilots[0]}", "/bundle", "")
 
     async def stage_files(self, batch: SubmittedBatch) -> None: ...
 
@@ -123,7 +123,7 @@ def watch_of(desk: Desk, told: list[i.Input], site: Site = SITE) -> CredentialWa
 
 
 def controller_of(desk: Desk, told: list[i.Input], tmp_path: Path) -> SiteController:
-    master = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"), lambda pilot: f"pf-{pilot}")
+    master = MasterEndpoint(told.append, lambda pilot: None, BatchRegistry(tmp_path / "orders"))
     access: Any = desk
     return SiteController("hpc", SITE, Queue(desk), access, master)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.master.link_meter import MIN_BYTES, LinkMeter
+from pilotfish.master.master_content_source import MIN_MEASURED_BYTES, LinkMeter
 from pilotfish.portable.transfer.transfer_server import unsent
 
 SITES = {"a1": "a", "a2": "a", "b1": "b"}
@@ -18,7 +18,7 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.woken = 0
-        monkeypatch.setattr("pilotfish.master.link_meter.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("pilotfish.master.master_content_source.time.monotonic", lambda: self.now)
         self.meter = LinkMeter(SITES.__getitem__, self._wake)
 
     def _wake(self) -> None:
@@ -91,7 +91,7 @@ def test_while_a_piece_is_under_way_its_time_is_kept(stage: Stage) -> None:
 
 def test_little_says_nothing(stage: Stage) -> None:
     stage.meter.count_start("a")
-    stage.meter.count_sent("a1", MIN_BYTES - 1)
+    stage.meter.count_sent("a1", MIN_MEASURED_BYTES - 1)
     stage.now += 1
     stage.meter.count_end("a")
     assert stage.read() == {}

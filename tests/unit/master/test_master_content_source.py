@@ -58,7 +58,7 @@ class Stage:
         machine: Any = Guarded(SimpleNamespace(state=state, connections=connections))
         self.told: list[i.Input] = []
         self.calls = LoopCalls(schedule or (lambda act: act()))
-        self.shelf = MasterContentSource(pool, machine, self.calls, self.told.append)
+        self.shelf = MasterContentSource(pool, machine, self.calls, self.told.append, lambda: None)
 
     def add(self, data: bytes) -> str:
         """A person's file."""
@@ -194,7 +194,7 @@ def test_threads_that_serve_transfers_never_touch_the_machine(tmp_path: Path) ->
         in_thread(lambda: stage.shelf.reading("w0", held.digest, 1000, True), orders)
     incoming = in_thread(lambda: stage.shelf.incoming("w1", "cd" * 32, 1000), orders)
     incoming.close()
-    assert in_thread(lambda: stage.shelf.site_of("w0"), orders) == "pond" and stage.shelf.site_of("nobody") == ""
+    assert in_thread(lambda: stage.shelf._site_of("w0"), orders) == "pond" and stage.shelf._site_of("nobody") == ""
 
 
 def test_a_thread_that_waits_for_an_event_loop_that_ends_is_put_off(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.backends.interface import ENDED, QUEUED, RUNNING, CommandRefused, JobStatus, UnclearAnswer
-from pilotfish.master.sites import pilot_monitor, pilot_submission
+from pilotfish.master.sites import pilot_monitor, site_controller
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.ssh_connection import control_directory
 from pilotfish.model import inputs as i
@@ -130,7 +130,7 @@ async def test_a_silent_site_is_no_proof_that_an_order_was_not_taken(desk: Desk)
 
 
 def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot_submission, "ARRIVAL_S", 20 * PERIOD_S)
+    monkeypatch.setattr(site_controller, "ARRIVAL_S", 20 * PERIOD_S)
     late = UnclearAnswer("it did not answer in time")
     late.unfinished = True
 
@@ -138,7 +138,7 @@ def test_a_submission_that_may_still_be_at_work_is_waited_for(tmp_path: Path, mo
     async def play(desk: Desk) -> None:
         desk.site.faults["submit"] = [late]
         desk.submit("pond-1")
-        await desk.until(lambda: len(desk.site.asked("find")) > pilot_submission.MIN_LOOKUPS + 1)
+        await desk.until(lambda: len(desk.site.asked("find")) > site_controller.MIN_LOOKUPS + 1)
         assert len(desk.site.asked("submit")) == 1
         await desk.until(desk.jobs)
         first, second = desk.site.times["submit"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.backends.interface import ENDED, CommandRefused, UnclearAnswer
-from pilotfish.master.sites import pilot_submission, site_controller
+from pilotfish.master.sites import site_controller
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.model.site import CANCELLED, VANISHED, PilotSize, Site
@@ -203,10 +203,10 @@ def test_after_a_restart_it_is_known_how_late_an_order_may_still_arrive(tmp_path
         desk.restart()
         desk.site.open.set()
         (batch,) = desk.master.batches.all()
-        assert batch.sent and time.time() - batch.sent_at < pilot_submission.ARRIVAL_S / 2
-        batch.sent_at -= pilot_submission.ARRIVAL_S * long_ago
+        assert batch.sent and time.time() - batch.sent_at < site_controller.ARRIVAL_S / 2
+        batch.sent_at -= site_controller.ARRIVAL_S * long_ago
         desk.controller.adopt("pond-1", PilotSize(), "")
-        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * pilot_submission.MIN_LOOKUPS)
+        await desk.until(lambda: desk.jobs() or len(desk.site.asked("find")) > 10 * site_controller.MIN_LOOKUPS)
         assert len(desk.site.asked("submit")) == 1 + long_ago
         # Let it end: it arrived after all.
         desk.site.jobs.setdefault("1", Job("pf-pond-1", 1))
@@ -313,7 +313,7 @@ def test_the_end_does_not_wait_for_a_submission_that_hangs_and_the_next_courier_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
     monkeypatch.setattr(site_controller, "SUBMITTED_S", 0.1)
-    monkeypatch.setattr(pilot_submission, "ARRIVAL_S", 0.1)
+    monkeypatch.setattr(site_controller, "ARRIVAL_S", 0.1)
 
     @story
     async def play(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.backends.interface import ENDED, RUNNING
-from pilotfish.master.sites import pilot_submission
+from pilotfish.master.sites import site_controller
 from pilotfish.model import inputs as i
 from pilotfish.model.site import VANISHED, PilotSize
 from tests.support.fake_site import SILENCE, Desk, story_at
@@ -51,7 +51,7 @@ async def test_after_a_restart_those_that_are_there_count(desk: Desk) -> None:
 
 
 def test_who_was_never_placed_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot_submission, "AVOID_S", 0.0)
+    monkeypatch.setattr(site_controller, "AVOID_S", 0.0)
 
     @story_at(hosts=HOSTS)
     async def play(desk: Desk) -> None:
@@ -76,7 +76,7 @@ def test_a_machine_that_does_not_answer_gets_no_pilots_for_a_while(tmp_path: Pat
         assert desk.site.places.count("crab") <= 2
         desk.site.deaf.clear()
         now = time.monotonic
-        monkeypatch.setattr(time, "monotonic", lambda: now() + pilot_submission.AVOID_S)
+        monkeypatch.setattr(time, "monotonic", lambda: now() + site_controller.AVOID_S)
         assert await submit_one(desk, "pond-7") == "crab"
 
     play(tmp_path)

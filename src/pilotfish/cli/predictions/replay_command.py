@@ -18,7 +18,7 @@ from pilotfish.model.states import DONE
 if TYPE_CHECKING:
     from pilotfish.core.state import Run, State
     from pilotfish.sim.projections.run_replay import RunHistory
-    from pilotfish.store.state_recovery import OnFact
+    from pilotfish.store.state_storage import OnFact
 
 
 class ReplayRow(NamedTuple):

@@ -195,7 +195,8 @@ async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
     """Check the machine that holds the pilot files: disk space, limits, clock and Python."""
     suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
     try:
-        folder = await site_files.absolute_folder(runner, runner.site.folder, host)
+        exchange = site_files.absolute_folder(runner.site.folder, host)
+        folder = exchange.read(await runner.run(exchange.command))
     except (UnclearAnswer, CommandRefused) as problem:
         fix = f"Choose another: pilotfish site set {runner.name} folder=/scratch/$USER/pilotfish"
         note(CheckResult(f"folder{suffix}", BAD, f"{runner.site.folder} cannot be made: {problem}", fix))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ from pilotfish import plugins
 from pilotfish.backends.interface import Backend, Command, CommandOutput, PilotBatch
 from pilotfish.cli.terminal.screen import Screen, clean
 from pilotfish.errors import BadInput, PilotfishError
-from pilotfish.master.agent_bundle import bundle_content
+from pilotfish.master.agent_bundle import bundle_content, bundle_name
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.ssh_connection import LOGIN_PERSIST, SshCommand, control_directory
 from pilotfish.model.quantities import show_seconds
@@ -63,10 +62,9 @@ def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -
     base = site.folder.rstrip("/")
     if not site.via and not site.hosts:
         base = os.path.expanduser(base)
-    agent = hashlib.sha256(bundle_content()).hexdigest()[:16]
     tag = f"pf-{digest}-1"
     host = site.hosts[0] if site.hosts else ""
-    batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/agent-{agent}.pyz", host)
+    batch = PilotBatch(tag, 1, site.pilot_size, f"{base}/{digest}/{tag}", f"{base}/agents/{bundle_name(bundle_content())}", host)
     backend: Backend = plugins.load("backends", site.backend)()
     submission = with_environment(site, backend.submit(site, batch).command)
     searches = [with_environment(site, exchange.command) for exchange in backend.find(site, tag)]

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pilotfish.backends.interface import CommandOutput
@@ -74,10 +75,8 @@ class ChildProcess:
     def kill(self) -> None:
         """Kill the process and its group. No other process can have its id before it is waited for."""
         if not self.ended.done():
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def abandon(self) -> None:
         """Kill the process and close its pipes. It is waited for in the background."""

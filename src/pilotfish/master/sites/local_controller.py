@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
 from pilotfish.portable.processes import processes_of, started_at
-from pilotfish.store.keyring import Keyring
+from pilotfish.store.keyring import Keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory
 
 KILL_AFTER_S = 5.0
@@ -80,8 +81,7 @@ class LocalController:
         for folder in (directory.parent, directory):
             # Never with parents: that would create a deleted pool directory again, empty and readable by others.
             folder.mkdir(mode=0o700, exist_ok=True)
-        path = directory / "credentials.json"
-        self._pool.write_credentials(path, self._keyring, f"pilot:{pilot}", self.endpoints)
+        write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints))
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
         """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report its end if it has ended.
@@ -185,10 +185,8 @@ def describe_exit(code: int, last_line: str) -> str:
 
 
 def _signal(process: LocalProcess, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process.pidfd, number)
-    except ProcessLookupError:
-        pass
 
 
 def _last_line(path: Path) -> str:
@@ -204,7 +202,5 @@ def _last_line(path: Path) -> str:
 def _remove(directory: Path) -> None:
     for name in ("credentials.json", "agent.log"):
         (directory / name).unlink(missing_ok=True)
-    try:
+    with suppress(OSError):
         directory.rmdir()
-    except OSError:
-        pass

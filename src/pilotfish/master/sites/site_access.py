@@ -9,13 +9,13 @@ from typing import Any
 
 from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import START
+from pilotfish.master.agent_bundle import bundle_content, bundle_name
 from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model.site import PilotSize, Site
 from pilotfish.store.keyring import Keyring, pool_digest
-from pilotfish.store.pool_directory import PoolDirectory
 
 LOG_LINES = 3
 """Lines of a pilot's log that are shown."""
@@ -28,22 +28,19 @@ class SiteAccess:
     """The way to a site: commands, run here or over ssh. Every method but ``read_log_tail`` raises UnclearAnswer or CommandRefused.
     ``master_address``: where the master listens, seen from this machine."""
 
-    def __init__(self, name: str, site: Site, runner: CommandRunner, pool: PoolDirectory, keyring: Keyring) -> None:
-        self.name = name
-        self.site = site
+    def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:
         self.runner = runner
-        self.master_address: tuple[str, int] = ("127.0.0.1", 0)
         self.on_new_endpoints: Callable[[], None] = lambda: None
         """Called when agents need new credentials because the endpoints changed."""
-        self._pool = pool
         self._keyring = keyring
+        self._master_address = master_address
         self._folders: dict[str, str] = {}
         self._tunnels: dict[str, Tunnel] = {}
         """By host; the key is empty for the login node."""
 
     def change_site(self, site: Site) -> None:
-        """Use another description of the same site."""
-        self.site = self.runner.site = site
+        """Uses another description of the same site."""
+        self.runner.site = site
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
         """Run a command at the site and read its answer."""
@@ -56,15 +53,25 @@ class SiteAccess:
 
     # --- files ------------------------------------------------------------------------------------------------------------------------
 
-    async def prepare_batch(self, tag: str, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
-        """Choose the folder of a new batch and make sure that the agent is at the site."""
+    async def prepare_batch(self, pilots: Sequence[str], size: PilotSize, host: str) -> SubmittedBatch:
+        """Names a new batch after its first pilot, chooses its folder and makes sure that the agent is at the site."""
         folder = await self._folder(host)
-        bundle = await site_files.stage_bundle(self.runner, folder, host)
-        return SubmittedBatch(self.name, tag, list(pilots), size, f"{folder}/{pool_digest(self._keyring)}/{tag}", bundle, host)
+        bundle = await self.stage_bundle(folder, host)
+        digest = pool_digest(self._keyring)
+        tag = f"pf-{digest}-{pilots[0].rpartition('-')[2]}"
+        return SubmittedBatch(self.runner.name, tag, list(pilots), size, f"{folder}/{digest}/{tag}", bundle, host)
+
+    async def stage_bundle(self, folder: str, host: str = "") -> str:
+        """Sends the agent to a folder at the site if the agent is missing there, because a user may have removed it. Returns its path."""
+        content = bundle_content()
+        name = bundle_name(content)
+        if not await self.ask(site_files.file_exists(f"{folder}/agents/{name}", len(content), host)):
+            await self.ask(site_files.stage(f"{folder}/agents", {name: (content, 0o600)}, host))
+        return f"{folder}/agents/{name}"
 
     async def _folder(self, host: str) -> str:
         if host not in self._folders:
-            self._folders[host] = await site_files.absolute_folder(self.runner, self.site.folder, host)
+            self._folders[host] = await self.ask(site_files.absolute_folder(self.runner.site.folder, host))
         return self._folders[host]
 
     async def stage_files(self, batch: SubmittedBatch) -> None:
@@ -72,28 +79,28 @@ class SiteAccess:
         endpoints = await self._endpoints(batch)
         files = {"start.sh": (START.encode(), 0o700)}
         for number, pilot in enumerate(batch.pilots, 1):
-            files[f"{number}.json"] = (self._pool.credentials(self._keyring, f"pilot:{pilot}", endpoints), 0o600)
-        await site_files.stage(self.runner, batch.folder, files, batch.host)
+            files[f"{number}.json"] = (self._keyring.credentials(f"pilot:{pilot}", endpoints), 0o600)
+        await self.ask(site_files.stage(batch.folder, files, batch.host))
 
     async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
         """The last lines that a pilot wrote; empty if there are none."""
         try:
-            text = await site_files.read_tail(self.runner, f"{batch.folder}/{number}.log", at=batch.host)
+            text = await self.ask(site_files.read_tail(f"{batch.folder}/{number}.log", at=batch.host))
         except (UnclearAnswer, CommandRefused):  # the log only completes a message
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " / ".join(lines[-LOG_LINES:])
 
     async def remove_files(self, batch: SubmittedBatch) -> None:
-        await site_files.remove(self.runner, batch.folder, batch.host)
+        await self.ask(site_files.remove(batch.folder, batch.host))
 
     # --- endpoints --------------------------------------------------------------------------------------------------------------------
 
     async def _endpoints(self, batch: SubmittedBatch) -> list[Endpoint]:
         """Where the agents of a batch find the master. UnclearAnswer until a tunnel is up."""
-        if not self.site.is_tunnelled:
-            host, port = self.master_address
-            hosts = [self.site.address] if self.site.address else []
+        if not self.runner.site.is_tunnelled:
+            host, port = self._master_address
+            hosts = [self.runner.site.address] if self.runner.site.address else []
             return [{"kind": "tls", "host": name, "port": port, "fingerprint": self._keyring.fingerprint} for name in [*hosts, host]]
         tunnel = self._tunnels.get(batch.host) or self._open_tunnel(batch)
         with suppress(TimeoutError):
@@ -101,12 +108,12 @@ class SiteAccess:
                 while not tunnel.endpoints and not tunnel.trouble:
                     await asyncio.sleep(0.1)
         if not tunnel.endpoints:
-            raise UnclearAnswer(f"the tunnel to {batch.host or self.site.via} is not up: {tunnel.trouble or 'it is being opened'}")
+            raise UnclearAnswer(f"the tunnel to {batch.host or self.runner.site.via} is not up: {tunnel.trouble or 'it is being opened'}")
         return list(tunnel.endpoints)
 
     def _open_tunnel(self, batch: SubmittedBatch) -> Tunnel:
-        fingerprint, python = self._keyring.fingerprint, self.site.python
-        target = TunnelTarget(batch.bundle, self.master_address, fingerprint, host=self.site.address, python=python)
+        fingerprint, python = self._keyring.fingerprint, self.runner.site.python
+        target = TunnelTarget(batch.bundle, self._master_address, fingerprint, host=self.runner.site.address, python=python)
         tunnel = self._tunnels[batch.host] = Tunnel(self.runner.ssh(batch.host), target, self.on_new_endpoints)
         tunnel.start()
         return tunnel

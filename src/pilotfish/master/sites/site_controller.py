@@ -1,6 +1,8 @@
-"""Controls the pilots of one site.
+"""Submits, adopts and cancels the pilots of one site, and ends them all when the master ends.
 
-It decides nothing. It reports the site's answers to the machine; a question without a clear answer changes nothing and is repeated.
+The controller decides nothing. It reports the answers of the site to the machine. If an answer is unclear, the controller changes nothing
+and asks again. A batch is written to disk before it is submitted. If the answer to the submission is lost, the controller looks up the
+batch by its tag and does not submit it again.
 """
 
 from __future__ import annotations
@@ -8,19 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
-from pilotfish.backends.interface import Backend
+from msgspec.structs import replace
+
+from pilotfish.backends.interface import COMMAND_TIMEOUT_S, Backend, CommandRefused, UnclearAnswer
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
-from pilotfish.master.sites.pilot_submission import PilotSubmission
 from pilotfish.master.sites.site_access import SiteAccess
-from pilotfish.master.sites.site_pilots import MAX_BACKOFF, RETRY_S, MasterEndpoint, PilotRecord, SitePilots
+from pilotfish.master.sites.site_pilots import (
+    COLLECT_S,
+    MAX_BACKOFF,
+    RETRY_S,
+    STAGING,
+    SUBMITTING,
+    BackgroundTasks,
+    MasterEndpoint,
+    PilotRecord,
+    SitePilots,
+)
 from pilotfish.master.sites.submitted_batches import SubmittedBatch
 from pilotfish.model import inputs as i
-from pilotfish.model.site import PilotSize, Site
+from pilotfish.model.site import BATCH_LIMIT, CANCELLED, REFUSED, VANISHED, PilotSize, Site
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 CONNECTION_KEYS = (
     "backend",
@@ -41,14 +59,27 @@ CANCELLED_S = 45.0
 """Seconds that ``end`` waits for cancelled pilots: longer than a batch system takes to kill a job that ignores SIGTERM."""
 REMOVED_S = 5.0
 """Seconds that ``end`` waits for files to be removed."""
+MIN_LOOKUPS = 2
+"""Minimum clear answers "unknown" before a batch is submitted again."""
+ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
+"""Seconds during which a submission without an answer may still arrive. Until then it is looked up and not repeated."""
+AVOID_S = 60.0
+"""Seconds during which a host that failed gets no pilots, if there are others."""
+PAUSE_STEP_S = 1.0
 
 
 class SiteController:
     def __init__(self, name: str, site: Site, backend: Backend, access: SiteAccess, master: MasterEndpoint) -> None:
-        self.name = name
         self._pilots = SitePilots(name, site, backend, access, master)
         self._monitor = PilotMonitor(self._pilots)
-        self._submission = PilotSubmission(self._pilots, self._monitor)
+        self._new: dict[PilotSize, list[str]] = {}
+        self._avoid_until: dict[str, float] = {}
+        self._adopted: set[str] = set()
+        """Tags of batches of the previous master that are being submitted or looked up."""
+        self._refreshing: set[str] = set()
+        self._refusals = 0
+        """Refusals in a row."""
+        self._submissions = BackgroundTasks()
 
     def accepts(self, site: Site) -> bool:
         """Whether another description of the site needs no other controller."""
@@ -59,19 +90,30 @@ class SiteController:
         self._pilots.access.change_site(site)
 
     def submit(self, pilot: str, size: PilotSize) -> None:
-        self._submission.submit(pilot, size)
+        self._add(PilotRecord(pilot))
+        if not self._new:
+            self._submissions.start(self._make_batches())
+        self._new.setdefault(size, []).append(pilot)
+
+    def _add(self, pilot: PilotRecord) -> None:
+        self._pilots.add(pilot)
         self._monitor.start()
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master."""
-        self._submission.adopt(pilot, size, job)
-        self._monitor.start()
-
-    def refresh(self) -> None:
-        """Write the credentials of all pilots again, because the endpoints changed. Agents read them at every connection."""
-        for pilot in list(self._pilots.records.values()):
-            if pilot.batch is not None and pilot.job:
-                self._submission.refresh(pilot.batch)
+        """Take over a pilot of the previous master: it is at the site, or its submission had started, or nothing had happened yet."""
+        batch = self._pilots.master.batches.find(self._pilots.name, pilot)
+        if batch is None:
+            if job:
+                self._add(PilotRecord(pilot, job=job))
+            else:
+                self.submit(pilot, size)
+            return
+        self._add(PilotRecord(pilot, batch, batch.pilots.index(pilot) + 1, job, batch.host))
+        self._refresh_batch(batch)
+        if not job and batch.tag not in self._adopted:
+            self._adopted.add(batch.tag)
+            arrival_s = min(ARRIVAL_S, batch.sent_at + ARRIVAL_S - time.time())
+            self._submissions.start(self._recover(batch, arrival_s) if batch.sent else self._submit(batch))
 
     def cancel(self, pilot: str) -> None:
         record = self._pilots.records.get(pilot)
@@ -81,8 +123,223 @@ class SiteController:
         record.cancelled = True
         if record.job:
             self._monitor.cancel(record)
+        # A pilot in a batch is cancelled when it has a job.
+        for waiting in self._new.values():
+            if pilot in waiting:
+                waiting.remove(pilot)
+                self._not_submitted([record])
+
+    def refresh(self) -> None:
+        """Write the credentials of all pilots again, because the endpoints changed. Agents read them at every connection."""
+        for pilot in list(self._pilots.records.values()):
+            if pilot.batch is not None and pilot.job:
+                self._refresh_batch(pilot.batch)
+
+    def _refresh_batch(self, batch: SubmittedBatch) -> None:
+        if batch.tag not in self._refreshing:
+            self._refreshing.add(batch.tag)
+            self._submissions.start(self._stage_again(batch))
+
+    async def _stage_again(self, batch: SubmittedBatch) -> None:
+        try:
+            await self._retry(partial(self._stage, batch), self._pilots.of_batch(batch), STAGING)
+            self._pilots.clear_trouble(STAGING)
+        except CommandRefused as refusal:
+            self._pilots.report(STAGING, refusal)
+        finally:
+            self._refreshing.discard(batch.tag)
+
+    # --- new batches ----------------------------------------------------------------------------------------------------------------
+
+    async def _make_batches(self) -> None:
+        await asyncio.sleep(COLLECT_S)
+        new, self._new = self._new, {}
+        max_count = self._pilots.backend.arrays
+        for size, pilots in new.items():
+            for first in range(0, len(pilots), max_count):
+                self._submissions.start(self._start_batch(pilots[first : first + max_count], size))
+
+    async def _start_batch(self, names: list[str], size: PilotSize) -> None:
+        pilots = [self._pilots.records[name] for name in names if name in self._pilots.records]
+        try:
+            batch = await self._retry(partial(self._prepare, pilots, size), pilots, SUBMITTING)
+        except CommandRefused as refusal:
+            if await self._credentials_valid():
+                self._refused(pilots, refusal)
+            else:
+                self._submissions.start(self._start_batch(names, size))
+            return
+        if batch is None:
+            self._not_submitted(pilots)
+            return
+        await self._submit(batch)
+
+    async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
+        """Make the batch and write it to disk, so that it can be found by its tag even if the submission fails or gets no answer."""
+        await self._pilots.credentials.require_valid()
+        host = self._choose_host(pilots)
+        try:
+            batch = await self._pilots.access.prepare_batch([pilot.id for pilot in pilots], size, host)
+        except (UnclearAnswer, CommandRefused):
+            self._avoid_until[host] = time.monotonic() + AVOID_S
+            raise
+        self._avoid_until.pop(host, None)
+        batch.sent = False
+        self._pilots.master.batches.write(batch)
+        for number, pilot in enumerate(pilots, 1):
+            pilot.batch, pilot.number = batch, number
+        return batch
+
+    def _choose_host(self, pilots: list[PilotRecord]) -> str:
+        """For sites without a batch system: the host with the fewest pilots; hosts that failed recently come last."""
+        for pilot in pilots:
+            pilot.host = ""
+        loads = Counter(pilot.host for pilot in self._pilots.records.values())
+        now = time.monotonic()
+        host = min(self._pilots.site.hosts, key=lambda name: (self._avoid_until.get(name, now) > now, loads[name]), default="")
+        for pilot in pilots:
+            pilot.host = host
+        return host
+
+    async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
+        """Repeat an action until its answer is clear; None if all pilots were cancelled meanwhile."""
+        while self._pilots.any_uncancelled(pilots):
+            try:
+                return await self._pilots.guard(action)
+            except UnclearAnswer as problem:
+                self._pilots.report(activity, problem)
+            except CommandRefused as refusal:
+                if not refusal.later:
+                    raise
+                self._pilots.report(activity, refusal)
+            await self._pause(min(RETRY_S, self._pilots.site.period_s), pilots)
+        return None
+
+    async def _pause(self, seconds: float, pilots: list[PilotRecord]) -> None:
+        """Sleep, but only while one of the pilots is not cancelled."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0 and self._pilots.any_uncancelled(pilots):
+            await asyncio.sleep(min(left_s, PAUSE_STEP_S))
+
+    async def _stage(self, batch: SubmittedBatch) -> bool:
+        await self._pilots.credentials.require_valid()
+        await self._pilots.access.stage_files(batch)
+        return True
+
+    # --- submission -----------------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, batch: SubmittedBatch) -> None:
+        pilots = self._pilots.of_batch(batch)
+        try:
+            if await self._retry(partial(self._stage, batch), pilots, SUBMITTING) is None:
+                self._not_submitted(self._pilots.of_batch(batch))
+                return
+            began = time.monotonic()
+            jobs = await self._pilots.guard(partial(self._run_submission, batch))
+        except CommandRefused as refusal:
+            if refusal.later or not await self._credentials_valid():
+                await self._submit_later(batch, refusal)
+            else:
+                self._refused(pilots, refusal)
+            return
+        except UnclearAnswer as problem:
+            self._pilots.report(SUBMITTING, problem)
+            await self._recover(batch, ARRIVAL_S if problem.unfinished else 0.0)
+            return
+        self._accepted(batch, dict(enumerate(jobs, 1)), time.monotonic() - began)
+        await self._recover(batch, 0.0)
+
+    async def _credentials_valid(self) -> bool:
+        """Without a valid credential a refusal means nothing. A credential that cannot be checked counts as valid."""
+        try:
+            return await self._pilots.guard(self._pilots.credentials.check)
+        except UnclearAnswer:
+            return True
+
+    async def _run_submission(self, batch: SubmittedBatch) -> list[str]:
+        batch.sent, batch.sent_at = True, time.time()
+        self._pilots.master.batches.write(batch)
+        exchange = self._pilots.backend.submit(self._pilots.site, batch.to_submit())
+        jobs: list[str] = await self._pilots.access.ask(exchange, submission=True)
+        return jobs
+
+    async def _submit_later(self, batch: SubmittedBatch, refusal: CommandRefused) -> None:
+        """Submit again after a pause that grows. The site may accept a part of what it refused, so the batch is halved."""
+        self._pilots.report(SUBMITTING, refusal, BATCH_LIMIT)
+        self._refusals += 1
+        await self._pause(self._pilots.site.period_s * min(MAX_BACKOFF, 2**self._refusals), self._pilots.of_batch(batch))
+        pilots = self._pilots.of_batch(batch)
+        wanted = [pilot for pilot in pilots if not pilot.cancelled]
+        if len(batch.pilots) == 1 or not wanted:
+            self._submissions.start(self._submit(batch))
+            return
+        self._not_submitted([pilot for pilot in pilots if pilot.cancelled])
+        for pilot in wanted:
+            pilot.batch = None
+        names = [pilot.id for pilot in wanted]
+        if names[0] != batch.pilots[0]:  # a batch is named after its first pilot, so that no new one takes over this tag
+            self._pilots.removals.start(self._pilots.remove_batch(batch))
+        half = (len(names) + 1) // 2
+        for part in filter(None, (names[:half], names[half:])):
+            self._submissions.start(self._start_batch(part, batch.size))
+
+    def _accepted(self, batch: SubmittedBatch, jobs: dict[int, str], took_s: float) -> None:
+        for pilot in self._pilots.of_batch(batch):
+            if not pilot.job and jobs.get(pilot.number):
+                pilot.job = jobs[pilot.number]
+                self._pilots.changed.set()
+                self._pilots.master.tell(i.PilotAccepted(pilot.id, pilot.job, took_s))
+                if pilot.cancelled:
+                    self._monitor.cancel(pilot)
+        if jobs:
+            self._refusals = 0
+            self._pilots.clear_trouble(SUBMITTING)
+            self._monitor.poll_early()
+
+    def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
+        """The site answers, so it is not in trouble; the refusal is the end of each pilot."""
+        self._pilots.clear_trouble(SUBMITTING)
+        for pilot in pilots:
+            self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
+
+    def _not_submitted(self, pilots: list[PilotRecord]) -> None:
+        for pilot in pilots:
+            self._pilots.remove(pilot, i.PilotEndReported(pilot.id, True, "cancelled before it was submitted", cause=CANCELLED))
+
+    # --- recovery -------------------------------------------------------------------------------------------------------------------
+
+    async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
+        """Find out whether the site took a batch: look up the missing jobs until the answer is clear, and for ``arrival_s`` at least."""
+        clear_answers = 0
+        arrives_until = time.monotonic() + arrival_s
+        while any(not pilot.job for pilot in self._pilots.of_batch(batch)):
+            jobs, clear = await self._find_jobs(batch, SUBMITTING)
+            clear_answers += clear
+            self._accepted(batch, jobs, 0.0)
+            missing = [pilot for pilot in self._pilots.of_batch(batch) if not pilot.job]
+            if missing and clear_answers >= MIN_LOOKUPS and time.monotonic() >= arrives_until:
+                self._not_found(batch, missing)
+                break
+            if missing:
+                await asyncio.sleep(min(RETRY_S, self._pilots.site.period_s))
+
+    def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
+        if len(missing) < len(self._pilots.of_batch(batch)):
+            # Other pilots of the batch are known, so the site took these, too.
+            for pilot in missing:
+                reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
+                self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
+        elif self._pilots.any_uncancelled(missing):
+            self._submissions.start(self._submit(batch))
         else:
-            self._submission.withdraw(record)
+            self._not_submitted(missing)
+
+    async def _find_jobs(self, batch: SubmittedBatch, activity: str = "") -> tuple[dict[int, str], bool]:
+        """Jobs of a batch by the numbers of its pilots, and whether the answer is clear. Only the batch's own host is asked."""
+        site = replace(self._pilots.site, hosts=(batch.host,)) if batch.host else self._pilots.site
+        return await self._pilots.ask_all(lambda: self._pilots.backend.find(site, batch.tag), activity)
+
+    # --- end ----------------------------------------------------------------------------------------------------------------------------
 
     def remove_batch(self, batch: SubmittedBatch) -> None:
         """Cancel the jobs of a batch whose pilots no master knows, and remove its files."""
@@ -91,9 +348,9 @@ class SiteController:
     async def _remove_batch(self, batch: SubmittedBatch) -> None:
         clear = not batch.sent
         while not clear:
-            jobs, clear = await self._submission.find_jobs(batch)
+            jobs, clear = await self._find_jobs(batch)
             for number, job in jobs.items():
-                log.warning("site %s: job %s belongs to an unknown pilot and is cancelled", self.name, job)
+                log.warning("site %s: job %s belongs to an unknown pilot and is cancelled", self._pilots.name, job)
                 self._monitor.cancel(PilotRecord(batch.pilots[number - 1], batch, number, job, batch.host))
             if not clear:
                 await asyncio.sleep(RETRY_S * MAX_BACKOFF)
@@ -112,10 +369,10 @@ class SiteController:
             self.cancel(pilot)
         await self._wait_until(lambda: all(pilot.job for pilot in records.values()), SUBMITTED_S)
         # A submission that hangs would keep cancellations from running.
-        await self._submission.tasks.end(0.0)
+        await self._submissions.end(0.0)
         await self._wait_until(lambda: not any(pilot.job for pilot in records.values()), CANCELLED_S)
         if records:
-            log.warning("site %s: left there: %s", self.name, ", ".join(pilot.job or pilot.id for pilot in records.values()))
+            log.warning("site %s: left there: %s", self._pilots.name, ", ".join(pilot.job or pilot.id for pilot in records.values()))
         self._pilots.credentials.stop()
         await self._monitor.end(REMOVED_S if not records else 0.0)
         await self._pilots.removals.end(REMOVED_S)

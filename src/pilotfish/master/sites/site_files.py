@@ -1,12 +1,11 @@
-"""Copies files to a site, reads logs there and removes them.
+"""Makes the commands that copy files to a site, read logs there and remove files. ``SiteAccess.ask`` runs the commands.
 
-A file appears complete or not at all, only its owner can read it, and staging it twice is harmless. ``at`` is a host of the site, as for
-ssh; without it, files go to the login node, or to this machine if the site has none.
+A file appears complete or not at all. Only its owner can read it. Staging a file twice is harmless. ``at`` names a host of the site, as for
+ssh. If ``at`` is empty, the command runs on the login node, or on this machine if the site has no login node.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import secrets
@@ -15,9 +14,7 @@ import tarfile
 import time
 from collections.abc import Mapping
 
-from pilotfish.backends.interface import Command, CommandOutput, UnclearAnswer
-from pilotfish.master.agent_bundle import bundle_content
-from pilotfish.master.sites.command_runner import CommandRunner
+from pilotfish.backends.interface import Command, CommandExchange, CommandOutput, UnclearAnswer
 
 TRANSFER_TIMEOUT_S = 120.0
 """Seconds until a transfer without an answer is killed."""
@@ -34,15 +31,17 @@ _UNPACK = (
 _FILE_EXISTS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
 
 
-async def absolute_folder(runner: CommandRunner, folder: str, at: str = "") -> str:
-    """The absolute path of a folder, which is created if needed. The site expands ``~``, ``~name`` and variables."""
-    word = _shell_word(folder)
+def absolute_folder(folder: str, at: str = "") -> CommandExchange[str]:
+    """Creates a folder if needed and answers with its absolute path. The site expands ``~``, ``~name`` and variables."""
+
+    def read(answer: CommandOutput) -> str:
+        path = _require_success(answer, folder).strip()
+        if not path.startswith("/"):
+            raise UnclearAnswer(f"{folder} could not be found: {path}")
+        return path
+
     # Not the physical path: an automounter's paths may not exist on the nodes.
-    answer = _require_success(await _run(runner, at, "sh", "-c", f'umask 077; f={word}; mkdir -p "$f" && cd "$f" && pwd'), folder)
-    path = answer.stdout.strip()
-    if not path.startswith("/"):
-        raise UnclearAnswer(f"{folder} could not be found: {path}")
-    return path
+    return CommandExchange(_command(at, "sh", "-c", f'umask 077; f={_shell_word(folder)}; mkdir -p "$f" && cd "$f" && pwd'), read)
 
 
 def _shell_word(folder: str) -> str:
@@ -60,8 +59,8 @@ def _shell_word(folder: str) -> str:
     return front + texts[0] + "".join(variable + text for variable, text in zip(variables, texts[1:], strict=True))
 
 
-async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> None:
-    """Copy files, with their modes, into an absolute folder with one command. They appear together when all are complete."""
+def stage(folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> CommandExchange[str]:
+    """Copies files, with their modes, into an absolute folder with one command. The files appear together when all are complete."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, (content, mode) in sorted(files.items()):
@@ -72,37 +71,35 @@ async def stage(runner: CommandRunner, folder: str, files: Mapping[str, tuple[by
             entry.size, entry.mode, entry.mtime = len(content), mode, int(time.time())
             tar.addfile(entry, io.BytesIO(content))
     scratch = f".{secrets.token_hex(8)}"
-    _require_success(await _run(runner, at, "sh", "-c", _UNPACK, "sh", _checked(folder), scratch, stdin=archive.getvalue()), folder)
+    command = _command(at, "sh", "-c", _UNPACK, "sh", _checked(folder), scratch, stdin=archive.getvalue())
+    return CommandExchange(command, lambda answer: _require_success(answer, folder))
 
 
-async def stage_bundle(runner: CommandRunner, folder: str, at: str = "") -> str:
-    """Path of the agent at the site. It is sent only if it is missing; a user may have removed it."""
-    content = bundle_content()
-    name = f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
-    folder = f"{_checked(folder)}/agents"
-    path = f"{folder}/{name}"
-    answer = await _run(runner, at, "sh", "-c", _FILE_EXISTS, "sh", path, str(len(content)))
-    if answer.status is None:
-        raise answer.unclear()
-    if answer.status != 0:
-        await stage(runner, folder, {name: (content, 0o600)}, at)
-    return path
+def file_exists(path: str, size: int, at: str = "") -> CommandExchange[bool]:
+    """Answers whether a file of this size exists."""
+
+    def read(answer: CommandOutput) -> bool:
+        if answer.status is None:
+            raise answer.unclear()
+        return answer.status == 0
+
+    return CommandExchange(_command(at, "sh", "-c", _FILE_EXISTS, "sh", path, str(size)), read)
 
 
-async def read_tail(runner: CommandRunner, path: str, max_bytes: int = 2000, at: str = "") -> str:
-    """The end of a file, such as the log of a pilot; empty if it does not exist."""
-    answer = await _run(runner, at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(max_bytes))
-    return _require_success(answer, path).stdout
+def read_tail(path: str, max_bytes: int = 2000, at: str = "") -> CommandExchange[str]:
+    """Answers with the end of a file, such as the log of a pilot. The answer is empty if the file does not exist."""
+    command = _command(at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(max_bytes))
+    return CommandExchange(command, lambda answer: _require_success(answer, path))
 
 
-async def remove(runner: CommandRunner, folder: str, at: str = "") -> None:
-    """Remove a folder and its files. A missing folder is no error."""
-    _require_success(await _run(runner, at, "rm", "-rf", "--", _checked(folder)), folder)
+def remove(folder: str, at: str = "") -> CommandExchange[str]:
+    """Removes a folder and its files. A missing folder is no error."""
+    return CommandExchange(_command(at, "rm", "-rf", "--", _checked(folder)), lambda answer: _require_success(answer, folder))
 
 
-async def _run(runner: CommandRunner, at: str, *argv: str, stdin: bytes = b"") -> CommandOutput:
+def _command(at: str, *argv: str, stdin: bytes = b"") -> Command:
     # surrogateescape carries any bytes through a string; the runner decodes them the same way.
-    return await runner.run(Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True))
+    return Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True)
 
 
 def _checked(folder: str) -> str:
@@ -113,9 +110,9 @@ def _checked(folder: str) -> str:
     return folder.rstrip("/")
 
 
-def _require_success(answer: CommandOutput, what: str) -> CommandOutput:
+def _require_success(answer: CommandOutput, what: str) -> str:
     if answer.status is None:
         raise answer.unclear()
     if answer.status != 0:
         raise answer.refused(f"{what}: {answer.complaint()}", later=_LATER.search(answer.complaint()) is not None)
-    return answer
+    return answer.stdout

@@ -19,6 +19,8 @@ from pilotfish.model.site import Site
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+FindPilot = Callable[[str], Pilot | None]
+"""Returns the machine's record of a pilot."""
 
 RETRY_S = 5.0
 """Seconds until an action that had no clear answer is tried again."""
@@ -35,11 +37,8 @@ class MasterEndpoint:
     """What site controllers need of the master."""
 
     tell: Callable[[i.Input], None]
-    find_pilot: Callable[[str], Pilot | None]
-    """The machine's record of a pilot."""
+    find_pilot: FindPilot
     batches: BatchRegistry
-    make_tag: Callable[[str], str]
-    """Name of the batch whose first pilot has this id."""
 
 
 @dataclass(slots=True)

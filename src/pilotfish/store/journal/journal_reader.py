@@ -84,8 +84,6 @@ class JournalReader:
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
         self.damage_report = DamageReport()
-        self.records = 0
-        """Number of records returned so far."""
         self.reading_snapshot = False
         """True while the returned records come from the snapshot."""
         self._disk = disk
@@ -186,7 +184,6 @@ class JournalReader:
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
                 self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
                 damages, gaps = len(scan.damages), len(scan.gaps)
-            self.records += len(batch)
             yield batch
         self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
 

@@ -128,7 +128,7 @@ class Journal:
 
     def begin_sync(self) -> None:
         """Starts writing the last append to the device, so that ``sync`` waits less."""
-        self._disk.begin_writing(self._descriptor, self._last_start, self._size - self._last_start)
+        self._disk.drop_cached(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
         """Makes all appended records durable. After a failure nothing more is accepted: stop, and start again from the disk."""

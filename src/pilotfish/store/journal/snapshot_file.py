@@ -60,7 +60,7 @@ class SnapshotWriter:
         self._flush()
         try:
             self._disk.sync(self._descriptor)
-            self._disk.forget_cached(self._descriptor)
+            self._disk.drop_cached(self._descriptor)
             draft = OpenSegment(self._disk, self._path, self._descriptor, self._size, self._header, self._seed)
             if not is_whole(draft):
                 raise JournalError(f"{self._path} cannot be read back as it was written; the older files are kept.", "Check the disk.")

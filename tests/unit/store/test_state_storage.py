@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pilotfish.errors import JournalError
-from pilotfish.store.state_recovery import replay
+from pilotfish.store.state_storage import replay
 
 
 class Journal:

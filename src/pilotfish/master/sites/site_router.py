@@ -15,31 +15,31 @@ from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL, REFUSED, Site
-from pilotfish.store.keyring import Keyring, pool_digest
+from pilotfish.store.keyring import Keyring
 from pilotfish.store.pool_directory import PoolDirectory
 
 if TYPE_CHECKING:
-    from pilotfish.core.pilots.pilot_records import Pilot
     from pilotfish.master.sites.site_controller import SiteController
-    from pilotfish.master.sites.site_pilots import MasterEndpoint
+    from pilotfish.master.sites.site_pilots import FindPilot, MasterEndpoint
     from pilotfish.master.sites.submitted_batches import BatchRegistry
 
 log = logging.getLogger(__name__)
 
 
-class SiteControllers:
+class SiteRouter:
     """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them.
 
     Each controller reports PilotEndReported once for every pilot that it was given.
     """
 
-    def __init__(self, pool: PoolDirectory, keyring: Keyring, settings: PoolSettings, tell: Callable[[i.Input], None]) -> None:
+    def __init__(
+        self, pool: PoolDirectory, keyring: Keyring, settings: PoolSettings, tell: Callable[[i.Input], None], find_pilot: FindPilot
+    ) -> None:
         self._pool = pool
         self._keyring = keyring
         self._tell = tell
         self.local = LocalController(pool, keyring, self._report, settings.poll_s, settings.cache_size)
-        self.find_pilot: Callable[[str], Pilot | None] = lambda pilot: None
-        """The machine's record of a pilot."""
+        self._find_pilot = find_pilot
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
         self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
@@ -119,15 +119,11 @@ class SiteControllers:
         from pilotfish.master.sites.ssh_connection import control_directory
 
         if self._master is None:
-            digest = pool_digest(self._keyring)
-            self._master = MasterEndpoint(
-                self._report, self.find_pilot, self._batches(), lambda pilot: f"pf-{digest}-{pilot.rpartition('-')[2]}"
-            )
+            self._master = MasterEndpoint(self._report, self._find_pilot, self._batches())
             # Runs after all known pilots were adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
-        access = SiteAccess(name, site, runner, self._pool, self._keyring)
-        access.master_address = self._address
+        access = SiteAccess(runner, self._keyring, self._address)
         controller = SiteController(name, site, plugins.load("backends", site.backend)(), access, self._master)
         access.on_new_endpoints = controller.refresh
         return controller

@@ -16,7 +16,7 @@ from pilotfish.backends.interface import ENDED, PilotBatch
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_access, ssh_connection
 from pilotfish.master.sites.site_controller import CONNECTION_KEYS
-from pilotfish.master.sites.site_controllers import SiteControllers
+from pilotfish.master.sites.site_router import SiteRouter
 from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
@@ -33,9 +33,8 @@ POND = Site(backend="slurm", period_s=PERIOD_S)
 class Way:
     """Access to a fake batch system."""
 
-    def __init__(self, system: FakeSite, name: str, site: Site, runner: Any) -> None:
-        self.system, self.name, self.site, self.runner = system, name, site, runner
-        self.master_address = ("", 0)
+    def __init__(self, system: FakeSite, runner: Any, master_address: tuple[str, int]) -> None:
+        self.system, self.runner, self.master_address = system, runner, master_address
         self.on_new_endpoints: Callable[[], None] = lambda: None
         self.closed = False
 
@@ -44,11 +43,11 @@ class Way:
 
     async def prepare_batch(self, *about: Any) -> Any:
         batch = await self.system.prepare_batch(*about)
-        batch.site = self.name
+        batch.site = self.runner.name
         return batch
 
     def change_site(self, site: Site) -> None:
-        self.site = self.runner.site = site
+        self.runner.site = site
 
     async def close(self) -> None:
         self.closed = True
@@ -89,11 +88,11 @@ class Harbour:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         self.here = LocalPilots()
-        self.controllers = SiteControllers(self.pool, open_keyring(self.pool.directory), PoolSettings(), self.told.append)
+        self.controllers = SiteRouter(self.pool, open_keyring(self.pool.directory), PoolSettings(), self.told.append, lambda pilot: None)
         self.controllers.local = self.here  # type: ignore[assignment]
 
-    def way(self, name: str, site: Site, runner: Any, *rest: Any) -> Way:
-        self.ways.append(Way(self.system, name, site, runner))
+    def way(self, runner: Any, keyring: Any, master_address: tuple[str, int]) -> Way:
+        self.ways.append(Way(self.system, runner, master_address))
         return self.ways[-1]
 
     def describe(self, name: str, site: Site | None) -> None:
@@ -182,7 +181,7 @@ def test_a_site_that_is_added_gets_a_courier_that_ends_with_the_master(play: Any
         harbour.submit("pond-1")
         harbour.submit("lake-2")
         await harbour.until(lambda: len(harbour.jobs()) == 2)
-        assert [(way.name, way.master_address) for way in harbour.ways] == [("pond", ("127.0.0.1", 77)), ("lake", ("127.0.0.1", 77))]
+        assert [(way.runner.name, way.master_address) for way in harbour.ways] == [("pond", ("127.0.0.1", 77)), ("lake", ("127.0.0.1", 77))]
 
     harbour = play(story)
     assert set(harbour.gone()) == {"pond-1", "lake-2"} and not any(job.listed for job in harbour.system.jobs.values())
@@ -206,7 +205,7 @@ def test_limits_of_a_site_change_without_another_courier(play: Any) -> None:
         changed = Site(backend="slurm", period_s=PERIOD_S, max_pilots=99, walltime_s=7.0, queue="long")
         harbour.describe("pond", changed)
         (way,) = harbour.ways
-        assert way.site is changed and way.runner.site is changed and not way.closed
+        assert way.runner.site is changed and not way.closed
         sites: list[Site] = []
         submit = harbour.system.submit
 
@@ -249,7 +248,7 @@ def test_a_site_that_is_spoken_to_in_another_way_gets_another_courier_and_its_pi
         harbour.submit("pond-2")
         await harbour.until(lambda: len(harbour.jobs()) == 2)
         former, present = harbour.ways
-        assert former.site is POND and not former.closed
+        assert former.runner.site is POND and not former.closed
         harbour.controllers.perform(e.CancelPilot("pond-1"))
         await harbour.until(lambda: list(harbour.gone()) == ["pond-1"])
         await harbour.until(lambda: former.closed)

@@ -16,7 +16,7 @@ from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
 RUN_OR_TASK = re.compile(r"[0-9]+|.+[.][0-9]+")
-"""Matches a run or a task, which is no error code."""
+"""Matches the name of a run or task, which a user may give instead of an error code."""
 
 
 @click.command()

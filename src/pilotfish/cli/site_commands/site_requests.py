@@ -1,4 +1,4 @@
-"""Tells masters about changed sites and adds pilots."""
+"""Sends requests about sites and pilots to masters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotfish.model.site import LOCAL
 
 
 def served(pool: str) -> PoolSession | None:
-    """Connect to the pool's master if it runs; never start one."""
+    """Connect to the master of the pool. If no master runs, return None; no master is started."""
     try:
         return connect_if_served(pool)
     except NoPool:
@@ -24,7 +24,7 @@ def served(pool: str) -> PoolSession | None:
 
 
 def notify_masters(released: str = "") -> int:
-    """Have the masters of all pools read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
+    """Ask all running masters to read ``sites.toml`` again, and to release the held site ``released``. Return the number of masters."""
     from pilotfish.client.pools import find_pools
 
     count = 0
@@ -46,7 +46,7 @@ def notify_masters(released: str = "") -> int:
 
 
 def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
-    """Request N pilots at once with ``pilots add SITE [N]``, even without tasks."""
+    """Request N pilots for ``pilots add SITE [N]``, even if no tasks wait."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
         raise BadInput(f"pilots {' '.join(words)}: not understood", "Write it like this: pilotfish pilots add SITE 2")

@@ -1,4 +1,4 @@
-"""Implements sites: pilots, queue waits and failures of each site."""
+"""Implements sites, which shows the pilots, queue waits and failures of each site."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def sites(pool: str, as_json: bool) -> None:
     """
     screen = Screen.of()
     master = served(pool)
-    # A master that never submitted a pilot reports no sites.
-    rows = (site_rows(master) if master is not None else []) or rows_as_written()
+    # If a master has never submitted a pilot, it reports no sites.
+    rows = (site_rows(master) if master is not None else []) or configured_rows()
     if as_json:
         screen.json(rows)
         return
@@ -58,8 +58,8 @@ def sites(pool: str, as_json: bool) -> None:
         screen.line("No other sites are configured. Add one: pilotfish site add NAME --backend slurm")
 
 
-def rows_as_written() -> list[Row]:
-    """List configured sites. Without a master there is nothing to say about their pilots."""
+def configured_rows() -> list[Row]:
+    """Return a row per configured site. Without a master, nothing is known about their pilots."""
     return [
         _row(LOCAL, LOCAL, "ready"),
         *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in read_sites(sites_path()).items()),

@@ -13,11 +13,11 @@ from pilotfish.backends.interface import Backend, Command, CommandOutput, Comman
 from pilotfish.backends.pilot_script import PYTHONS
 from pilotfish.cli.site_commands.site_dry_run import as_typed, destinations, runner_of, with_environment
 from pilotfish.cli.site_commands.site_keys import without_values
-from pilotfish.cli.site_commands.site_requests import served
 from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
+from pilotfish.client.session import connect_if_served
 from pilotfish.client.site_selection import unknown_site
 from pilotfish.client.sites_file import sites_path
 from pilotfish.config import make_site, read_tables
@@ -134,7 +134,7 @@ async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
             await _check_place(runner, host, note)
     finally:
         # If a master runs, it may already use the connections opened here. Idle connections close by themselves.
-        if served(pool) is None:
+        if connect_if_served(pool) is None:
             await runner.close()
 
 

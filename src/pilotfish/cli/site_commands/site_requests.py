@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.session import NoPool, PoolSession, connect, connect_if_served
+from pilotfish.client.session import connect, connect_if_served
 from pilotfish.client.site_selection import find_site
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.site import LOCAL
-
-# --- masters --------------------------------------------------------------------------------------------------------------------------
-
-
-def served(pool: str) -> PoolSession | None:
-    """Connect to the master of the pool. If no master runs, return None; no master is started."""
-    try:
-        return connect_if_served(pool)
-    except NoPool:
-        return None
 
 
 def notify_masters(released: str = "") -> int:
@@ -42,9 +31,6 @@ def notify_masters(released: str = "") -> int:
     return count
 
 
-# --- pilots add -----------------------------------------------------------------------------------------------------------------------
-
-
 def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
     """Request N pilots for ``pilots add SITE [N]``, even if no tasks wait."""
     first, *rest = words
@@ -64,8 +50,3 @@ def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
         screen.json({"site": name, "pilots": pilots})
     else:
         screen.line(f"Requested {plural(len(pilots), 'pilot')} at site {clean(name)}: {', '.join(pilots)}. See: pilotfish sites")
-
-
-def site_rows(master: PoolSession) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = master.ask("sites")
-    return rows

@@ -16,7 +16,6 @@ from typing import Any
 from pilotfish import plugins
 from pilotfish.backends.interface import QUEUED, Backend, CommandRefused, JobStatus, UnclearAnswer
 from pilotfish.cli.site_commands.site_dry_run import runner_of
-from pilotfish.cli.site_commands.site_requests import site_rows
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import duration, plural
@@ -206,7 +205,7 @@ class TestPilot:
 
 
 def _row(master: PoolSession, name: str) -> dict[str, Any]:
-    return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "failures": {}})
+    return next((row for row in master.ask("sites") if row["site"] == name), {"site": name, "failures": {}})
 
 
 async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus | None:

@@ -23,9 +23,8 @@ RUN_OR_TASK = re.compile(r"[0-9]+|.+[.][0-9]+")
 @json_option
 def version(as_json: bool) -> None:
     """Show the version."""
-    found = metadata.version("pilotfish")
     if as_json:
-        Screen.of().json({"pilotfish": found, "python": platform.python_version(), "system": platform.platform()})
+        Screen.of().json({"pilotfish": metadata.version("pilotfish"), "python": platform.python_version(), "system": platform.platform()})
     else:
         show_version()
 

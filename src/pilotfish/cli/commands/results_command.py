@@ -88,7 +88,9 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
         screen.line(saved.describe(directory, row["run"]))
     elif as_csv or as_json:
         tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
-        _warn_of_unknown_values(row, tasks)
+        if not tasks.known and str(row["command"]).startswith("--"):
+            text = f"the parameters of run {row['run']} are unknown: they came from a file that was removed or changed"
+            Screen.of(sys.stderr).line(f"warning: {text}")
         if as_csv:
             screen.csv(_csv_rows(master, tasks))
         else:
@@ -108,14 +110,6 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
     screen.table(with_parameters(screen, columns, tasks), tasks)
     if run["tasks"] > len(rows):
         screen.line(f"... and {run['tasks'] - len(rows):,} more: pilotfish results {run['run']} --limit {run['tasks']}")
-
-
-def _warn_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
-    """Print a warning if the columns of the parameters are missing."""
-    if not tasks.known and str(run["command"]).startswith("--"):
-        Screen.of(sys.stderr).line(
-            f"warning: the parameters of run {run['run']} are unknown: they came from a file that was removed or changed"
-        )
 
 
 def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[list[object]]:

@@ -12,15 +12,14 @@ from pilotfish import plugins
 from pilotfish.backends.interface import Backend, Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import PYTHONS
 from pilotfish.cli.site_commands.site_dry_run import as_typed, destinations, runner_of, with_environment
-from pilotfish.cli.site_commands.site_keys import without_values
+from pilotfish.cli.site_commands.site_keys import table_of, without_values
 from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
 from pilotfish.client.session import connect_if_served
-from pilotfish.client.site_selection import unknown_site
 from pilotfish.client.sites_file import sites_path
-from pilotfish.config import make_site, read_tables
+from pilotfish.config import make_site
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner
@@ -101,11 +100,9 @@ def _summary(name: str, results: list[CheckResult]) -> str:
 
 def _check_description(name: str, note: Note) -> Site | None:
     path = sites_path()
-    tables = read_tables(path)
-    if name not in tables:
-        raise unknown_site(name, list(tables))
+    table = table_of(name, path)
     try:
-        site = make_site(name, tables[name], str(path))
+        site = make_site(name, table, str(path))
     except BadInput as error:
         note(CheckResult("description", BAD, str(error), error.hint))
         return None

@@ -15,7 +15,7 @@ from pilotfish.cli.site_commands import site_keys
 from pilotfish.cli.site_commands.site_requests import notify_masters
 from pilotfish.cli.terminal.error_messages import SuggestingGroup
 from pilotfish.cli.terminal.screen import Column, Screen, clean
-from pilotfish.client.site_selection import find_site, unknown_site
+from pilotfish.client.site_selection import find_site
 from pilotfish.client.sites_file import Table, editing, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites, read_tables
 from pilotfish.errors import BadInput
@@ -146,10 +146,7 @@ def _edit(name: str, change: Any) -> list[str]:
     """Change the table of a site in ``sites.toml``, if the new table is valid. Return the changes in words."""
     path = sites_path()
     with editing(path):
-        tables = read_tables(path)
-        if name not in tables:
-            raise unknown_site(name, list(tables))
-        before = tables[name]
+        before = site_keys.table_of(name, path)
         after = change(before) if isinstance(before, dict) else before
         described = make_site(name, after, str(path))
         if after != before:
@@ -164,9 +161,7 @@ def remove(name: str) -> None:
     """Remove a site; its running pilots finish their tasks."""
     path = sites_path()
     with editing(path):
-        tables = read_tables(path)
-        if name not in tables:
-            raise unknown_site(name, list(tables))
+        site_keys.table_of(name, path)
         write_site(path, name, None)
     _notify_and_print(f"Site {clean(name)} is removed.")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity
+from pilotfish.client.site_selection import unknown_site
+from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity, read_tables
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
@@ -17,6 +19,14 @@ Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
 SEVERAL = ("hosts",)
 """Keys whose value is a list that may be written with commas. No element of such a list contains a comma."""
+
+
+def table_of(name: str, path: Path) -> Any:
+    """Return the table of a site in ``sites.toml``. It is not checked: it may be invalid, or not even a table."""
+    tables = read_tables(path)
+    if name not in tables:
+        raise unknown_site(name, list(tables))
+    return tables[name]
 
 
 def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:

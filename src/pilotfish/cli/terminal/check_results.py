@@ -41,7 +41,7 @@ def judge_space(free: int | None, inodes: int | None) -> str:
 def show_check(screen: Screen, result: CheckResult) -> None:
     """Print the result. The fix follows on the next line."""
     mark, colour = MARKS[result.state]
-    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
+    if not screen.is_utf8:
         mark = ASCII_MARKS[result.state]
     screen.line(f"{screen.paint(mark, colour)} {result.check}: {clean(result.text)}")
     if result.fix:

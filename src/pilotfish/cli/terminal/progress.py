@@ -27,8 +27,7 @@ class RateEstimate:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._started = clock()
-        self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
+        self._samples: deque[tuple[float, float]] = deque([(clock(), 0.0)])
 
     def begin(self, elapsed_s: float, done: float) -> None:
         """Record the work that was done before this command started, so that a rate is known immediately."""
@@ -127,7 +126,7 @@ class RunProgress:
         self._line.draw(bar + shown)
 
     def _bar(self) -> str:
-        full, empty = ("━", "─") if (self._screen.stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", "-")
+        full, empty = ("━", "─") if self._screen.is_utf8 else ("#", "-")
         filled = BAR_CELLS * self.done // self.total if self.total else 0
         return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
 

@@ -94,14 +94,18 @@ class Screen:
         coloured = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
 
+    @property
+    def is_utf8(self) -> bool:
+        return (self.stream.encoding or "").lower().replace("-", "") == "utf8"
+
     def line(self, text: str = "") -> None:
         """Write one line of text, and add ``--pool`` to the commands in it. Text of the user must be cleaned before."""
         self._write(with_pool(text))
 
     def _write(self, text: str) -> None:
         """Write one line. Characters that the encoding of the stream lacks are replaced, because an error would hide the line."""
-        encoding = self.stream.encoding or "utf-8"
-        if not text.isascii() and encoding.lower().replace("-", "") != "utf8":
+        encoding = self.stream.encoding
+        if not text.isascii() and encoding and not self.is_utf8:
             text = text.encode(encoding, "replace").decode(encoding)
         self.stream.write(text + "\n")
 

@@ -1,4 +1,4 @@
-"""Reports how much each worker did of a divisible load, how long it took, and the speed-up by balancing."""
+"""Reports how much of a divisible load each worker did, how long this took, and the speed-up by balancing."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """Work of one worker in one iteration. With several chunks, the times are those of the slowest."""
+    """The work of one worker in one iteration. If the worker had several chunks, the times are those of its slowest chunk."""
 
     units: int
-    """Units done."""
+    """Number of units that the worker did."""
     compute_s: float
     """Seconds of computation."""
     transfer_s: float
-    """Other seconds of its chunks, from sending to return."""
+    """Seconds between sending a chunk and receiving its result, without the seconds of computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration, or one round of a load that is done once."""
+    """One iteration of ``iterate``, or one round of ``divide``."""
 
     seconds: float
-    """Seconds from the first chunk sent to the last result received."""
+    """Seconds from sending the first chunk to receiving the last result."""
     shares: dict[str, WorkerShare]
-    """By worker: `units`, `compute_s` and `transfer_s`, the other seconds of its chunks."""
+    """The work of each worker: its `units`, its seconds of computation `compute_s` and its other seconds `transfer_s`."""
     left_out: tuple[str, ...]
-    """Connected workers without a chunk, because a chunk for them would take longer."""
+    """Connected workers that got no chunk, because the iteration would take longer with them."""
     equal_s: float
-    """Expected seconds with equal chunks for all workers, from the measured speeds."""
+    """Expected seconds if all workers had equal chunks. They are computed from the measured speeds."""
     phi: float
-    """Heterogeneity of the workers: the standard deviation of mu / mu_avg; mu is speed divided by bandwidth."""
+    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is the mean."""
     ratio: float
-    """f_c: transferred bytes per unit."""
+    """f_c, the transferred bytes per unit."""
     planned_s: float | None = None
-    """Planned seconds; None if the workers had not been measured yet."""
+    """Seconds according to the plan. None if the workers were not measured before."""
     balanced: bool = True
-    """False for a baseline iteration with equal chunks."""
+    """False if this was a baseline iteration with equal chunks."""
     notes: tuple[str, ...] = ()
-    """Remarks, such as chunks that were late."""
+    """Remarks, for example about late chunks."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Units by worker."""
+        """Number of units of each worker."""
         return {worker: share.units for worker, share in self.shares.items()}
 
     @property
@@ -55,32 +55,32 @@ class Iteration:
 
     @property
     def theta(self) -> float:
-        """T unbalanced / T balanced: speed-up compared with equal chunks."""
+        """Speed-up compared with equal chunks: T unbalanced / T balanced. Both are seconds of the iteration."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
 
     @property
     def expected_theta(self) -> float | None:
-        """T unbalanced / T balanced according to the plan."""
+        """Speed-up compared with equal chunks according to the plan."""
         return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
 
 
 @dataclass(slots=True)
 class BalanceReport:
-    """Result of a divisible load. ``print(report)`` shows a table."""
+    """The result of a divisible load. ``print(report)`` shows a table."""
 
     value: Any = None
-    """Combined results, or the last state."""
+    """The combined results of ``divide``, or the last state of ``iterate``."""
     iterations: list[Iteration] = field(default_factory=list)
-    """One entry per iteration."""
+    """All iterations, in order."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of all iterations."""
+        """Seconds of all iterations together."""
         return sum(iteration.seconds for iteration in self.iterations)
 
     @property
     def theta(self) -> float:
-        """T unbalanced / T balanced: measured if there were iterations with equal chunks, otherwise estimated from measured speeds."""
+        """Speed-up compared with equal chunks. It is measured if some iterations had equal chunks; otherwise it is estimated."""
         measured = self._measured()
         equal = [iteration.seconds for iteration in self.iterations if not iteration.balanced]
         if equal and measured:
@@ -90,7 +90,7 @@ class BalanceReport:
 
     @property
     def expected_theta(self) -> float | None:
-        """T unbalanced / T balanced as planned; None if nothing was measured before the end."""
+        """Speed-up compared with equal chunks according to the plan. None if no iteration was planned from measurements."""
         known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
@@ -102,12 +102,12 @@ class BalanceReport:
 
     @property
     def ratio(self) -> float:
-        """f_c in the last iteration."""
+        """f_c, the transferred bytes per unit, in the last iteration."""
         measured = self._measured()
         return measured[-1].ratio if measured else 0.0
 
     def _measured(self) -> list[Iteration]:
-        """Returns the iterations that were balanced by measurements, or else all balanced ones."""
+        """Returns the iterations that were planned from measurements. If there are none, returns all balanced iterations."""
         balanced = [iteration for iteration in self.iterations if iteration.balanced and iteration.shares]
         return [iteration for iteration in balanced if iteration.planned_s is not None] or balanced
 

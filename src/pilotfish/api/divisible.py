@@ -1,7 +1,7 @@
-"""Implements divide and iterate for divisible loads: one chunk per worker, sized for it.
+"""Implements divide and iterate for divisible loads. Each worker gets a chunk, and its size fits the speed of the worker.
 
-Adaptive workload balancing (AWLB) finds the sizes from the times of earlier chunks. Workers that joined, left or became slow are
-taken into account in the next iteration.
+Adaptive workload balancing (AWLB) finds the sizes from the times of earlier chunks. If workers join, leave or become slow, the sizes
+change in the next iteration.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from pilotfish.policies.load_balancing import (
 from pilotfish.portable.expressions.evaluation import parse
 
 JOIN_TIMEOUT_S = 5.0
-"""Seconds to wait for the workers of a pool that was just started."""
+"""Seconds to wait for the first worker, because the pool may have just been started."""
 CHUNKS_WITHOUT_WORKERS = 8
-"""Number of equal chunks, and so of requested workers, if there is no worker yet."""
+"""Number of equal chunks if there is no worker yet. Pilots are requested for as many workers."""
 PROBE = 0.05
-"""Fraction of a load for ``divide`` that is used to measure the workers."""
+"""Fraction of the load that ``divide`` sends first to measure the workers."""
 MAX_IMBALANCE = 1.15
-"""Maximum ratio of the slowest worker's time to the mean; above it the sizes are not right yet."""
+"""Maximum ratio of the slowest worker's time to the mean time. Above this ratio, the sizes are still wrong."""
 MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
-"""Default number of iterations with equal chunks: two, because the first includes the start-up of the workers."""
+"""Number of iterations with equal chunks for ``baseline=True``. One is not enough: the first includes the start-up of the workers."""
 
 
 BALANCING_OPTIONS = {
@@ -61,7 +61,7 @@ BALANCING_OPTIONS = {
 
 
 class Balancing(TaskKeywords, total=False):
-    """Keywords of ``divide`` and ``iterate``; task options apply to each chunk."""
+    """Keywords of ``divide`` and ``iterate``. Task options apply to each chunk."""
 
     cut: Callable[[int, int], Any]
     baseline: bool | int
@@ -76,10 +76,12 @@ def divide(
     combine: Callable[[list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Executes a load once. ``work(piece)`` executes a part; ``combine([result, …])`` returns the value of the report from the results in
-    order; default: their list. ``load``: a number of units, or a sequence.
+    """Executes a load once. ``load`` is a number of units or a sequence. ``work(piece)`` executes a part of it.
 
-    A small part is sent first to measure the workers, then half of the rest until all workers take equally long, then the rest.
+    ``combine([result, …])`` gets the results in order and returns the value of the report; by default, the value is the list of results.
+
+    A small part of the load is sent first to measure the workers. Then half of the remaining load is sent, until all workers take equally
+    long. Then the whole remaining load is sent.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
@@ -105,8 +107,11 @@ def iterate(
     update: Callable[[Any, list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Executes a load repeatedly. ``step(piece, state)`` executes a part; ``update(state, [result, …])`` returns the next state, or raises
-    StopIteration to end early; default: the list of results. The value of the report is the last state."""
+    """Executes a load repeatedly. ``step(piece, state)`` executes a part of the load.
+
+    ``update(state, [result, …])`` returns the next state; by default, this is the list of results. It may raise StopIteration to end early.
+    The value of the report is the last state.
+    """
     if not _is_count(iterations) or iterations < 0:
         raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
     balancer = _Balancer(run, step, load, options)
@@ -124,7 +129,7 @@ def iterate(
 
 
 class _Balancer:
-    """Divides a load into chunks; each round uses the measurements of the rounds before."""
+    """Divides a load into chunks. Each round uses the measurements of all earlier rounds."""
 
     def __init__(self, run: Run, function: Callable[..., Any], load: int | Sequence[Any], options: Balancing) -> None:
         if not isinstance(run, Run):
@@ -152,7 +157,7 @@ class _Balancer:
 
     @property
     def slots(self) -> list[str]:
-        """Workers for chunks in this round; each is listed once per chunk that it can run at the same time."""
+        """Workers for the chunks of this round. A worker that can run several chunks at the same time is listed several times."""
         if self._slots is None:
             self._slots = self._workers.wait_for_slots(0.0 if self.report.iterations else JOIN_TIMEOUT_S) if self.load else []
             for worker, benchmark in self._workers.benchmarks.items():
@@ -161,7 +166,7 @@ class _Balancer:
 
     @property
     def is_even(self) -> bool:
-        """Whether all workers took about equally long in the last round, which was planned from measurements."""
+        """Whether the last round was planned from measurements and all workers took about equally long."""
         last = self.report.iterations[-1]
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
         return last.planned_s is not None and max(times) <= MAX_IMBALANCE * sum(times) / len(times)
@@ -169,7 +174,7 @@ class _Balancer:
     # --- one round --------------------------------------------------------------------------------------------------------------------
 
     def run_round(self, units: int, title: str, arguments: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
-        """Executes the next units; returns the results in order."""
+        """Executes the next ``units`` units of the load and returns the results in order."""
         if not units:
             self.report.iterations.append(Iteration(0.0, {}, (), 0.0, 0.0, 0.0))
             return []
@@ -259,7 +264,7 @@ class _Balancer:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether the value is a whole number of any library, such as numpy."""
+    """Whether the value is a whole number, of Python or of a library such as numpy."""
     return hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "__len__")
 
 
@@ -299,13 +304,13 @@ def _read_ratio(ratio: Any) -> tuple[float | None, RatioSearch | None]:
 
 TICK_S = 0.1
 EXPLAIN_AFTER_S = 3.0
-"""Seconds until the user is told why no chunk has started."""
+"""Seconds until the reason is printed why no chunk has started."""
 LATE_RATIO = 3.0
-"""Ratio of elapsed to expected time above which a chunk is late."""
+"""A chunk is late if its elapsed time exceeds this factor times the expected time, plus GRACE_S."""
 GRACE_S = 1.0
-"""Additional seconds until a chunk is late, and seconds between two searches for idle workers."""
+"""Seconds added to the time until a chunk is late. Also the seconds between two searches for idle workers."""
 Arguments = Callable[[int, int], tuple[Any, ...]]
-"""Returns the arguments of the function for units start to stop."""
+"""Function that returns the arguments of the work function for the units from start to stop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -313,7 +318,7 @@ class Chunk:
     start: int
     stop: int
     worker: str = ""
-    """The intended worker; after the end, the worker that did it."""
+    """The worker that the chunk is intended for. After the end, the worker that did it."""
     avoid: str = ""
     future: TaskFuture[Any] | None = None
     sent_at: float = 0.0
@@ -324,7 +329,7 @@ class Chunk:
     compute_s: float = 0.0
     value: Any = None
     replacements: list[Chunk] = field(default_factory=list)
-    """The same units in chunks for idle workers, because this chunk is late."""
+    """If this chunk is late: chunks with the same units for idle workers."""
 
     @property
     def units(self) -> int:
@@ -340,7 +345,7 @@ class Chunk:
 
 
 def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
-    """Makes consecutive chunks, one for each worker with units."""
+    """Makes consecutive chunks, one per worker. Workers with size 0 get none."""
     chunks = []
     for size, worker in zip(sizes, workers, strict=True):
         if size > 0:
@@ -350,7 +355,7 @@ def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int)
 
 
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function to return its worker and duration, too. Defined here because slots do not have this package."""
+    """Wraps a function, so that it also returns its worker and duration. The wrapper is sent as code, because slots lack this package."""
 
     def run_chunk(*arguments: Any) -> tuple[Any, str, float]:
         import contextlib
@@ -372,7 +377,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ChunkWorkers:
-    """The workers of a run, each with its chunks of a load."""
+    """Sends chunks to the workers of a run, and receives their results."""
 
     def __init__(self, run: Run, function: Callable[..., Any], options: TaskOptions, progress: bool) -> None:
         self._session = run._session
@@ -383,10 +388,10 @@ class ChunkWorkers:
         self._calls: dict[tuple[str, str], CallEncoder] = {}
         self._shows_progress = progress and sys.stderr is not None and sys.stderr.isatty()
         self.benchmarks: dict[str, float] = {}
-        """Speed of each worker by the benchmark at its start; the median over equal processors."""
+        """Speed of each worker according to the benchmark at its start."""
 
     def slots(self) -> list[str]:
-        """Returns the connected workers; each is listed once per chunk that it can run at the same time."""
+        """Returns the connected workers. A worker that can run several chunks at the same time is listed several times."""
         rows = [
             row
             for row in self._session.client.ask("workers")
@@ -407,7 +412,7 @@ class ChunkWorkers:
         return min((int(capacity.get(name, 0) / amount + 1e-6) for name, amount in self._options.request.amounts()), default=1)
 
     def wait_for_slots(self, timeout_s: float) -> list[str]:
-        """Returns the connected workers; waits up to ``timeout_s`` seconds for the first."""
+        """Returns the connected workers. If there are none, waits up to ``timeout_s`` seconds for the first."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.slots()) and time.monotonic() < deadline:
             time.sleep(TICK_S)
@@ -418,7 +423,7 @@ class ChunkWorkers:
     def do(
         self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, divide_late_chunk: Callable[[Chunk, list[str]], None]
     ) -> None:
-        """Executes all chunks. ``divide_late_chunk`` gets each late chunk with the idle workers and may set ``replacements``."""
+        """Executes all chunks. ``divide_late_chunk`` gets a late chunk and the idle workers, and may set ``replacements`` of the chunk."""
         ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
         sent: list[Chunk] = []
         begun = time.monotonic()
@@ -439,7 +444,7 @@ class ChunkWorkers:
                             sent.append(part)
                             self._send(part, arguments, ends)
         finally:
-            # Cancels late chunks that were replaced and, after an error or Ctrl-C, all others: their results are not needed.
+            # Cancels late chunks that were replaced. After an error or Ctrl-C, cancels all chunks that have not ended.
             self._cancel_unfinished([chunk for chunk in sent if not chunk.ended])
             self._clear_progress()
 
@@ -456,7 +461,7 @@ class ChunkWorkers:
         future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
 
     def _calls_for(self, chunk: Chunk) -> CallEncoder:
-        """Uses a rank, not a requirement: if the worker is gone or full, another one is better than none."""
+        """Returns the encoder for a chunk. The worker is only a rank: if it left or is full, another worker does the chunk."""
         key = chunk.worker, chunk.avoid
         if key not in self._calls:
             conditions = [f"({self._options.requirement})"] if self._options.requirement else []
@@ -491,7 +496,7 @@ class ChunkWorkers:
         chunk.ended = True
 
     def _idle(self, late_chunk: Chunk, chunks: Sequence[Chunk]) -> list[str]:
-        """Returns idle workers for a late chunk and sets ``avoid`` to its worker; empty if the chunk is not running."""
+        """Returns the idle workers for a late chunk, and sets its ``avoid`` to its worker. If it does not run, returns no workers."""
         assert late_chunk.future is not None
         late_chunk.looked_at = time.monotonic()
         late_chunk.avoid = self._session.client.ask("task", task=late_chunk.future.task_id)["worker"] or ""
@@ -520,7 +525,7 @@ class ChunkWorkers:
             try:
                 print(self._why(), file=sys.stderr, flush=True)
             except PilotfishError:
-                pass  # callers that wait for a result get the error
+                pass  # the caller gets the error when it waits for a result
         return True
 
     def _draw_progress(self, title: str, chunks: Sequence[Chunk]) -> None:
@@ -535,7 +540,10 @@ class ChunkWorkers:
 
 
 def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Takes the median over equal processors: agents that start together on one node disturb each other's benchmarks."""
+    """Returns the speed of each worker: the median benchmark of all workers with the same processor.
+
+    One benchmark is inaccurate, because agents that start together on one node slow each other down.
+    """
     kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
     measured: dict[Any, list[float]] = {}
     for row in rows:
@@ -550,7 +558,7 @@ def _quoted(name: str) -> str:
 
 
 def _late_chunks(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
-    """Returns the late chunks. The expected time is known once half of the chunks have ended."""
+    """Returns the late chunks. Until half of the chunks have ended, the expected time is unknown, and no chunk is late."""
     ended = [chunk.total_s for chunk in chunks if chunk.ended]
     if not ended or 2 * len(ended) < len(chunks):
         return []

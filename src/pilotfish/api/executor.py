@@ -28,7 +28,7 @@ log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
-"""Errors of pickling a call that cannot be sent."""
+"""Errors that pickling may raise if a call cannot be sent."""
 
 
 class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
@@ -44,7 +44,7 @@ class LeftBehind(PilotfishError):
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
-    """Wraps a function to run the initializer once per process. Defined here because slots do not have this package."""
+    """Wraps a function, so that the initializer runs once per process. The wrapper is sent as code, because slots lack this package."""
 
     def run_initialized(*args: Any, **kwargs: Any) -> Any:
         import sys
@@ -67,7 +67,7 @@ def initialized(function: Callable[..., Any], initializer: Callable[..., Any], i
 
 
 class _ExecutorSession(RunFutures):
-    """Session that breaks when the initializer fails, because every further task would fail as well."""
+    """A session that becomes unusable if the initializer fails, because all later tasks would fail too."""
 
     broken: ExecutorBroken | None = None
 
@@ -92,8 +92,8 @@ class _ExecutorSession(RunFutures):
 class Executor(OrderedMap, concurrent.futures.Executor):
     """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
 
-    The end of the ``with`` block checks that no processes or files of the private pool are left; otherwise it raises LeftBehind. Task
-    options (cores, memory, time, retries …) apply to every task.
+    At the end of the ``with`` block, LeftBehind is raised if processes or files of the private pool still exist. Task options (cores,
+    memory, time, retries …) apply to every task.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_cores=private_cores, echo=self._echo)
                 self._calls = self._make_encoder(session)
-                # The session has no reference to the executor, so that an unreferenced executor ends by itself.
+                # The session does not refer to the executor. So an executor that the program forgets is collected, and its session ends.
                 weakref.finalize(self, session.finish, True).atexit = False
                 self._session = session
             return self._session
@@ -158,13 +158,13 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         try:
             spec, payload = self._calls.encode(fn, args, kwargs)
         except CANNOT_SEND as error:
-            # As in the standard library: a call that cannot be pickled fails its future, not the loop that submits.
+            # As in the standard library, the future gets the error, so that a loop that submits continues.
             future.set_exception(error)
             return future
         return session.submit(future, spec, payload)
 
     def _check_usable(self) -> None:
-        """Raises the reason if no task can be submitted."""
+        """Raises an error if no task can be submitted."""
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if interpreter_exits.is_set():
@@ -175,11 +175,11 @@ class Executor(OrderedMap, concurrent.futures.Executor):
 
     @property
     def _broken(self) -> bool:
-        # Not public, but read by libraries that know the executors of the standard library.
+        # Some libraries read this private attribute of the executors of the standard library.
         return self._session is not None and self._session.failure is not None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Declares that no more tasks will come. With ``wait``, returns after the last task and the end of the private pool."""
+        """Declares that no more tasks will come. With ``wait``, returns after the end of the last task and of the private pool."""
         if self._owner != os.getpid():
             return
         with self._lock:

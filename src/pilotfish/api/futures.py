@@ -21,11 +21,11 @@ _logger = logging.getLogger("concurrent.futures")
 
 
 class TaskFuture(Future[Value]):
-    """The future of one task. ``cancel`` works until the task is known to run."""
+    """The future of one task. ``cancel`` succeeds until this program knows that the task runs."""
 
-    # Defaults are in the class to save memory: most of a million pending futures never change them.
+    # The defaults are class attributes to save memory: there may be a million pending futures, and most never change them.
     index: int = -1
-    """Index of the task in its run; -1 if its arguments could not be sent."""
+    """Index of the task in its run. If its arguments could not be sent, -1."""
     stdout: bytes = b""
     stderr: bytes = b""
     _ended: EndedItem | None = None
@@ -37,12 +37,12 @@ class TaskFuture(Future[Value]):
 
     @property
     def task_id(self) -> str:
-        """Task id on the command line: ``run.index``."""
+        """The task id, as on the command line: ``run.index``."""
         return f"{self._session.run}.{self.index}"
 
     @property
     def usage(self) -> Usage | None:
-        """Time and memory that the task used; None until it has ended."""
+        """Time and memory that the task used. None until the task has ended."""
         ended = self._ended
         return None if ended is None else Usage(ended.wall_us, ended.cpu_us, ended.rss_kib)
 
@@ -63,7 +63,7 @@ class TaskFuture(Future[Value]):
             except Exception:
                 raise  # the standard library logs it
             except BaseException:
-                # In a thread of the program, the program must handle it. The client's thread must continue to deliver other results.
+                # In a thread of the program, the program handles the error. The thread of the client must continue with other results.
                 if self._session.client.in_other_thread():
                     raise
                 _logger.exception("exception calling callback for %r", future)
@@ -81,7 +81,7 @@ class TaskFuture(Future[Value]):
                 pass  # it ended or was cancelled at the same time
 
     def ended(self, item: EndedItem, payload: memoryview) -> None:
-        """Sets the result that the master has recorded."""
+        """Sets the result or error that the master reports."""
         self._ended = item
         try:
             if item.state not in (DONE, FAILED):
@@ -101,18 +101,18 @@ class TaskFuture(Future[Value]):
             else:
                 self.set_exception(error)
         except InvalidStateError:
-            # It was cancelled here before its end arrived.
+            # The program cancelled the future before the end of the task was reported.
             if self.cancelled():
                 self.set_running_or_notify_cancel()
 
 
 class ExecutableFuture(TaskFuture[Completed]):
-    """The future of an executable: its result is a Completed."""
+    """The future of an executable. Its result is a ``Completed``."""
 
     _is_executable = True
     keep: tuple[str, ...] = ()
-    """Names and patterns of the files that it keeps for later tasks; see ``file``."""
+    """Names and patterns of the files that the task keeps for later tasks. See ``file``."""
 
     def file(self, name: str) -> FutureFile:
-        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks. These tasks wait for the file."""
         return make_future_file(self, name, self.keep, self.task_id)

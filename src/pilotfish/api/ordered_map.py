@@ -1,4 +1,4 @@
-"""Maps a function over inputs with results in order. A consumer that stops early cancels the rest."""
+"""Maps a function over inputs; the results come in order. If the consumer stops early, the remaining tasks are cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Submits(Protocol):
 
 
 class OrderedMap:
-    """Base of classes with ``submit``."""
+    """Adds ``map`` to classes that have ``submit``."""
 
     def map(
         self: Submits,
@@ -29,8 +29,11 @@ class OrderedMap:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """Returns the results of ``fn`` in order, as in the standard library. ``chunksize``: calls per task; more than 1 is rarely needed
-        here. ``buffersize``: maximum number of tasks whose results are not yet taken."""
+        """Returns the results of ``fn`` in order, as in the standard library.
+
+        ``chunksize``: number of calls per task; more than 1 is rarely needed. ``buffersize``: maximum number of submitted tasks whose
+        results the program has not taken yet.
+        """
         _check_sizes(chunksize, buffersize)
         rows = zip(*iterables, strict=False)
         if chunksize == 1:
@@ -65,7 +68,7 @@ def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Val
 
 
 def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
-    """Returns the results of futures in order. Reading from ``futures`` submits: all at once, or ``buffersize`` ahead."""
+    """Returns the results of the futures in order. Reading from ``futures`` submits tasks: all at once, or at most ``buffersize`` ahead."""
     deadline = None if timeout is None else time.monotonic() + timeout
     ahead = deque(itertools.islice(futures, buffersize))
 
@@ -76,7 +79,7 @@ def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize
                 first = [ahead.popleft()]
                 if buffersize is not None:
                     ahead.extend(itertools.islice(futures, 1))
-                # Holds no reference to the future or its result while the consumer uses the result.
+                # ``first`` is emptied, so that this generator refers to neither future nor result while the consumer uses the result.
                 yield _result_or_cancel(first, left)
         finally:
             for future in ahead:

@@ -1,4 +1,4 @@
-"""Implements Run: calls, executables and dependencies in a pool."""
+"""Implements Run, which submits calls and executables to a pool."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEFAULT_POOL = "default"
 
 
 class Submitter(OrderedMap):
-    """Submits calls as tasks, all with the same options. ``run.options(cores=2).submit(f, x)``"""
+    """Submits calls as tasks with the same options: ``run.options(cores=2).submit(f, x)``."""
 
     def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class Submitter(OrderedMap):
         self._needs = needs
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """Submits a call as a task. Raises at once if the call cannot be pickled."""
+        """Submits a call as a task. If the call cannot be pickled, raises the error immediately."""
         for value in itertools.chain(args, kwargs.values()):
             if isinstance(value, TaskFuture):
                 raise BadInput(
@@ -58,14 +58,14 @@ class Submitter(OrderedMap):
 
 
 class Run(Submitter):
-    """A run. It is opened at once and closed at the end of the ``with`` block, which waits for the last task.
+    """A run. It is opened immediately. At the end of the ``with`` block, it is closed, and the program waits for its last task.
 
-    The run belongs to the pool, not to this program: if an exception (also Ctrl-C) leaves the block, the tasks continue, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` opens a run again. ``sites``: sites that its tasks may use, such as ``"hpc"`` or
-    ``["hpc:4", "local"]``; default: all workers of the pool. ``max_failures``: cancel the run after this number of failed tasks.
-    ``share``: name of its fair-share group, with an optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``,
-    ``"2h"`` or a datetime. ``speculate``: start a second copy of slow tasks on idle workers; the first result counts. A Python call runs in
-    the current directory of this program or, on a node without that directory, in a directory of the worker.
+    The run belongs to the pool, not to this program. If an exception (or Ctrl-C) ends the block, the tasks continue, and
+    ``pilotfish status`` shows them. ``Run(uid=…)`` opens the run again. ``sites``: sites that its tasks may use, such as ``"hpc"`` or
+    ``["hpc:4", "local"]``; by default, all workers of the pool. ``max_failures``: the run is cancelled after this number of failed tasks.
+    ``share``: name of its share, with an optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``, ``"2h"`` or
+    a datetime. ``speculate``: slow tasks get a second copy on idle workers, and the first result counts. A Python call runs in the current
+    directory of this program. If a node does not have that directory, the call runs in a directory of the worker.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Run(Submitter):
         self._executables = ExecutableEncoder(self._session.spec_number)
         self._workers: dict[Any, int] = {}
         self.defaults = ExecutableDefaults()
-        """Default options of all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
+        """Default options for all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
 
     @property
     def id(self) -> int:
@@ -112,7 +112,8 @@ class Run(Submitter):
     ) -> Submitter:
         """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
 
-        ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function."""
+        ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function.
+        """
         calls = CallEncoder(self._session.spec_number, read_task_options(task_options, "options"), form)
         return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
 
@@ -124,11 +125,11 @@ class Run(Submitter):
         cost: float = 1.0,
         **options: Unpack[ExecutableKeywords],
     ) -> ExecutableFuture:
-        """Submits an executable as a task; the result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
+        """Submits an executable as a task. The result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
 
-        With inputs or outputs it runs in a private directory. Otherwise it runs in the current directory of this program, on nodes that
-        have it; ``sandbox=True`` gives it a private directory without files. A file that another task keeps may be an input before it
-        exists: ``inputs=[other.file("mesh.bin")]``.
+        If the task has inputs or outputs, it runs in a private directory. Otherwise it runs in the current directory of this program, on
+        nodes that have this directory. With ``sandbox=True`` it runs in a private directory in all cases. A file that another task keeps
+        may be an input before the file exists: ``inputs=[other.file("mesh.bin")]``.
         """
         kept = kept_patterns(options, self.defaults)
         future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])
@@ -142,7 +143,7 @@ class Run(Submitter):
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **task_options: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
-        """Submits one call of ``do_work(parameters)`` of an ApplicationWorker; each slot keeps one worker object."""
+        """Submits one call of ``do_work(parameters)`` of an ApplicationWorker. Each slot keeps one worker object."""
         key = worker, repr(task_options)
         spec = self._workers.get(key)
         if spec is None:
@@ -176,7 +177,7 @@ class Run(Submitter):
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
-        """Iterates over the rows of its tasks, all or those in one ``state``, as in ``pilotfish tasks --json``."""
+        """Returns the rows of all tasks, or of the tasks in one ``state``, as in ``pilotfish tasks --json``."""
         return self._session.tasks(state)
 
     def why(self) -> str:
@@ -184,13 +185,13 @@ class Run(Submitter):
         return self._session.why(run=self.id)
 
     def close(self, wait: bool = True) -> None:
-        """Declares that no more tasks will come. With ``wait``, returns after the last task."""
+        """Declares that no more tasks will come. With ``wait``, returns after the end of the last task."""
         self._session.finish()
         if wait:
             self._session.wait()
 
     def detach(self) -> None:
-        """Leaves the run to the pool, where all submitted tasks are recorded; they continue without this program."""
+        """Disconnects from the run. The pool has recorded all submitted tasks and continues them without this program."""
         self._session.detach()
 
     def __enter__(self) -> Run:
@@ -204,6 +205,6 @@ class Run(Submitter):
         try:
             self.detach()
         except PilotfishError:
-            return  # the exception that is being raised says more
+            return  # the user sees the exception that ended the block
         if unfinished and sys.stderr is not None:
             print(f"run {self.id} continues with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Connects the futures of one run to the client.
 
-They outlive their Executor or Run while the program holds one of them.
+A ``RunFutures`` exists as long as the program refers to one of its futures, even if the Executor or Run no longer exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """Futures of one run. A pool with ``private_cores`` belongs to the run and ends with it."""
+    """The futures of one run. If ``private_cores`` is not 0, the pool belongs to the run and ends with it."""
 
     def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_cores: int = 0, echo: bool = False) -> None:
         self._pool = pool
@@ -82,7 +82,7 @@ class RunFutures:
         return future
 
     def report_cancelled(self, future: TaskFuture[Any]) -> None:
-        """Reports a cancelled future to its waiters and to the master, once."""
+        """Reports a cancelled future to the threads that wait for it and to the master. A second call does nothing."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()
             self.cancel_tasks([future.index])
@@ -93,7 +93,7 @@ class RunFutures:
             self.client.request("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
-        """Cancels all futures that are not known to run, except the oldest ones: workers may have started these already."""
+        """Cancels all futures that are not known to run. The oldest futures are skipped: workers may have started their tasks already."""
         cancelled = []
         for future in list(self._futures.values())[self._private_cores :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
@@ -114,7 +114,7 @@ class RunFutures:
         return described_rows(self.client, self.client.ask("run", run=self.run), all_tasks(self.client, self.run, state))
 
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
-        """Prints the output of a task in this program, as if it had run here."""
+        """Prints the output of a task, as if the task had run in this program."""
         if self._echo:
             for stream, data in ((sys.stdout, stdout), (sys.stderr, stderr)):
                 if data and stream is not None:
@@ -122,7 +122,7 @@ class RunFutures:
                         stream.write(data.decode(errors="replace"))
                         stream.flush()
                     except (OSError, ValueError):
-                        pass  # closed or broken stream; the output is in the future, and the result counts
+                        pass  # the stream is closed or broken; the future still has the output
 
     # --- called by the client -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class RunFutures:
     # --- the end ------------------------------------------------------------------------------------------------------------------
 
     def finish(self, forget: bool = False) -> None:
-        """Declares that no more tasks will come; the session ends after the last one."""
+        """Declares that no more tasks will come. The session ends after the end of the last task."""
         if self._owner != os.getpid() or self._draining:
             return
         self._forget_when_done = forget
@@ -188,7 +188,7 @@ class RunFutures:
                     raise
 
     def detach(self) -> None:
-        """Leaves the run to the master: no more tasks will come, and its end is not awaited here."""
+        """Disconnects from the run without waiting for its end. No more tasks can be submitted."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._draining = True
             self._register.flush()
@@ -196,20 +196,20 @@ class RunFutures:
             self.client.close()
 
     def _end_if_drained(self) -> None:
-        # A shared pool continues; there the session ends when the master reports the end of the run.
+        # In a shared pool, the session ends when the master reports the end of the run.
         if self._draining and self._private_cores and not self._futures and self._first_to_end():
             self.client.request("stop", now=True)
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
-        """Whether this thread ends the session: the client's thread and the caller's may both find that all is done."""
+        """Whether this thread must end the session. The client's thread and the caller's thread may both find that all tasks ended."""
         with self._end_lock:
             first = not self._ending and self.client.failure is None
             self._ending = True
             return first
 
     def wait(self) -> None:
-        """Waits for the end after ``finish``."""
+        """Waits for the end of the session. Call ``finish`` before."""
         if self._owner == os.getpid() and self.client.in_other_thread():
             self.client.join()
 
@@ -219,11 +219,11 @@ class RunFutures:
 
 
 interpreter_exits = threading.Event()
-"""Set when the interpreter is shutting down, so that nothing can be started."""
+"""Set when the interpreter shuts down. From then on, no session can be started."""
 
 
 def _finish_all() -> None:
-    """Ends all sessions at interpreter exit: private pools after their last task; runs in shared pools continue."""
+    """Ends all sessions when the interpreter exits. A private pool ends after its last task; runs in shared pools continue."""
     interpreter_exits.set()
     for session in list(_sessions):
         if session._private_cores:
@@ -233,5 +233,5 @@ def _finish_all() -> None:
             session.detach()
 
 
-# Must run before threads are joined, as in concurrent.futures; there is no public hook for this.
+# Must run before the interpreter joins threads, as in concurrent.futures. There is no public hook for this.
 threading._register_atexit(_finish_all)  # type: ignore[attr-defined]

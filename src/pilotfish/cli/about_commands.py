@@ -16,16 +16,15 @@ from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
 RUN_OR_TASK = re.compile(r"[0-9]+|.+[.][0-9]+")
-"""Matches a run or a task, which is no error code."""
+"""Matches the name of a run or task, which a user may give instead of an error code."""
 
 
 @click.command()
 @json_option
 def version(as_json: bool) -> None:
     """Show the version."""
-    found = metadata.version("pilotfish")
     if as_json:
-        Screen.of().json({"pilotfish": found, "python": platform.python_version(), "system": platform.platform()})
+        Screen.of().json({"pilotfish": metadata.version("pilotfish"), "python": platform.python_version(), "system": platform.platform()})
     else:
         show_version()
 

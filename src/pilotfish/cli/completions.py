@@ -1,6 +1,6 @@
 """Completes runs, tasks, sites and pools for the shell.
 
-It asks a master that already runs and never starts one. After any error it offers nothing.
+Completion asks the master if a master runs; it never starts one. After an error it suggests nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool = False) -> Complete:
-    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: after a run and a dot, complete its tasks."""
+    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: if a run and a dot are typed, complete its tasks."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         rows = _query_pool(context, _runs)
@@ -61,7 +61,7 @@ def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool =
 
 
 def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete tasks; before the dot, complete the running ones, which users most often want to see."""
+    """Complete tasks. If no dot is typed yet, complete running tasks, because users most often want to see these."""
     if "." in incomplete:
         return complete_run(with_tasks=True)(context, parameter, incomplete)
     return _items((row["id"] for row in _query_pool(context, _running)), incomplete)[:MAX_TASKS]
@@ -87,7 +87,7 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the forms of a variation, with the configured sites."""
+    """Complete the forms of a CHANGE argument, with the names of the configured sites."""
     sites = [item.value for item in complete_site(context, parameter, "")]
     forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores=", "+8 cores"]
     for site in sites:
@@ -96,7 +96,7 @@ def complete_what_if(context: click.Context, parameter: click.Parameter, incompl
 
 
 def complete_share(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete shares of the pool's runs."""
+    """Complete the shares of the runs in the pool."""
     names = dict.fromkeys(row["share"] for row in _query_pool(context, _runs) if row.get("share"))
     return _items(filter(ONE_WORD.fullmatch, names), incomplete)
 
@@ -138,7 +138,7 @@ def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
-    """List the newest runs first, because they are meant most often."""
+    """List the runs, the newest first, because users mean a new run most often."""
     found: dict[str, CompletionItem] = {}
     for row in sorted(rows, key=lambda row: -int(row["run"])):
         name = str(row["name"])
@@ -175,7 +175,7 @@ def _running(master: PoolSession) -> Rows:
 
 
 def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Rows:
-    """Return the answer of the pool; no rows without a master or after a timeout."""
+    """Return the rows that the master answers. If no master runs, or after the timeout, return no rows."""
     try:
         with _at_most(TIMEOUT_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)

@@ -1,6 +1,6 @@
-"""Dispatches commands and turns errors into messages and exit status.
+"""Runs commands and turns errors into messages and exit statuses.
 
-Commands are imported when they are used, so that help is instant.
+Each command is imported when it is called, so that the help is shown without delay.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pilotfish.cli.terminal.pool_hints import register_pool_command, set_hint_po
 from pilotfish.errors import PilotfishError, did_you_mean
 
 MORE = "More"
-"""Section of plug-in commands that name no existing section."""
+"""Section of the overview for plug-in commands that name no existing section."""
 NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
-"""Plain words for click's names of types."""
+"""Maps names of types in messages of click to plain words."""
 SHORT_HELP = 80
 """Maximum length of a plug-in command's help in the overview."""
 COMPLETING = "_PILOTFISH_COMPLETE"
@@ -27,7 +27,7 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 
 
 class LazyGroup(SuggestingGroup):
-    """Imports commands when they are called. The overview also imports plug-in commands, because only they know section and help."""
+    """Imports a command when it is called. For the overview, plug-in commands are imported too: section and help are in their code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))
@@ -56,7 +56,7 @@ class LazyGroup(SuggestingGroup):
                 formatter.write_dl(list(commands.items()), col_max=14)
 
     def _overview(self, ctx: click.Context, name: str) -> tuple[str, str]:
-        """Return section and help of a plug-in command; if the plug-in is broken, the error."""
+        """Return the section and the help of a plug-in command. If the plug-in is broken, the error takes the place of the help."""
         try:
             command = self.get_command(ctx, name)
         except PilotfishError as problem:
@@ -97,7 +97,7 @@ def invoke(arguments: list[str]) -> int:
     set_hint_pool(None)
     as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     try:
-        # click's own main would print errors in its own way and treat a closed pipe as a failure.
+        # click's own main would print errors in another form and treat a closed pipe as a failure.
         with pilotfish.make_context("pilotfish", list(arguments), obj=list(arguments)) as context:
             outcome = pilotfish.invoke(context)
         sys.stdout.flush()
@@ -117,7 +117,7 @@ def invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # The reader of the output is gone (`pilotfish tasks | head`); there is nothing left to report to.
+        # The program that read the output has ended (`pilotfish tasks | head`), so an error message would help nobody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -59,12 +59,12 @@ deadline_option = click.option(
 
 
 def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:
-    """Argument RUN, by default the last run; ``offered`` selects the runs that completion suggests."""
+    """Return the argument RUN. Its default is the last run. ``offered`` selects the runs that completion suggests."""
     return click.argument("run", required=False, metavar="[RUN]", shell_complete=completions.complete_run(offered))
 
 
 def samples_option(function: Decorated) -> Decorated:
-    """Number of samples, for predict and whatif."""
+    """Add the option --samples of predict and whatif."""
     text = "Number of simulated continuations.  [default: depends on the tasks left]"
     return click.option("--samples", type=click.IntRange(1, 10_000), metavar="N", help=text)(
         old_option("--replicas", "--samples")(function)
@@ -72,7 +72,7 @@ def samples_option(function: Decorated) -> Decorated:
 
 
 def timeout_option(function: Decorated) -> Decorated:
-    """Timeout of the test pilot, for doctor and site test."""
+    """Add the option --timeout of doctor and site test."""
     text = "Maximum wait for the test pilot."
     return click.option("--timeout", metavar="DURATION", default="5m", show_default=True, help=text)(
         old_option("--patience", "--timeout")(function)
@@ -87,7 +87,7 @@ def note_new_name(old: str, new: str) -> None:
 
 
 class OldOption(click.Option):
-    """Hidden former name of an option. It passes its value to the option that replaced it."""
+    """A hidden option with the former name of another option. It passes its value to that option."""
 
     def __init__(self, names: list[str], new: str, **attributes: Any) -> None:
         # Eager options are processed before the option that gets the value.
@@ -103,12 +103,12 @@ class OldOption(click.Option):
 
 
 class OldWords(click.Argument):
-    """Hidden former words of a command, such as ``add SITE`` of workers."""
+    """A hidden argument with former words of a command, such as ``workers add SITE``."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []
 
 
 def old_option(old: str, new: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Declare the former name of an option. Its own name differs from that of every other option of the command."""
+    """Add an option with a former name. Its parameter name is ``old_…``, so that no other option of the command has the same."""
     return click.option(old, f"old_{old.strip('-')}", cls=OldOption, new=new, **attributes)

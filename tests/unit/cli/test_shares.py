@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from pilotfish.cli.commands.run_command import run as run_command
-from pilotfish.cli.commands.status_commands import deadline_told
+from pilotfish.cli.commands.status_commands import describe_deadline
 from pilotfish.cli.completions import complete_share
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
@@ -56,16 +56,16 @@ def test_status_shows_shares_and_deadlines_if_there_are_any(pilotfish: CommandLi
     ],
 )
 def test_a_deadline_is_told_with_what_will_become_of_it(late_s: float | None, state: str, told: str) -> None:
-    assert deadline_told({"deadline": EVENING, "late_s": late_s, "state": state}, NOON) == told
+    assert describe_deadline({"deadline": EVENING, "late_s": late_s, "state": state}, NOON) == told
 
 
 def test_a_deadline_that_is_near_has_seconds() -> None:
-    assert deadline_told({"deadline": EVENING, "late_s": None, "state": "open"}, EVENING - 60.0) == "18:00:00"
+    assert describe_deadline({"deadline": EVENING, "late_s": None, "state": "open"}, EVENING - 60.0) == "18:00:00"
 
 
 def test_a_deadline_on_another_day_has_a_date() -> None:
-    assert deadline_told({"deadline": EVENING, "late_s": None, "state": "open"}, NOON - 86400.0) == "01 May 18:00"
-    assert deadline_told({"deadline": None, "late_s": None, "state": "open"}, NOON) == "-"
+    assert describe_deadline({"deadline": EVENING, "late_s": None, "state": "open"}, NOON - 86400.0) == "01 May 18:00"
+    assert describe_deadline({"deadline": None, "late_s": None, "state": "open"}, NOON) == "-"
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,8 @@ def test_a_site_is_paused_resumed_and_removed(pilotfish: CommandLine, hpc: Path,
     assert pilotfish("site", "remove", "hpc").status == 2
 
 
-def test_sites_are_changed_without_a_master(pilotfish: CommandLine, path: Path, master: FakeMaster) -> None:
-    master.exists = False
+def test_sites_are_changed_without_a_master(pilotfish: CommandLine, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotfish.client.session._connector", None)
     assert pilotfish(*ADD).status == 0
     assert pilotfish("site", "resume", "hpc").out == "Site hpc may be used. See: pilotfish sites\n"
     assert pilotfish("sites").out.splitlines()[2].split() == ["hpc", "slurm", "ready", "0", "0", "0", "-", "-", "-"]

@@ -1,1 +1,1 @@
-"""Commands that run, inspect, control and maintain."""
+"""Contains the commands that start, show and control runs, and that check the installation."""

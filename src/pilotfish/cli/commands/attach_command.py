@@ -1,4 +1,4 @@
-"""Implements attach: follows a run to its end, detaches on Ctrl-C and prints the outcome."""
+"""Implements attach: follows a run until the run ends or the user presses Ctrl-C, and prints the outcome."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ INCOMPLETE = "incomplete"
 CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "walltime"})
-"""Reasons for waiting that only a user's action can remove."""
+"""Reasons for waiting that end only if the user changes something."""
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
 QUEUE_SHOWN_AFTER_S = 10.0
-"""Seconds until queued pilots are mentioned; short waits are normal."""
+"""Seconds until queued pilots are mentioned, because short queue waits are normal."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
-"""Reasons that may pass at one site. While one site is only late, it does not matter that another has nothing that fits."""
+"""Reasons that may end without the user. If one site has such a reason, waiting is useful, even if no worker of another site fits."""
 WORTH_SHOWING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
@@ -53,7 +53,7 @@ FAILURE_COLUMNS = (
 
 @dataclass(slots=True)
 class RunTiming:
-    """Where the time of a run went, as far as the client sees it."""
+    """Sums up the times of a run and its tasks, as the client measured them."""
 
     started: float
     elapsed_s: float = 0.0
@@ -61,7 +61,7 @@ class RunTiming:
     run_s: float = 0.0
     cpu_s: float = 0.0
     turnaround_s: float = 0.0
-    """Sum over tasks of the time from the start of the run to the end of the task."""
+    """Sum over all ended tasks of the seconds from the start of the run to the end of the task."""
     ended: int = 0
 
     def note(self, now: float, wall_us: int, cpu_us: int) -> None:
@@ -75,19 +75,19 @@ class RunTiming:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """State of a run when the client stops following it."""
+    """The state of a run when the client stops following the run."""
 
     run: int
     counts: dict[str, int]
     tasks: int
     left: str = ""
-    """Empty if the run ended; else the reason to stop following: ``interrupted`` or ``hopeless``."""
+    """Why the client stopped following an unfinished run: ``interrupted`` or ``hopeless``. If the run ended, it is empty."""
     failures: list[dict[str, str]] = field(default_factory=list)
-    """The first failed tasks: ``task``, ``command``, ``cause``, ``message``, and ``wrote``, the last line of output about it."""
+    """The first failed tasks. ``wrote`` is the last line of output about the failure."""
     parameters: list[str] = field(default_factory=list)
-    """Parameter values of these tasks, shown if the terminal is too narrow for the commands."""
+    """Parameter values of the tasks in ``failures``. If the terminal is too narrow for the commands, they are shown instead."""
     manager_output: str = ""
-    """Last line of an application manager whose run was cancelled; it may hold the reason."""
+    """If the run was cancelled: the last output line of its application manager, which may tell the reason."""
     state: str = ""
     """State of the run in one word, as in ``status``."""
     timing: RunTiming = field(default_factory=lambda: RunTiming(time.monotonic()))
@@ -98,7 +98,7 @@ class RunOutcome:
 
 
 class RunFollower:
-    """Counts the tasks of a run while it is followed."""
+    """Counts the tasks of a run while the client follows the run."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class RunFollower:
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
-        # Read a run of our own from its first task, so that all of its time is accounted for.
+        # A run that this command started is read from its first task, so that the times of all tasks are known.
         self.cursor = 0 if started is not None else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
         if self.cursor:
             progress.begin(row.get("elapsed_s") or 0.0, self.cursor, counts.get("failed", 0))
@@ -131,13 +131,13 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Read which tasks already run, because their start is not reported again. Call it after subscribing, or some starts are missed."""
+        """Read which tasks already run, because the master does not report them again. A call before ``watch`` would miss some."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
 
     def apply(self, update: RunUpdate) -> None:
-        """Count started and ended tasks. Raise the error after which no more updates come."""
+        """Count started and ended tasks. If the update holds an error, no more updates come, and the error is raised."""
         if update.lost is not None:
             raise update.lost
         now = time.monotonic()
@@ -149,7 +149,7 @@ class RunFollower:
         self.progress.running = len(self._running)
 
     def recount(self) -> None:
-        """Read the counts again: the run of an application grows, and transfers of large files progress."""
+        """Read the number of tasks and the transfers from the master: an application adds tasks while it runs."""
         if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
@@ -182,7 +182,7 @@ class RunFollower:
         return {**about, "message": failure_note(failure), "wrote": wrote}
 
     def explain_waiting(self, screen: Screen) -> bool:
-        """If no task has started, print why. Return True if waiting is useless."""
+        """If no task has started, print the reasons. Return True if waiting is useless."""
         if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
             return False
         self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
@@ -198,7 +198,7 @@ class RunFollower:
         return bool(codes & HOPELESS) and not codes & MAY_CHANGE and not self._pilot_expected()
 
     def _pilot_expected(self) -> bool:
-        """Whether a pilot is requested or queued; its worker may have what the tasks need."""
+        """Whether a pilot is requested or queued: its worker may be able to run the tasks."""
         pilots = self._master.ask("status").get("pilots", ())
         return any(pilot["state"] in ("requested", "submitted") for pilot in pilots)
 
@@ -211,10 +211,10 @@ def follow(
     started: float | None = None,
     single_task: bool = False,
 ) -> RunOutcome:
-    """Follow the run until it ends or the user presses Ctrl-C. The progress line goes to standard error.
+    """Follow the run until the run ends or the user presses Ctrl-C. The progress line goes to standard error.
 
-    ``started`` is when the user began to wait for a run of their own; for another run the master knows the elapsed time. ``alone``: the run
-    has one task, and only transfers are shown.
+    ``started``: if this command started the run, the time at which the user began to wait. For other runs, the master knows the elapsed
+    time. ``single_task``: the run has one task, and only its transfers are shown.
     """
     screen = Screen.of(sys.stderr)
     progress = RunProgress(screen, time.monotonic)
@@ -248,7 +248,7 @@ def follow(
 
 
 def exit_status_of(outcome: RunOutcome) -> int:
-    """Return the exit status: 0 after detaching, because the run continues; not 0 if the run cannot start, so that scripts notice."""
+    """Return the exit status. After Ctrl-C it is 0, because the run continues. If the run cannot start, it is not 0."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
     return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0
@@ -290,7 +290,7 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.table(with_parameters(screen, FAILURE_COLUMNS, rows), rows)
         screen.line(f"All failures:  pilotfish tasks {run} --state failed")
         if all(failure.get("cause") == NO_DIRECTORY for failure in outcome.failures):
-            # The task wrote nothing, and a rerun would fail in the same way.
+            # Logs and rerun do not help here: the task wrote nothing, and it would fail again in the same way.
             screen.line("Fix:            --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
         elif all(failure.get("cause") == MISSING_INPUT and failure.get("blame") == "user" for failure in outcome.failures):
             screen.line("Fix:            a new run, with the current files; rerun would use the old ones")

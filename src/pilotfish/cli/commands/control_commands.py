@@ -90,7 +90,7 @@ def resume(run: str | None, pool: str) -> None:
 
 
 def _change(master: PoolSession, run: str | None, request: str, text: str) -> None:
-    """Send the request for an unfinished run and print the text, in which {0} is the number of the run."""
+    """Send the request for an unfinished run and print the text. In the text, {0} stands for the number of the run."""
     row = find_run(master, run)
     if row["state"] == "done":
         Screen.of().line(_has_ended(row))
@@ -152,7 +152,7 @@ def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, a
     row = find_run(master, run)
     if not row["counts"].get("failed"):
         raise _nothing_failed(row)
-    # The uid makes the request idempotent: if the master dies and is asked again, it does not create a second run.
+    # If the master dies before it answers, the request is sent again. Because of the uid, this does not create a second run.
     answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
     write_rerun_register(master, row, answer["run"], answer["tasks"])
     screen = Screen.of()

@@ -1,4 +1,4 @@
-"""Writes and retires rescue files after a DAG run, so that a corrected DAG does not repeat finished DAG nodes."""
+"""Writes rescue files after a DAG run, so that the next run of the DAG skips the finished DAG nodes. Retires them after a complete run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool)
         retire_rescues(dag.path)
         return
     run = [node.name for node in dag.nodes if not node.done]
-    if len(run) != outcome.tasks:  # a rerun of some DAG nodes
+    if len(run) != outcome.tasks:  # the run was a rerun of some DAG nodes
         return
     done = [node.name for node in dag.nodes if node.done] + [run[row["index"]] for row in all_tasks(master, outcome.run, "done")]
     rescue = write_rescue(dag.path, done) if done else None
@@ -34,7 +34,7 @@ def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool)
 
 
 def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
-    """Write the rescue file for a run started by another command, if its DAG file is unchanged."""
+    """Write the rescue file for a run that another command started. If its DAG file was changed since then, write nothing."""
     words = _words(row)
     if not words or outcome.left:
         return
@@ -45,7 +45,7 @@ def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome
 
 
 def retire_rescues_of(row: dict[str, Any], outcome: RunOutcome) -> None:
-    """Retire the rescue files if the rerun has completed the DAG."""
+    """Retire the rescue files if all tasks of the rerun are done."""
     words = _words(row)
     if words and not outcome.left and outcome.counts.get("done", 0) == outcome.tasks:
         with contextlib.suppress(OSError), contextlib.chdir(row["cwd"]):
@@ -53,7 +53,7 @@ def retire_rescues_of(row: dict[str, Any], outcome: RunOutcome) -> None:
 
 
 def _words(row: dict[str, Any]) -> list[str]:
-    """Return the words of ``--dag FILE # rescue 2`` if the run is a DAG run."""
+    """Return the words of the command of a DAG run, such as ``--dag FILE # rescue 2``. For other runs, return no words."""
     try:
         words = shlex.split(row["command"])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Implements data: where files are, current transfers, and where files came from."""
+"""Implements data: shows where files are, which files are in transfer, and from where workers fetched files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     _show_totals(screen, answer)
     if answer["sites"]:
         screen.line()
-        # What workers fetched is counted for all runs together.
+        # The master counts fetched files for all runs together.
         screen.table(SITE_COLUMNS if chosen else (*SITE_COLUMNS, *FETCHED_COLUMNS), answer["sites"])
     if answer["contents"]:
         screen.line()
@@ -59,7 +59,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
 
 
 def _check_user_file(row: dict[str, Any]) -> dict[str, Any]:
-    """Check whether a user's file, if the pool has no copy, is still as it was at submission."""
+    """Check whether a file of the user is still the same as at submission. If the pool has a copy, nothing is checked."""
     if not row["path"] or row.get("stored"):
         return {}
     try:
@@ -77,7 +77,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     made = answer["total"] - inputs["contents"]
     parts = [f"{inputs['contents']:,} of yours ({size(inputs['bytes'])})"] if inputs["contents"] else []
     parts += [f"{made:,} made by tasks ({size(answer['bytes'] - inputs['bytes'])})"] if made else []
-    if parts:  # a new output is counted when it has arrived
+    if parts:  # none yet: a new output is counted when its transfer is complete
         screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
     if answer["moving"]:
         screen.line(screen.paint(f"{describe_transfers(answer['moving'])}.", "blue"))
@@ -147,7 +147,7 @@ CONTENT_COLUMNS = (
 
 
 def _holders(site: str, count: int, workers: list[str]) -> str:
-    """Return the one worker that has the content, or the number of workers at the site."""
+    """Return the name of the worker if only one worker has the content; otherwise the number of workers at the site."""
     return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
 
 
@@ -162,7 +162,7 @@ def _below_here(path: str) -> str:
 
 
 def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Map digests to names. Names of outputs are in their tasks' results; ``run --input`` accepts them as shown."""
+    """Map digests to names. The name of an output is in the result of its task; ``run --input`` accepts the name in this form."""
     names = {row["digest"]: f"made by {row['made_by']}" for row in rows if row["made_by"]}
     names |= {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):

@@ -1,4 +1,4 @@
-"""Implements demo. It kills a task, an agent and the master on purpose and shows that nothing is lost."""
+"""Implements demo: kills a task, an agent and the master on purpose, and shows that no task is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def demo(count: int, as_json: bool) -> int:
     return 0 if good else CANNOT
 
 
-# (fraction of tasks done, process to kill, what it is, what happens then)
+# (fraction of tasks that have ended, process to kill, its description, what happens after it)
 KILLS = (
     (0.15, "slot", "a running task (process {})", "its task is tried again"),
     (0.40, "agent", f"the agent (process {{}}) that runs all {WORKERS} slots", "a new one is started, its tasks are tried again"),
@@ -64,7 +64,7 @@ KILLS = (
 
 
 def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str], None]) -> list[str]:
-    """Follow the run and kill processes at the planned times. Return what was killed."""
+    """Follow the run and kill the processes of KILLS. Return the descriptions of the killed processes."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress)
     watcher = private.master.watch_run(run, follower.cursor)
@@ -91,7 +91,7 @@ def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str],
 
 
 def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
-    """Count finished and repeated tasks and check that each has its own result."""
+    """Count done and repeated tasks, and tasks whose result is their own task id."""
     done = own = again = 0
     for row in all_tasks(private.master, run):
         done += row["state"] == "done"
@@ -100,13 +100,10 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
     return {"tasks": count, "done": done, "own_results": own, "tried_again": again}
 
 
-# Finds the processes of a pool on this machine for ``demo``, which kills them on purpose.
-
-
 def find_processes(directory: Path) -> dict[str, int]:
-    """Return the process ids of the master, the agent and one slot of the pool in ``directory``; 0 stands for a missing one.
+    """Return the process ids of the master, the agent and one slot of a pool. If a process does not run, its id is 0.
 
-    Supervisor, agent and slots are found by descent: each is the parent of the next.
+    The supervisor is the parent of the agent, and the agent is the parent of the slots.
     """
     ours = dict(processes_of(directory))
     master = next((pid for pid, command in ours.items() if "pilotfish.master" in command), 0)

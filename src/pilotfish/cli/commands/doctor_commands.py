@@ -1,4 +1,4 @@
-"""Implements doctor and gc: check this installation, print each problem with its fix, and remove leftovers of dead masters."""
+"""Implements doctor and gc. doctor checks this installation and prints each problem with its fix; gc removes leftovers."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def doctor(site: str | None, quick: bool, no_pilot: bool, timeout: str, pool: st
     The exit status is 0 if no check failed.
     """
     if site is not None:
-        from pilotfish.cli.site_commands.site_check import examine
+        from pilotfish.cli.site_commands.site_check import check_site
 
-        return examine(site, no_pilot=no_pilot or quick, timeout=timeout, pool=pool, as_json=as_json)
+        return check_site(site, no_pilot=no_pilot or quick, timeout=timeout, pool=pool, as_json=as_json)
     screen = Screen.of()
     place = home()
     results: list[CheckResult] = []
@@ -82,7 +82,7 @@ def check_python(place: Path) -> CheckResult:
 
 
 def check_home(place: Path) -> CheckResult:
-    """Check that the directory can be created, written, and accessed by this user only."""
+    """Check that this user can write to the directory and that no other user can read it."""
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = place / f".doctor-{os.getpid()}"
@@ -122,7 +122,7 @@ def check_space(place: Path) -> CheckResult:
 
 
 def file_system_of(place: Path, mounts: str) -> str:
-    """Return the type of the file system that holds a path, from the text of /proc/mounts."""
+    """Return the type of the file system of a path. ``mounts`` is the text of /proc/mounts."""
     best, found = -1, "unknown"
     resolved = str(place.resolve())
     for line in mounts.splitlines():
@@ -136,7 +136,7 @@ def file_system_of(place: Path, mounts: str) -> str:
 
 
 def check_sync(place: Path) -> CheckResult:
-    """Measure how long a durable write takes, because every answer of a master waits for one."""
+    """Measure the time of a durable write, because each answer of a master waits for a durable write."""
     kind = "unknown"
     with suppress(OSError):
         kind = file_system_of(place, Path("/proc/mounts").read_text(errors="replace"))
@@ -178,7 +178,7 @@ def check_processes(place: Path) -> CheckResult:
 
 
 def _check_limit(check: str, limit: int, minimum: int, command: str, most: float = math.inf) -> CheckResult:
-    """Check a limit of this process. The fix raises it to the hard limit, and to ``most`` at the most."""
+    """Check a limit of this process. The fix raises the limit to the hard limit, but not above ``most``."""
     soft, hard = resource.getrlimit(limit)
     if soft != resource.RLIM_INFINITY and soft < minimum:
         value = "unlimited" if hard == resource.RLIM_INFINITY else min(hard, most)
@@ -187,7 +187,7 @@ def _check_limit(check: str, limit: int, minimum: int, command: str, most: float
 
 
 def check_clock(place: Path) -> CheckResult:
-    """Check that the monotonic clock never goes back and that the date is plausible."""
+    """Check that the monotonic clock does not go back and that the date is plausible."""
     readings = [time.monotonic() for _ in range(1000)]
     if any(after < before for before, after in itertools.pairwise(readings)):
         return CheckResult(
@@ -206,7 +206,7 @@ def check_leftovers(place: Path) -> CheckResult:
 
 
 def check_pools(place: Path) -> CheckResult:
-    """Show the warnings of running masters."""
+    """Collect the warnings of all running masters."""
     from pilotfish.client.session import connect_if_served
 
     masters = {pool.name: master for pool in find_pools() if not pool.temporary and (master := connect_if_served(pool.name))}
@@ -221,7 +221,7 @@ def check_pools(place: Path) -> CheckResult:
 
 
 def check_test_pool(place: Path) -> CheckResult:
-    """Run one task in a temporary pool and check that nothing is left."""
+    """Run one task in a temporary pool. Check that no process or file of the pool remains."""
     from pilotfish.cli.commands.attach_command import follow
     from pilotfish.client.temporary_pool import private_master
 
@@ -264,7 +264,7 @@ SHOWN_CELLS = 100
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that belongs to no running master."""
+    """A process, socket or directory of a pool that has no running master."""
 
     kind: str
     what: str
@@ -297,12 +297,12 @@ def gc(remove: bool, as_json: bool) -> int:
 
 
 def leftovers_of(pool: PoolHandle) -> list[Leftover]:
-    """List what is left of a pool without a master."""
+    """List the leftovers of a pool. If a master of the pool runs, there are none."""
     if is_served(pool.directory):
         return []
     running = list(processes_of(pool.directory))
     if any("pilotfish.master" in command for _, command in running):
-        # A master that is starting or suspended holds the pool; it may listen later.
+        # A master that is starting or suspended does not answer yet, but the pool is in use.
         return []
     found = [Leftover("process", f"{pid} {command}", pool, pid) for pid, command in running]
     socket_path = PoolDirectory(pool.directory).socket_path()
@@ -314,7 +314,7 @@ def leftovers_of(pool: PoolHandle) -> list[Leftover]:
 
 
 def _owner_lives(directory: Path) -> bool:
-    """Whether the creator of a temporary pool runs; the name is ``private-PID-...``."""
+    """Whether the process that created a temporary pool still runs. The directory is named ``private-PID-…``."""
     pid = directory.name.split("-")[1]
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
 
@@ -330,7 +330,7 @@ def remove_leftover(leftover: Leftover) -> bool:
 
 
 def _end_process(pid: int) -> bool:
-    """Send SIGTERM, then SIGKILL. The pidfd guarantees that it stays the same process."""
+    """End a process with SIGTERM or, after a timeout, with SIGKILL. The pidfd prevents signals to another process with the same id."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""Implements logs and tail: print the output of tasks.
+"""Implements logs and tail, which print the output of tasks.
 
-Files and pipes get the bytes unchanged. On a terminal control characters are escaped, so that no task can control it; ``--raw`` disables
-that.
+Files and pipes get the bytes unchanged. On a terminal, control characters are escaped, so that no task can control the terminal. The
+option ``--raw`` switches this off.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDED = ("done", "failed", "cancelled")
 
 
 def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
-    """Write a task's bytes to a stream, escaped if it is a terminal."""
+    """Write the output of a task to a stream. If the stream is a terminal, control characters are escaped."""
     if not data:
         return
     stream.flush()
@@ -79,7 +79,7 @@ def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str)
 
 
 def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: bool) -> bool:
-    """Print the output of a task. Return whether there was any."""
+    """Print the output of a task. Return whether the task has written output."""
     if row["state"] == "running":
         texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
     else:
@@ -92,7 +92,7 @@ def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: 
 
 
 def _failure_text(output: TaskOutput) -> bytes:
-    """Return the traceback, or at least the message, of a failed Python call; the output of a command already shows its failure."""
+    """Return the traceback of a failed Python call, or at least its message. An executable writes its errors itself."""
     failure = output.row.get("failure")
     if failure and output.row.get("kind") != "exec":
         return (output.traceback or str(failure.get("message", ""))).rstrip("\n").encode() + b"\n"
@@ -100,7 +100,7 @@ def _failure_text(output: TaskOutput) -> bytes:
 
 
 def show_single(master: PoolSession, task: str) -> int:
-    """Print the output of a run of one task to the same streams as the task would have used."""
+    """Print the output of the only task of a run: its stdout to stdout, its stderr to stderr. Return the exit status."""
     row = master.ask("task", task=task)
     output = fetch_output(master, row)
     write_bytes(output.stdout, sys.stdout, False)
@@ -111,7 +111,7 @@ def show_single(master: PoolSession, task: str) -> int:
     failure = row.get("failure")
     screen.line(f"Task {task} {row['state']}" + (f": {clean(failure_note(failure))}" if failure else ""))
     screen.line(f"  why         pilotfish why {task}")
-    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # a rerun would miss the same file
+    if not (failure and failure["cause"] == MISSING_INPUT and failure["blame"] == "user"):  # the same file would be missing again
         screen.line(f"  rerun       pilotfish rerun {row['run']} --failed")
     return SOME_FAILED
 
@@ -146,7 +146,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 
 
 def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """Return all output of a task after ``offset``."""
+    """Return the output of a task from byte ``offset`` on."""
     if row["state"] in ENDED:
         whole: bytes = getattr(fetch_output(master, row), stream)
         return whole[offset:]
@@ -157,7 +157,7 @@ def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: 
 
 
 def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
-    """Say which inputs a task waits for, because it has no output yet."""
+    """If the task waits for an input, print which: this is why it has no output yet."""
     if row["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=row["id"])["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:
@@ -165,7 +165,7 @@ def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
 
 
 def _peek(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """Return what a running task wrote after ``offset``."""
+    """Return a part of the output of a running task, from byte ``offset`` on."""
     if row["state"] != "running":
         return b""
     return master.peek(row["id"], STREAMS[stream], offset)

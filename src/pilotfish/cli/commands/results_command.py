@@ -1,4 +1,4 @@
-"""Implements results and the report of a run: results and where the time went."""
+"""Implements results, and the report of ``run --report``: the results and how the time was spent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORTED_RESULTS = 12
 
 
 def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> None:
-    """Print the results, then queue time, run time, overhead and utilisation."""
+    """Print the results, then the waiting time, run time, overhead and utilisation."""
     rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
     show_results(screen, master, master.ask("run", run=outcome.run), rows)
     workers = master.ask("workers", all=False)
@@ -47,7 +47,7 @@ def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> Non
     screen.line()
 
 
-# results: task results as a table, as CSV or JSON, or as files.
+# --- results: as a table, as CSV or JSON, or as files ---------------------------------------------------------------------------------
 
 SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
@@ -59,7 +59,7 @@ RESULT_COLUMNS = (
 )
 FILES = Column("FILES", lambda task: task["files"], elastic=True)
 CSV_FIRST = ("run", "index")
-"""Two columns, because a program would read task 1.10 as the number 1.1."""
+"""The task id in two columns, because a program would read the task 1.10 as the number 1.1."""
 CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
 
 
@@ -88,7 +88,9 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
         screen.line(saved.describe(directory, row["run"]))
     elif as_csv or as_json:
         tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
-        _warn_of_unknown_values(row, tasks)
+        if not tasks.known and str(row["command"]).startswith("--"):
+            text = f"the parameters of run {row['run']} are unknown: they came from a file that was removed or changed"
+            Screen.of(sys.stderr).line(f"warning: {text}")
         if as_csv:
             screen.csv(_csv_rows(master, tasks))
         else:
@@ -108,14 +110,6 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
     screen.table(with_parameters(screen, columns, tasks), tasks)
     if run["tasks"] > len(rows):
         screen.line(f"... and {run['tasks'] - len(rows):,} more: pilotfish results {run['run']} --limit {run['tasks']}")
-
-
-def _warn_of_unknown_values(run: dict[str, Any], tasks: DescribedTasks) -> None:
-    """Warn that parameter columns are missing, so that the table is not mistaken for a complete one."""
-    if not tasks.known and str(run["command"]).startswith("--"):
-        Screen.of(sys.stderr).line(
-            f"warning: the parameters of run {run['run']} are unknown: they came from a file that was removed or changed"
-        )
 
 
 def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[list[object]]:
@@ -139,7 +133,7 @@ def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -
         "wall_s": row.get("wall_s"),
         "cpu_s": row.get("cpu_s"),
         "rss_bytes": row.get("rss_bytes"),
-        # The last output of a failed task is no result.
+        # The last output line of a failed task is not a result.
         "result": output.result_line() if row["state"] == "done" else None,
         "failure": row.get("failure"),
         "note": output.failure_line() or None,
@@ -155,7 +149,7 @@ def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -
 
 
 class SavedFiles(NamedTuple):
-    """Number of files written, and of files that stayed on their workers."""
+    """Number of files that were written, and number of files that stayed on their workers."""
 
     files: int = 0
     stayed: int = 0
@@ -167,7 +161,7 @@ class SavedFiles(NamedTuple):
 
 
 def save_results(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
-    """Write task outputs to directory/INDEX/."""
+    """Write the output files of all tasks to directory/INDEX/. ``streams``: write stdout and stderr too."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
     saved = stayed = 0

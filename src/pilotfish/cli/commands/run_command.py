@@ -1,4 +1,4 @@
-"""Implements run: submits a command, sweep, task list, run file or DAGMan file and follows it."""
+"""Implements run: submits a command, sweep, task list, run file or DAGMan file, and follows the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NUMBER = re.compile(r"[0-9]+([.][0-9]+)?")
 
 
 class RunCommandLine(click.Command):
-    """Remembers whether ``--`` preceded the command: ``run x.py`` is a run file, ``run -- x.py`` a program."""
+    """Records whether ``--`` precedes the command: in ``run x.py``, x.py is a run file; in ``run -- x.py``, it is a program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -204,7 +204,7 @@ def _refuse_list(program: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Reject names that look like a run or task number, or that cannot be typed: such a run could not be selected."""
+    """Reject a name that looks like a run or task number, or that cannot be typed: no command could select such a run."""
     if len(name) > MAX_NAME:
         raise BadInput(
             f"--name {clean(name[:20])}...: it has {len(name):,} characters, and {MAX_NAME} are the most", "Give it a shorter name."
@@ -221,7 +221,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Progress]:
-    """Show the number of submitted tasks; after Ctrl-C, print what happened to the run."""
+    """Show the number of submitted tasks. After Ctrl-C, print what happened to the run."""
     screen = _progress_screen(request.silent)
     line = DelayedStatusLine(screen, time.monotonic)
     opened: list[int] = []
@@ -246,7 +246,7 @@ def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Pro
 
 
 def _progress_screen(silent: bool) -> Screen:
-    """Return a screen that shows progress lines only on a terminal and only if they are wanted."""
+    """Return a screen that shows progress lines on a terminal. If ``silent``, it shows none."""
     screen = Screen.of(sys.stderr)
     screen.is_terminal = screen.is_terminal and not silent
     return screen
@@ -283,7 +283,7 @@ def _show_end(screen: Screen, session: PoolSession, source: TaskSource, outcome:
 
 
 def _save_and_report(screen: Screen, session: PoolSession, outcome: RunOutcome, request: RunRequest, has_files: bool) -> str:
-    """Save output files and print the report if they are wanted. Return where the files are; empty if there are none."""
+    """Save output files and print the report, if the user wants them. Return a text about the saved files; empty if there are none."""
     if outcome.left:
         return ""
     directory = f"run-{outcome.run}"
@@ -358,7 +358,7 @@ def _run_loaded(
     lines: Iterable[TaskDescription] = (),
     ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
-    """Submit a loaded run file and follow the run. ``lines`` describe its tasks; ``ended`` is called at the end of the run."""
+    """Submit a loaded run file and follow the run. ``lines`` describe its tasks. ``ended`` is called at the end."""
     screen = Screen.of()
     if request.dry_run:
         show_run_file_plan(screen, loaded, request.as_json)
@@ -394,7 +394,7 @@ def _run_loaded(
 # --- what --dry-run shows ---------------------------------------------------------------------------------------------------------------
 
 SHOWN_TASKS = 5
-"""Maximum tasks shown."""
+"""Maximum number of tasks that are shown."""
 
 
 def show_plan(screen: Screen, source: TaskSource, options: TaskOptions, request: RunRequest) -> None:

@@ -72,7 +72,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
 
 
 def _without_estimate(row: dict[str, Any]) -> dict[str, Any]:
-    """Drop the finish time estimated from the current rate: other runs may go first or end earlier, and the rate changes then."""
+    """Remove the finish time, which is estimated from the current rate: if other runs go first or end, the rate changes."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
@@ -91,7 +91,7 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
-    """Print a line per run. Columns about unfinished work are omitted when all runs are done."""
+    """Print a line per run. If all runs are done, columns about unfinished work are omitted."""
     left_out = [title for title in OPTIONAL_COLUMNS if not any(row.get(title.lower()) for row in rows)]
     if all(row["state"] == "done" for row in rows):
         left_out += ACTIVE_COLUMNS
@@ -99,13 +99,13 @@ def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
 
 
 NEAR_S = 600.0
-"""Seconds around a deadline within which its time is shown with seconds."""
+"""If fewer seconds than this separate now and a deadline, the deadline is shown with seconds."""
 LATEST = 2.5e11
 """Latest time (in seconds since 1970) that can be shown as a date."""
 
 
-def deadline_told(row: dict[str, Any], now: float) -> str:
-    """Describe a run's deadline and whether it will be met, as far as known."""
+def describe_deadline(row: dict[str, Any], now: float) -> str:
+    """Describe the deadline of a run. If it is known whether the deadline is met, say so."""
     if not row.get("deadline"):
         return "-"
     deadline, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
@@ -119,13 +119,13 @@ def deadline_told(row: dict[str, Any], now: float) -> str:
 
 
 def program_first(row: dict[str, Any]) -> str:
-    """Return the command of a run with the sweep options last, because a narrow table cuts the end."""
+    """Return the command of a run. Options of a sweep come after the program, because a narrow table cuts the end."""
     swept, dashes, program = shown_command(row).partition(" -- ")
     return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
 
 
 def shown_command(row: dict[str, Any]) -> str:
-    """Return the command of a run as typed, without leading dashes."""
+    """Return the command of a run as the user typed it, but without ``--`` at the beginning."""
     return str(row["command"]).removeprefix("-- ")
 
 
@@ -150,7 +150,7 @@ RUN_COLUMNS = (
     Column("RATE", lambda row: rate(row.get("rate_per_s")) if row["state"] != "done" else "-", right=True),
     Column("TIME LEFT", _time_left, right=True),
     Column("SHARE", lambda row: row.get("share") or "-"),
-    Column("DEADLINE", lambda row: deadline_told(row, time.time())),
+    Column("DEADLINE", lambda row: describe_deadline(row, time.time())),
     Column("COMMAND", program_first, elastic=True),
 )
 
@@ -210,7 +210,7 @@ PARAMETERS = Column("PARAMETERS", lambda task: task["parameters"], elastic=True)
 
 
 def with_parameters(screen: Screen, columns: Sequence[Column], tasks: Sequence[dict[str, Any]]) -> Sequence[Column]:
-    """Replace the commands by parameters if the terminal is too narrow, because the cut end of a command is what differs."""
+    """If the terminal is too narrow, show the parameters of the tasks instead of their commands: commands often differ only at the end."""
     if not screen.width or not tasks or not all(task["parameters"] for task in tasks) or fits(columns, tasks, screen.width):
         return columns
     return [PARAMETERS if column.title == "COMMAND" else column for column in columns]
@@ -282,24 +282,24 @@ WORKER_COLUMNS = (
 
 
 def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
-    """Print a line per worker. The site column is shown only if some worker is not local."""
+    """Print a line per worker. If all workers are local, the column of the site is omitted."""
     elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
     screen.table([column for column in WORKER_COLUMNS if elsewhere or column.title != "SITE"], workers)
 
 
-# Shows a stopped pool without starting its master.
+# --- stopped pools: they are shown without a master --------------------------------------------------------------------------------------
 
 UNFINISHED = ("waiting", "ready", "assigned", "running")
 NAMED_RUNS = 3
 
 
 def last_stop(pool: str) -> StopMark | None:
-    """Return when the pool was stopped; None if it was not, or was used again since."""
+    """Return the stop mark of the pool. If the pool was not stopped, or was used after the stop, return None."""
     return read_stop_mark(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
-    """Return the status of a stopped pool, in the master's format; None if the master must be asked."""
+    """Return the status of a stopped pool in the format of the master. If only the master knows the status, return None."""
     if stop is None or stop.runs is None or is_served(pool_home(pool).directory):
         return None
     runs = [{**row, "rate_per_s": 0.0, "eta_s": None} for row in stop.runs]
@@ -307,7 +307,7 @@ def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
 
 
 def stop_sentence(pool: str, stop: StopMark, runs: list[dict[str, Any]] | None = None) -> str:
-    """Say when the pool was stopped, what is unfinished and how to resume."""
+    """Describe when the pool was stopped, which runs are unfinished, and how to resume them."""
     stopped = f"The pool {clean(pool)} was stopped {duration(max(1.0, round(time.time() - stop.at)))} ago"
     left = [row for row in runs or stop.runs or () if row["state"] != "done"]
     if not left:

@@ -1,4 +1,4 @@
-"""Implements why; only prints what core explains."""
+"""Implements why. The master finds the reasons; this module prints them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = master.ask("why", **({} if name is None else {"subject": name}))
     except BadInput:
-        # The master does not know the names that a task list or DAG gives its tasks.
+        # The master does not know the names of tasks in a task list or DAG.
         task = named_task(master, name) if name is not None and "." in name else None
         if task is None:
             raise
@@ -47,7 +47,7 @@ def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
 
 
 def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
-    """Add what only the client can read: a task's command, and the last output of a task or application manager."""
+    """Add the command of a task, and the last output of a task or application manager. The master does not read these."""
     kind, _, name = str(answer["subject"]).partition(" ")
     output, more = "", {}
     if kind == "task":
@@ -64,7 +64,7 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
-    """Print the summary, then the reasons, then the commands to type."""
+    """Print the summary, the reasons, and the commands that solve the problem."""
     screen.line(clean(answer["sentence"]))
     if answer.get("wrote"):
         screen.line(f"  output: {clean(answer['wrote'])}")

@@ -1,1 +1,1 @@
-"""Commands that estimate and simulate."""
+"""Contains the commands that estimate finish times and simulate runs."""

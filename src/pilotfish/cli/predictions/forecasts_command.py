@@ -1,4 +1,4 @@
-"""Implements forecasts: prints learned task times, link speeds and queue waits with their recent errors."""
+"""Implements forecasts, which shows learned task times, link speeds and queue waits, each with its recent error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints times, intervals and notes of estimates; selects the run for predict, whatif and replay."""
+"""Formats times and notes of estimates, and selects the run, for predict, whatif and replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACCURACY_HINT = "See the accuracy of its predictions: pilotfish predict --accura
 
 
 def find(state: State, name: str | None, unfinished: bool = True) -> Run:
-    """Find the run. Without a name: the newest unfinished one, or the newest finished one."""
+    """Find a run by its name. Without a name, find the newest unfinished run or, if not ``unfinished``, the newest finished run."""
     if name is None or name == LAST:
         candidates = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
         return max(candidates, key=lambda run: run.id) if candidates else find_run(state)
@@ -30,7 +30,7 @@ def find(state: State, name: str | None, unfinished: bool = True) -> Run:
 
 
 def find_unfinished(state: State, name: str | None, hint: str = ACCURACY_HINT) -> Run:
-    """Find an unfinished run. ``hint`` is for a finished one; {} is its number."""
+    """Find an unfinished run. If the run has ended, the error has this ``hint``, in which {} stands for the number of the run."""
     run = find(state, name)
     if not run.unfinished:
         raise BadInput(f"run {run.id} has ended", hint.format(run.id))
@@ -40,7 +40,7 @@ def find_unfinished(state: State, name: str | None, hint: str = ACCURACY_HINT) -
 
 
 def clock(at: float, now: float) -> str:
-    """Format a time, with the day if it is not today and with seconds if it is near."""
+    """Format a time. If it is not today, the day is added. If it is less than ten minutes away, the seconds are added."""
     there, here = time.localtime(at), time.localtime(now)
     if there[:3] != here[:3]:
         return time.strftime("%a %d %b %H:%M", there)
@@ -52,12 +52,12 @@ def about(seconds: float) -> str:
 
 
 def number(seconds: float) -> float | None:
-    """Round for JSON, which has no infinity."""
+    """Round seconds for JSON. Infinity becomes None, because JSON has no infinity."""
     return round(seconds, 3) if isfinite(seconds) else None
 
 
 def notes(pool: OfflinePool, run: Run, estimate: FinishEstimate) -> list[str]:
-    """List what makes the estimate less accurate."""
+    """Return the reasons why the estimate may be inaccurate."""
     found = [
         f"the duration of {plural(count, 'task')} of {clean(name.partition(' ')[2])} is a rough guess: none of them has ended"
         for name, count in estimate.guessed.items()
@@ -72,7 +72,7 @@ def notes(pool: OfflinePool, run: Run, estimate: FinishEstimate) -> list[str]:
 
 
 def progress_of(screen: Screen, as_json: bool) -> Callable[[int, int], None]:
-    """Show a progress bar on the terminal while samples are simulated."""
+    """Return a function that shows the progress of the simulation on a terminal."""
     shown = RunProgress(screen, time.monotonic)
 
     def show(done: int, total: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
 SHOWN = 20
-"""Maximum recorded predictions shown, the latest ones."""
+"""Maximum number of recorded predictions that are shown; the newest are shown."""
 PARTS = {
     "waiting_s": "queue wait",
     "behind_s": "other runs first",
@@ -29,7 +29,7 @@ PARTS = {
 }
 Interval = tuple[float, float]
 MIN_SHOWN_S = 0.001
-"""Minimum seconds of a part to be printed."""
+"""Parts of the time with fewer seconds than this are not printed."""
 
 
 @click.command()

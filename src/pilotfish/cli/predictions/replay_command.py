@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRow(NamedTuple):
-    """One line of the table. ``seconds`` is None if the run would never end."""
+    """One line of the table. If the run would never end, ``seconds`` is None."""
 
     what: str
     cores: float
@@ -83,11 +83,11 @@ def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: b
                     title, max_cores(workers_present), RunReplay(offline.state, found, histories[-1], name, workers_present).makespan_s()
                 )
             )
-    _show(screen, rows, found, _remarks(found, histories[-1], beside(offline.state, found)), as_json)
+    _show(screen, rows, found, _remarks(found, histories[-1], overlapping_runs(offline.state, found)), as_json)
 
 
 def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
-    """List why a replay may differ from the measured run."""
+    """Return the reasons why a replay may differ from the measured run."""
     remarks = []
     unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
     if others:
@@ -100,8 +100,8 @@ def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
     return remarks
 
 
-def beside(state: State, run: Run) -> list[int]:
-    """List runs that had tasks at the same time."""
+def overlapping_runs(state: State, run: Run) -> list[int]:
+    """Return the other runs that were active at the same time as this run."""
     return [
         other.id
         for other in state.runs.values()

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pilotfish.sim.workload import Workload
 
 MAX_SITE_COLUMNS = 4
-"""Maximum sites with a column of their own; more sites share one column."""
+"""Maximum number of sites with one column each. If there are more sites, they share one column."""
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last name of a comma-separated list."""
+    """Complete the last name of a list of policies, separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     chosen = before.split(",")
     return [
@@ -100,9 +100,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
     scenario = read(file, options)
     for path in (plot, gantt):
         check_picture(path)
-    outcomes = sorted(
-        watch(simulate_all(scenario, processes or 0), scenario), key=lambda result: (scenario.policies.index(result.policy), result.seed)
-    )
+    outcomes = sorted(with_progress(simulate_all(scenario, processes or 0), scenario), key=lambda result: result.seed)
     by_policy = {policy: [result for result in outcomes if result.policy == policy] for policy in scenario.policies}
     screen = Screen.of()
     data = as_data(scenario, by_policy)
@@ -133,7 +131,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
 
 
 def read(file: str | None, options: dict[str, Any]) -> Scenario:
-    """Read the scenario file and the options; options take precedence."""
+    """Read the scenario file and the options. If both give a value, the option counts."""
     from pilotfish.sim.scenarios.scenario_file import ScenarioOptions, read_scenario
 
     table: dict[str, Any] = {}
@@ -150,7 +148,7 @@ def read(file: str | None, options: dict[str, Any]) -> Scenario:
 
 
 def read_list(path: str) -> Workload:
-    """Read a task list: relative task times, dependencies, and the inputs that exist here."""
+    """Read the costs, dependencies and inputs of the tasks in a task list. Inputs that are not on this machine are left out."""
     from pilotfish.sim.workload import Workload
 
     if path.endswith(".dag"):
@@ -168,7 +166,7 @@ def read_list(path: str) -> Workload:
 
 
 def read_nodes(path: str) -> Workload:
-    """Read the unfinished DAG nodes of a DAGMan file, each with cost 1, because the file gives no times."""
+    """Read the unfinished DAG nodes of a DAGMan file. Each gets the cost 1, because the file contains no times."""
     from pilotfish.applications.dagman.dag_file import read_dag
     from pilotfish.applications.dagman.node_tasks import node_tasks
     from pilotfish.sim.workload import Workload
@@ -186,7 +184,7 @@ def read_nodes(path: str) -> Workload:
 
 
 def check_picture(path: str | None) -> None:
-    """Check the path of a picture before minutes of simulation."""
+    """Check the path of a picture before the simulation, which may take minutes."""
     if path is not None and not path.endswith(".svg"):
         raise BadInput(f"{path}: pictures are written as SVG", f"Name it {Path(path).stem}.svg")
     if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):
@@ -195,7 +193,7 @@ def check_picture(path: str | None) -> None:
         )
 
 
-def watch(outcomes: Iterator[SimulationResult], scenario: Scenario) -> Iterator[SimulationResult]:
+def with_progress(outcomes: Iterator[SimulationResult], scenario: Scenario) -> Iterator[SimulationResult]:
     progress = RunProgress(Screen.of(sys.stderr), time.monotonic, len(scenario.policies) * scenario.seeds)
     progress.draw()
     try:

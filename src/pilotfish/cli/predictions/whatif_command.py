@@ -1,4 +1,4 @@
-"""Implements whatif: simulates the pool from its current state with more pilots, other sites or another policy."""
+"""Implements whatif, which simulates the pool from its current state with more pilots, other sites or another policy."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ COLUMNS = (
     Column("SPEED-UP", itemgetter(4), right=True),
     Column("P(SOONER)", itemgetter(5), right=True),
 )
-"""Columns for the tuples of ``_cells``."""
+"""Columns of the tuples that ``_cells`` returns."""
 FEWER = re.compile(r"-([0-9]|site\b)")
 MARK = "\0"
 
 
 class SignedArguments(click.Command):
-    """Accepts ``-site X`` and ``-5 pilots SITE`` as arguments, not options."""
+    """Treats ``-site X`` and ``-5 pilots SITE`` as arguments, although they begin like options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [MARK + word if FEWER.match(word) else word for word in args])
@@ -116,7 +116,7 @@ def _cells(estimate: FinishEstimate, base: FinishEstimate, now: float, factor: f
     return (estimate.variation.text, finish, about(estimate.median_s), f"{low} to {high}", speed_up, sooner)
 
 
-# Parses variations such as ``+50 pilots cluster``, ``-site far`` and ``policy=near``; commas separate several.
+# --- variations such as ``+50 pilots cluster``, ``-site far`` and ``policy=near``, separated by commas ------------------------------------
 
 FORMS = {
     "pilots": re.compile(r"([+-][0-9]+) +(?:cores?|pilots? +(?:at +)?(\S+))"),
@@ -126,7 +126,7 @@ FORMS = {
     "speed": re.compile(r"speed +(\S+?) *= *([0-9]*[.]?[0-9]+)"),
 }
 OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
-"""Former form of pilots and, without a site, of more cores."""
+"""Former form of ``+N pilots SITE`` and, without a site, of ``+N cores``."""
 SYNTAX_HINT = (
     'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
 )
@@ -134,7 +134,7 @@ MAX_ADDED = 100_000
 
 
 def read_variation(text: str, sites: Iterable[str]) -> Variation:
-    """Parse one variation. ``sites`` are the sites known to the pool."""
+    """Parse one CHANGE argument. ``sites``: the sites that the pool knows."""
     found: dict[str, list[tuple[str, ...]]] = {}
     known = list(dict.fromkeys([LOCAL, *sites]))
     for word in text.split(","):

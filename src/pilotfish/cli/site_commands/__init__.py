@@ -1,1 +1,1 @@
-"""Commands about sites."""
+"""Contains the commands about sites and pilots."""

@@ -1,4 +1,4 @@
-"""Implements pilots: lists pilots and requests more."""
+"""Implements pilots, which lists pilots and requests more pilots."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
 
 
 def _waited(row: dict[str, Any], now: float) -> float | None:
-    """Return the seconds from the request until the first worker joined, or until now; None if no worker is left to tell."""
+    """Return the seconds from the request of a pilot until its first worker joined. A pilot that waits is counted until now."""
     until = row["joined_at"] or (now if row["state"] in WAITING else None)
     return None if until is None else max(0.0, until - row["requested_at"])

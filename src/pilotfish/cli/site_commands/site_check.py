@@ -1,4 +1,4 @@
-"""Checks a site step by step, from its configuration to a pilot that joins. Each problem is printed with its fix."""
+"""Checks a site step by step, from its configuration to a test pilot. Each problem is printed with its fix."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pilotfish import plugins
 from pilotfish.backends.interface import Backend, Command, CommandOutput, CommandRefused, UnclearAnswer
 from pilotfish.backends.pilot_script import PYTHONS
 from pilotfish.cli.site_commands.site_dry_run import as_typed, destinations, runner_of, with_environment
-from pilotfish.cli.site_commands.site_keys import without_values
-from pilotfish.cli.site_commands.site_requests import served
+from pilotfish.cli.site_commands.site_keys import table_of, without_values
 from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
-from pilotfish.client.site_selection import unknown_site
+from pilotfish.client.session import connect_if_served
 from pilotfish.client.sites_file import sites_path
-from pilotfish.config import make_site, read_tables
+from pilotfish.config import make_site
 from pilotfish.errors import BadInput
 from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner
@@ -56,11 +55,11 @@ for python in {PYTHONS}; do
 done
 exit 1
 """
-"""Finds Python as ``start.sh`` does and prints each one that it tried."""
+"""Shell script that finds Python as ``start.sh`` does and prints each Python that it tried."""
 
 
-def examine(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
-    """Print the results line by line. Return 0 if nothing is bad."""
+def check_site(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
+    """Check the site and print the results line by line. Return the exit status: 0 if no result is bad."""
     screen = Screen.of()
     timeout_s = parse_seconds(timeout, "--timeout")
     results: list[CheckResult] = []
@@ -90,7 +89,7 @@ def _count_bad(results: list[CheckResult]) -> int:
 
 
 def _summary(name: str, results: list[CheckResult]) -> str:
-    """Summarise the results. Only a check that succeeded counts as good."""
+    """Summarise the results. If the test pilot is doubtful, nobody knows whether pilots work at the site."""
     doubtful = [result.check for result in results if result.state == DOUBTFUL]
     if _count_bad(results):
         return f"{plural(_count_bad(results), 'thing')} to fix."
@@ -101,15 +100,13 @@ def _summary(name: str, results: list[CheckResult]) -> str:
 
 def _check_description(name: str, note: Note) -> Site | None:
     path = sites_path()
-    tables = read_tables(path)
-    if name not in tables:
-        raise unknown_site(name, list(tables))
+    table = table_of(name, path)
     try:
-        site = make_site(name, tables[name], str(path))
+        site = make_site(name, table, str(path))
     except BadInput as error:
         note(CheckResult("description", BAD, str(error), error.hint))
         return None
-    real = path.resolve()  # sites.toml may be a symbolic link
+    real = path.resolve()  # the modes count at the end of a symbolic link
     if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
         note(CheckResult("description", DOUBTFUL, f"others may read {real} and the values of its variables", f"chmod 600 {real}"))
     elif site.paused:
@@ -120,7 +117,7 @@ def _check_description(name: str, note: Note) -> Site | None:
 
 
 async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
-    """Run the checks that need only commands. An unreachable machine gets no further checks."""
+    """Run all checks but the test pilot. If a machine cannot be reached, the other checks are skipped."""
     runner = runner_of(name, site, pool)
     try:
         reached = [await _check_reach(runner, place, note) for place in destinations(site)]
@@ -133,8 +130,8 @@ async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
         for host in site.hosts or ("",):
             await _check_place(runner, host, note)
     finally:
-        # The master may use the connections opened here by now. They close by themselves when idle.
-        if served(pool) is None:
+        # If a master runs, it may already use the connections opened here. Idle connections close by themselves.
+        if connect_if_served(pool) is None:
             await runner.close()
 
 
@@ -157,7 +154,7 @@ async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
 
 
 async def _check_programs(runner: CommandRunner, note: Note) -> None:
-    """Check which commands exist; each is only run for its version or similar."""
+    """Check which commands exist. Each command is run with a harmless word, such as ``--version``."""
     site = runner.site
     kind = plugins.traits(site.backend)
     programs = (*kind.programs, *kind.helpers)
@@ -176,7 +173,7 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
-    """Check that the batch system answers: search for a pilot batch that does not exist."""
+    """Check that the batch system answers. The question is a search for a pilot batch that does not exist."""
     backend: Backend = plugins.load("backends", runner.site.backend)()
     for exchange in backend.find(runner.site, UNKNOWN_BATCH):
         began = time.monotonic()
@@ -192,7 +189,7 @@ async def _check_answer(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
-    """Check the machine that holds the pilot files: disk space, limits, clock and Python."""
+    """Check the machine with the pilot files: disk space, limits, clock and Python."""
     suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
     try:
         exchange = site_files.absolute_folder(runner.site.folder, host)
@@ -240,7 +237,7 @@ async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckRes
     if not output or not output[-1].isdigit():
         return CheckResult(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
     there = int(output[-1])
-    # The clock is given in whole seconds, read at some time between question and answer.
+    # ``date`` gives whole seconds, and it ran at some time between ``before`` and ``after``.
     skew_s = there - after if there > after else min(0.0, there + 1 - before)
     if abs(skew_s) > SKEW_S:
         ahead = "ahead of" if skew_s > 0 else "behind"
@@ -250,7 +247,7 @@ async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckRes
 
 
 async def _check_python(runner: CommandRunner, host: str, check: str) -> CheckResult:
-    """Find Python as a node would, after the lines of ``setup``. A node may have another one; the test pilot shows that."""
+    """Find Python as a pilot does, after the lines of ``setup``. A node may have another Python; the test pilot shows which."""
     site = runner.site
     chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
     answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))

@@ -1,4 +1,4 @@
-"""Implements the site subcommands. They edit ``sites.toml``, which can also be edited by hand."""
+"""Implements the subcommands of site. They edit ``sites.toml``; users may edit this file too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilotfish.cli.site_commands import site_keys
 from pilotfish.cli.site_commands.site_requests import notify_masters
 from pilotfish.cli.terminal.error_messages import SuggestingGroup
 from pilotfish.cli.terminal.screen import Column, Screen, clean
-from pilotfish.client.site_selection import find_site, unknown_site
+from pilotfish.client.site_selection import find_site
 from pilotfish.client.sites_file import Table, editing, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites, read_tables
 from pilotfish.errors import BadInput
@@ -32,7 +32,7 @@ LIST_COLUMNS = (
     Column("WALLTIME", lambda row: show_seconds(row[1].walltime_s) if row[1].walltime_s else "-", right=True),
     Column("NOTE", lambda row: "paused" if row[1].paused else "", elastic=True),
 )
-"""Columns for rows of the name and the description of a site."""
+"""Columns of ``site list``. A row is the name and the description of a site."""
 
 
 class SiteGroup(SuggestingGroup):
@@ -102,11 +102,11 @@ def add(name: str, **given: Any) -> None:
         if name in read_tables(path):
             raise BadInput(f"there is a site {name!r} already", f"Change it: pilotfish site set {name} KEY=VALUE; or choose another name")
         write_site(path, name, table)
-    _tell(f"Site {clean(name)} is added: {_in_words(checked)}. Try it: pilotfish site test {clean(name)}")
+    _notify_and_print(f"Site {clean(name)} is added: {_in_words(checked)}. Try it: pilotfish site test {clean(name)}")
 
 
 def _table(name: str, given: dict[str, Any]) -> Table:
-    """Turn the given options into a table of ``sites.toml``."""
+    """Return the table of ``sites.toml`` for the options of site add."""
     table: Table = {}
     for key, value in given.items():
         if key in ("tags", "options", "environment"):
@@ -139,17 +139,14 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
     An empty value restores the default. The keys are those of sites.toml.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
-    _tell(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
+    _notify_and_print(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
 
 
 def _edit(name: str, change: Any) -> list[str]:
-    """Change the table of a site after a check. Return the differences in words."""
+    """Change the table of a site in ``sites.toml``, if the new table is valid. Return the changes in words."""
     path = sites_path()
     with editing(path):
-        tables = read_tables(path)
-        if name not in tables:
-            raise unknown_site(name, list(tables))
-        before = tables[name]
+        before = site_keys.table_of(name, path)
         after = change(before) if isinstance(before, dict) else before
         described = make_site(name, after, str(path))
         if after != before:
@@ -164,11 +161,9 @@ def remove(name: str) -> None:
     """Remove a site; its running pilots finish their tasks."""
     path = sites_path()
     with editing(path):
-        tables = read_tables(path)
-        if name not in tables:
-            raise unknown_site(name, list(tables))
+        site_keys.table_of(name, path)
         write_site(path, name, None)
-    _tell(f"Site {clean(name)} is removed.")
+    _notify_and_print(f"Site {clean(name)} is removed.")
 
 
 @site.command()
@@ -176,7 +171,7 @@ def remove(name: str) -> None:
 def pause(name: str) -> None:
     """Submit no more pilots to a site; running pilots continue."""
     _edit(name, lambda table: {**table, "paused": True})
-    _tell(f"Site {clean(name)} is paused. Resume it: pilotfish site resume {clean(name)}")
+    _notify_and_print(f"Site {clean(name)} is paused. Resume it: pilotfish site resume {clean(name)}")
 
 
 @site.command()
@@ -189,7 +184,7 @@ def resume(name: str) -> None:
     Screen.of().line(f"Site {clean(name)} may be used{tried}. See: pilotfish sites")
 
 
-def _tell(sentence: str) -> None:
+def _notify_and_print(sentence: str) -> None:
     notify_masters()
     Screen.of().line(sentence)
 
@@ -276,9 +271,9 @@ def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
 @json_option
 def test(name: str, **options: Any) -> int:
     """Check a site step by step; submit one test pilot."""
-    from pilotfish.cli.site_commands.site_check import examine
+    from pilotfish.cli.site_commands.site_check import check_site
 
-    return examine(name, **options)
+    return check_site(name, **options)
 
 
 @site.command("log")

@@ -1,4 +1,4 @@
-"""Shows the exact commands for one pilot; runs commands and logs in by hand."""
+"""Shows the exact commands for one pilot, runs a command of the user at a site, and logs in to a site."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SiteUnreachable(PilotfishError):
 
 
 def _digest(pool: str) -> str:
-    """Return the pool's short name, or zeros if the pool does not exist yet."""
+    """Return the digest in the names of the pool's pilots. If the pool does not exist yet, return zeros."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory
@@ -42,14 +42,14 @@ def _digest(pool: str) -> str:
 
 
 def with_environment(site: Site, command: Command) -> Command:
-    """Add the variables configured for the site's commands."""
+    """Return the command with the environment variables of the site before it."""
     if not site.environment:
         return command
     return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))
 
 
 def as_typed(site: Site, command: Command) -> str:
-    """Format a command, with its input, as a user would type it."""
+    """Format a command and its input for a shell, so that a user can copy it."""
     destination, text = command.at or site.via, shlex.join(command.argv)
     if destination:
         text = f"ssh {shlex.quote(destination)} {shlex.quote(text)}"
@@ -57,7 +57,7 @@ def as_typed(site: Site, command: Command) -> str:
 
 
 def show_plan(screen: Screen, name: str, site: Site, pool: str, as_json: bool) -> None:
-    """Show the commands for one pilot."""
+    """Print the commands that submit and find one pilot, without running them."""
     digest = _digest(pool)
     base = site.folder.rstrip("/")
     if not site.via and not site.hosts:
@@ -120,7 +120,7 @@ async def _execute(runner: CommandRunner, command: Command) -> CommandOutput:
 
 
 def destinations(site: Site) -> list[str]:
-    """Return the machines reached by ssh, the login node first."""
+    """Return the machines of a site that are reached by ssh. The login node comes first."""
     return [*([site.via] if site.via else []), *site.hosts]
 
 

@@ -1,14 +1,16 @@
-"""Parses KEY=VALUE words of a site: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
+"""Parses the KEY=VALUE words of site set: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity
+from pilotfish.client.site_selection import unknown_site
+from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity, read_tables
 from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
@@ -16,11 +18,19 @@ from pilotfish.model.site import Site
 Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
 SEVERAL = ("hosts",)
-"""Keys whose values contain no commas, so that commas can separate several."""
+"""Keys whose value is a list that may be written with commas. No element of such a list contains a comma."""
+
+
+def table_of(name: str, path: Path) -> Any:
+    """Return the table of a site in ``sites.toml``. It is not checked: it may be invalid, or not even a table."""
+    tables = read_tables(path)
+    if name not in tables:
+        raise unknown_site(name, list(tables))
+    return tables[name]
 
 
 def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
-    """Return the table of ``sites.toml`` with each ``KEY=VALUE`` applied. An empty value restores the default."""
+    """Return the table of ``sites.toml`` after all ``KEY=VALUE`` changes. An empty value restores the default."""
     after = dict(table)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -28,11 +38,11 @@ def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
         if not equals or not key:
             raise BadInput(f"{assignment!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
         if key in after and not part and not text:
-            # Unknown keys can be removed as well.
+            # A key that Pilotfish does not know can be removed too.
             del after[key]
             continue
         key = key.replace("-", "_")
-        key = "period" if key == "poll_interval" else key  # named like the option of site add
+        key = "period" if key == "poll_interval" else key  # the option of site add has this name
         if key not in SITE_KEYS:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)
@@ -52,7 +62,7 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 
 def read_value(name: str, key: str, text: str) -> Any:
-    """Read a value of the key's type. Sizes and durations stay as they were typed."""
+    """Read a value of the type that the key requires. Sizes and durations stay as the user typed them."""
     kind, field = VALUE_TYPES[key], f"site {name}: {key}"
     if not text:
         return None
@@ -81,7 +91,7 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def _several(field: str, kind: Any, key: str, text: str) -> Any:
-    """Read a list (in TOML, or one element) or a table (in TOML)."""
+    """Read a list or a table, written in TOML. A list may also be written as one element."""
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -108,12 +118,12 @@ def pairs(option: str, assignments: Iterable[str]) -> dict[str, str]:
 
 
 def without_values(site: Site) -> Site:
-    """Hide the values of environment variables. They may be secrets, and this output is often copied."""
+    """Return the site without the values of its environment variables: they may be secrets, and users copy this output."""
     return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
 
 
 def shown(site: Site) -> dict[str, object]:
-    """Return all keys with readable values."""
+    """Return all keys of the site with their values as text."""
     return {key: _shown_value(key, getattr(without_values(site), QUANTITIES.get(key, key))) for key in SITE_KEYS}
 
 

@@ -1,30 +1,19 @@
-"""Tells masters about changed sites and adds pilots."""
+"""Sends requests about sites and pilots to masters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from pilotfish.cli.terminal.screen import Screen, clean, plural
-from pilotfish.client.session import NoPool, PoolSession, connect, connect_if_served
+from pilotfish.client.session import connect, connect_if_served
 from pilotfish.client.site_selection import find_site
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.site import LOCAL
 
-# --- masters --------------------------------------------------------------------------------------------------------------------------
-
-
-def served(pool: str) -> PoolSession | None:
-    """Connect to the pool's master if it runs; never start one."""
-    try:
-        return connect_if_served(pool)
-    except NoPool:
-        return None
-
 
 def notify_masters(released: str = "") -> int:
-    """Have the masters of all pools read ``sites.toml`` again and release the held site ``released``. Return the number of masters."""
+    """Ask all running masters to read ``sites.toml`` again, and to release the held site ``released``. Return the number of masters."""
     from pilotfish.client.pools import find_pools
 
     count = 0
@@ -42,11 +31,8 @@ def notify_masters(released: str = "") -> int:
     return count
 
 
-# --- pilots add -----------------------------------------------------------------------------------------------------------------------
-
-
 def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
-    """Request N pilots at once with ``pilots add SITE [N]``, even without tasks."""
+    """Request N pilots for ``pilots add SITE [N]``, even if no tasks wait."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
         raise BadInput(f"pilots {' '.join(words)}: not understood", "Write it like this: pilotfish pilots add SITE 2")
@@ -64,8 +50,3 @@ def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
         screen.json({"site": name, "pilots": pilots})
     else:
         screen.line(f"Requested {plural(len(pilots), 'pilot')} at site {clean(name)}: {', '.join(pilots)}. See: pilotfish sites")
-
-
-def site_rows(master: PoolSession) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = master.ask("sites")
-    return rows

@@ -1,4 +1,4 @@
-"""Implements sites: pilots, queue waits and failures of each site."""
+"""Implements sites, which shows the pilots, queue waits and failures of each site."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from pilotfish.cli.shared_options import json_option, pool_option
-from pilotfish.cli.site_commands.site_requests import served, site_rows
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration
+from pilotfish.client.session import connect_if_served
 from pilotfish.client.sites_file import sites_path
 from pilotfish.config import read_sites
 from pilotfish.model.site import LOCAL
@@ -42,9 +42,9 @@ def sites(pool: str, as_json: bool) -> None:
     MEDIAN WAIT and P90 WAIT are times from the request of a pilot until its first worker joined: the median and the 90th percentile.
     """
     screen = Screen.of()
-    master = served(pool)
-    # A master that never submitted a pilot reports no sites.
-    rows = (site_rows(master) if master is not None else []) or rows_as_written()
+    master = connect_if_served(pool)
+    # If a master has never submitted a pilot, it reports no sites.
+    rows = (master.ask("sites") if master is not None else []) or configured_rows()
     if as_json:
         screen.json(rows)
         return
@@ -58,8 +58,8 @@ def sites(pool: str, as_json: bool) -> None:
         screen.line("No other sites are configured. Add one: pilotfish site add NAME --backend slurm")
 
 
-def rows_as_written() -> list[Row]:
-    """List configured sites. Without a master there is nothing to say about their pilots."""
+def configured_rows() -> list[Row]:
+    """Return a row per configured site. Without a master, nothing is known about their pilots."""
     return [
         _row(LOCAL, LOCAL, "ready"),
         *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in read_sites(sites_path()).items()),

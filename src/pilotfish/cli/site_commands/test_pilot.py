@@ -1,4 +1,4 @@
-"""Submits one test pilot and waits for its worker. The pilot is withdrawn in every case."""
+"""Submits one test pilot and waits for its worker. At the end, the pilot is always withdrawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any
 from pilotfish import plugins
 from pilotfish.backends.interface import QUEUED, Backend, CommandRefused, JobStatus, UnclearAnswer
 from pilotfish.cli.site_commands.site_dry_run import runner_of
-from pilotfish.cli.site_commands.site_requests import site_rows
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, CheckResult
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import duration, plural
@@ -30,7 +29,7 @@ POLL_S = 0.2
 MAX_POLL_S = 1.0
 RELEASE_TIMEOUT_S = 10.0
 PERMANENT_AFTER_S = 5.0
-"""Seconds after which a reason for waiting counts as permanent."""
+"""Seconds after which a hopeless reason for waiting counts as permanent."""
 QUERY_INTERVAL_S = 3.0
 QUERY_TIMEOUT_S = 10.0
 ENDING = "ending"
@@ -39,7 +38,7 @@ REASON = "it was only a test"
 
 
 def check_pilot(name: str, site: Site, pool: str, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
-    """Request a pilot, wait for its worker, then release it; withdraw the pilot if no worker joins."""
+    """Request a pilot, wait for its worker, and withdraw the pilot. Return whether the worker joined."""
     try:
         master = connect(pool, start=True)
         master.ask("sites_reread")
@@ -53,20 +52,20 @@ def check_pilot(name: str, site: Site, pool: str, timeout_s: float, waiting: Int
         (pilot,) = master.ask("pilots_add", site=name, pilots=1)["pilots"]
     except PilotfishError as error:
         return CheckResult(CHECK, BAD, f"could not be requested: {error}", error.hint or "pilotfish doctor")
-    trial = TestPilot(master, name, site, pool, pilot)
+    test = TestPilot(master, name, site, pool, pilot)
     try:
         try:
-            return trial.judge(timeout_s, waiting)
+            return test.judge(timeout_s, waiting)
         finally:
             waiting.clear()
-            trial.withdraw()
+            test.withdraw()
     except PilotfishError as error:
         return CheckResult(CHECK, BAD, f"{pilot} could not be followed: {error}", error.hint or "pilotfish sites")
 
 
 @dataclass(slots=True)
 class TestPilot:
-    """One test pilot. ``description`` is the text shown to the user, ``queue_status`` the status in its queue."""
+    """Follows one test pilot. ``description`` is shown to the user. ``queue_status`` is the last known status in the queue."""
 
     master: PoolSession
     name: str
@@ -89,24 +88,24 @@ class TestPilot:
                 return self._joined(workers)
             row = self._pilot_row()
             if row is None:
-                return self._gone()
-            job, is_late = str(row["job"]), self._took_s > timeout_s
-            self._listen(at_once=is_late)
-            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._for_s > PERMANENT_AFTER_S):
-                return self._in_vain(job)
-            waiting.show(f"test pilot: {self.description}, {duration(max(1, int(self._took_s)))} of {duration(timeout_s)}")
-            time.sleep(min(MAX_POLL_S, POLL_S + self._took_s / 50))
+                return self._not_listed()
+            job, is_late = str(row["job"]), self._elapsed_s > timeout_s
+            self._ask_about_pilot(at_once=is_late)
+            if waiting.is_over or is_late or (is_hopeless(self._waits_for) and self._unchanged_s > PERMANENT_AFTER_S):
+                return self._not_joined(job)
+            waiting.show(f"test pilot: {self.description}, {duration(max(1, int(self._elapsed_s)))} of {duration(timeout_s)}")
+            time.sleep(min(MAX_POLL_S, POLL_S + self._elapsed_s / 50))
 
     def withdraw(self) -> None:
-        """Withdraw the pilot: a queued one is cancelled, a running one released. One that has ended is not affected."""
+        """Withdraw the pilot. If it is queued, it is cancelled. If it runs, it is released. If it has ended, nothing happens."""
         self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
 
     @property
-    def _took_s(self) -> float:
+    def _elapsed_s(self) -> float:
         return time.monotonic() - self.began
 
     @property
-    def _for_s(self) -> float:
+    def _unchanged_s(self) -> float:
         return time.monotonic() - self.since
 
     @property
@@ -120,8 +119,8 @@ class TestPilot:
     def _pilot_row(self) -> dict[str, Any] | None:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
-    def _listen(self, *, at_once: bool = False) -> None:
-        """Read the master's view. The master polls the queue rarely, so that this command may query the queue itself."""
+    def _ask_about_pilot(self, *, at_once: bool = False) -> None:
+        """Ask the master about the pilot. If the master, which polls rarely, knows no status yet, query the queue from here."""
         try:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
@@ -130,7 +129,7 @@ class TestPilot:
         description, commands = str(reason["text"]).removeprefix("pilot "), list(reason["commands"])
         if job and queue_status is None and reason["code"] == "pending":
             if at_once or time.monotonic() >= self.look_at:
-                self.queue_answer = asyncio.run(_see(self.name, self.site, self.pool, job)) or self.queue_answer
+                self.queue_answer = asyncio.run(_query_queue(self.name, self.site, self.pool, job)) or self.queue_answer
                 self.look_at = time.monotonic() + QUERY_INTERVAL_S
             if self.queue_answer is not None and self.queue_answer.phase == QUEUED and self.queue_answer.reason:
                 waits_for = self.queue_answer.reason
@@ -143,74 +142,74 @@ class TestPilot:
     # --- results -------------------------------------------------------------------------------------------------------------------------
 
     def _joined(self, workers: list[dict[str, Any]]) -> CheckResult:
-        took_s = self._took_s
+        took_s = self._elapsed_s
         info = workers[0].get("info") or {}
         where = info.get("hostname") or workers[0]["worker"]
         self.withdraw()
         deadline = time.monotonic() + RELEASE_TIMEOUT_S
         while time.monotonic() < deadline and (self._pilot_row() or {"state": ENDING})["state"] != ENDING:
-            time.sleep(POLL_S)  # the queue forgets the batch job a little later
+            time.sleep(POLL_S)  # the batch job leaves the queue a little later
         text = f"{self.pilot} started on {where}{self._other_python(info)}, reached the master after {duration(took_s)}, and was released"
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """Report another Python than configured. It is only a remark: the configured path may be a script that starts another one."""
+        """Return a remark if the pilot used another Python than configured: the configured path may be a script that starts it."""
         configured, used = self.site.python, str(info.get("executable", ""))
         if not configured.startswith("/") or not used or os.path.normpath(configured) == os.path.normpath(used):
             return ""
         return f" (with Python {info.get('python', '')} {used}, not {configured})"
 
-    def _gone(self) -> CheckResult:
-        """Explain a pilot that the master no longer lists: it failed or was removed from the queue."""
-        took = duration(self._took_s)
+    def _not_listed(self) -> CheckResult:
+        """Explain why the master no longer lists the pilot: it failed, ended, or was removed from the queue."""
+        elapsed = duration(self._elapsed_s)
         try:
             end = self.master.ask("why", pilot=self.pilot)["end"] or {}
-        except BadInput:  # later events at the site displaced its record
+        except BadInput:  # the master keeps only the last events of a site
             end = {}
         if end.get("kind") == SUCCEEDED:
-            return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and was released after {took}")
+            return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and was released after {elapsed}")
         if end.get("kind") not in (FAILED, EXPIRED):
-            text = f"{self.pilot} ended after {took} without a worker; a user may have cancelled it"
+            text = f"{self.pilot} ended after {elapsed} without a worker; a user may have cancelled it"
             return CheckResult(CHECK, DOUBTFUL, text, f"Try again: pilotfish doctor {self.name}")
         cause, message = end["cause"], f"it {end['reason']}" if end["reason"] else f"{self.pilot} failed ({end['cause']})"
         fix = fix_for_other_variables(self.master, self.name, self.site, message) if cause == REFUSED else ""
-        changes = self._ways_out(for_bad_start(self.name, self.site, message), "")
+        changes = self._useful_commands(for_bad_start(self.name, self.site, message), "")
         return CheckResult(CHECK, BAD, message, fix or "; ".join(changes) or for_cause(self.name, cause))
 
-    def _in_vain(self, job: str) -> CheckResult:
+    def _not_joined(self, job: str) -> CheckResult:
         row = _row(self.master, self.name)
-        took = duration(self._took_s)
+        elapsed = duration(self._elapsed_s)
         if row.get("trouble"):
-            return self._in_trouble(row, job, took)
-        text = f"{self.description}; it had no worker after {took}, and it was withdrawn"
-        if is_hopeless(self._waits_for) or (self._runs and self._for_s > LATE_S):
-            ways = [] if HELD.search(self._waits_for) else self._ways_out(self.commands, job)
+            return self._site_in_trouble(row, job, elapsed)
+        text = f"{self.description}; it had no worker after {elapsed}, and it was withdrawn"
+        if is_hopeless(self._waits_for) or (self._runs and self._unchanged_s > LATE_S):
+            ways = [] if HELD.search(self._waits_for) else self._useful_commands(self.commands, job)
             ways = ways or [f"See how it is submitted: pilotfish site show {self.name} --dry-run"]
             return CheckResult(CHECK, BAD, text, f"{'; '.join(ways)}; then try again: pilotfish doctor {self.name}")
-        ways = [f"Wait longer: pilotfish doctor {self.name} --timeout 1h", *self._ways_out(self.commands, job)]
+        ways = [f"Wait longer: pilotfish doctor {self.name} --timeout 1h", *self._useful_commands(self.commands, job)]
         return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
 
-    def _in_trouble(self, row: dict[str, Any], job: str, took: str) -> CheckResult:
-        """Explain why the master cannot use the site although this shell can, or why the site is held."""
+    def _site_in_trouble(self, row: dict[str, Any], job: str, elapsed: str) -> CheckResult:
+        """Explain why the master cannot use the site, although the commands work in this shell; or why the site is held."""
         reason = row.get("reason") or {}
         sent = f"{self.pilot} (job {job}) had no answer" if job else f"{self.pilot} could not be submitted"
-        ways = "; ".join(self._ways_out(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
+        ways = "; ".join(self._useful_commands(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
         fix = fix_for_other_variables(self.master, self.name, self.site, row["trouble"]) or ways
         state = DOUBTFUL if reason.get("code") == "batch-limit" else BAD
-        return CheckResult(CHECK, state, f"{sent} for {took}: {row['trouble']}; it was withdrawn", fix)
+        return CheckResult(CHECK, state, f"{sent} for {elapsed}: {row['trouble']}; it was withdrawn", fix)
 
-    def _ways_out(self, commands: Any, job: str) -> list[str]:
-        """Return the commands to type, without those that only check again or concern a withdrawn batch job."""
+    def _useful_commands(self, commands: Any, job: str) -> list[str]:
+        """Return the commands that may help. Commands that only check again, or concern the withdrawn batch job, are left out."""
         idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish pilots add {self.name} 1")
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
 
 def _row(master: PoolSession, name: str) -> dict[str, Any]:
-    return next((row for row in site_rows(master) if row["site"] == name), {"site": name, "failures": {}})
+    return next((row for row in master.ask("sites") if row["site"] == name), {"site": name, "failures": {}})
 
 
-async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
-    """Query the queue for a batch job over the master's connection, which stays open."""
+async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
+    """Query the queue for a batch job. The connection is that of the master, so it stays open."""
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
@@ -222,22 +221,22 @@ async def _see(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
     return None
 
 
-# Compares variables of this shell and of the master: a site's commands may work here and fail in a master started from another shell.
+# --- variables of the master: if it was started from another shell, commands that work here may fail there --------------------------------
 
 SHOWN = 3
 FOR_SSH = ("SSH_AUTH_SOCK", "KRB5CCNAME")
 MISSING = re.compile(r"no such command|not found")
-"""Matches errors that another PATH may explain."""
+"""Matches errors that a different PATH may cause."""
 
 
 def fix_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
-    """Return the fix if the master's commands fail because its variables differ from this shell's; else an empty text."""
+    """If commands of the master may fail because its variables differ from those of this shell, return the fix; otherwise an empty text."""
     theirs = _variables_of(master)
     if theirs is None:
         return ""
     ours = without_secrets(os.environ)
     names = [variable for variable in sorted(ours.keys() | theirs.keys()) if ours.get(variable) != theirs.get(variable)]
-    # For a remote site only the variables that ssh itself reads matter.
+    # For a remote site, only the variables that ssh itself reads have an effect.
     beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
     found = [variable for variable in names if variable.startswith(beginnings) and variable not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):

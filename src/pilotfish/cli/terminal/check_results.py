@@ -1,4 +1,4 @@
-"""Prints the results of ``doctor`` and ``doctor SITE``, and holds the limits that both check."""
+"""Prints the results of ``doctor`` and ``doctor SITE``, and defines the limits that both commands check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
 ASCII_MARKS = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}
 LOW_SPACE_BYTES = 1 << 30
-"""Free disk space below which a check is doubtful."""
+"""Free disk space below which the disk is doubtful."""
 MIN_SPACE_BYTES = 64 << 20
-"""Free disk space below which a check is bad."""
+"""Free disk space below which the disk is bad."""
 MIN_INODES = 10_000
 MIN_DESCRIPTORS = 1024
 MIN_PROCESSES = 256
@@ -31,7 +31,7 @@ class CheckResult:
 
 
 def judge_space(free: int | None, inodes: int | None) -> str:
-    """Return the state of a disk with this number of free bytes and inodes; None means unknown. Some file systems count no inodes: 0."""
+    """Return the state of a disk from its free bytes and inodes. None: the number is unknown. 0 inodes: the file system counts none."""
     if free is not None and free < MIN_SPACE_BYTES:
         return BAD
     is_low = (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES)
@@ -39,9 +39,9 @@ def judge_space(free: int | None, inodes: int | None) -> str:
 
 
 def show_check(screen: Screen, result: CheckResult) -> None:
-    """Print the result and, below it, the fix."""
+    """Print the result. The fix follows on the next line."""
     mark, colour = MARKS[result.state]
-    if (screen.stream.encoding or "").lower().replace("-", "") != "utf8":
+    if not screen.is_utf8:
         mark = ASCII_MARKS[result.state]
     screen.line(f"{screen.paint(mark, colour)} {result.check}: {clean(result.text)}")
     if result.fix:

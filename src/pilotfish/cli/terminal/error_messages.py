@@ -1,6 +1,6 @@
 """Prints errors with a hint and a code.
 
-Every code has an entry here, so that each error is shown with a next step; a test checks all error classes.
+Each code has an entry here, so that each error message names a next step. A test compares the entries with all error classes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class SuggestingGroup(click.Group):
 
 @dataclass(frozen=True, slots=True)
 class ErrorExplanation:
-    """The meaning of a code, and commands to suggest if the error itself names none."""
+    """Holds the meaning of a code, and the commands to suggest if the error has no hint."""
 
     meaning: str
     commands: tuple[str, ...]
     adds_detail: bool = True
-    """Whether the meaning adds anything to the error's own message."""
+    """Whether the meaning says more than the message of the error."""
 
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
@@ -125,7 +125,7 @@ def show_error(error: PilotfishError, as_json: bool = False) -> None:
         screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
 
 
-# Causes of failures, shown in brackets, with the text of ``pilotfish explain``.
+# Causes of failures, with the text of ``pilotfish explain``. Other commands show a cause in brackets.
 
 CAUSES: dict[str, str] = {
     "cancelled": "A user cancelled the task, or the run of the task was cancelled after too many failures.",

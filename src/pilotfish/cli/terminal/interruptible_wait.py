@@ -1,4 +1,4 @@
-"""Waits with a status line and a clean Ctrl-C."""
+"""Lets a command wait with a status line, and clean up after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptibleWait:
-    """Records the first Ctrl-C or termination signal, so that the caller can clean up. A second one raises KeyboardInterrupt."""
+    """Records the first Ctrl-C or termination signal, so that the caller can clean up. A second signal raises KeyboardInterrupt."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._screen = Screen.of(sys.stderr)
@@ -31,7 +31,7 @@ class InterruptibleWait:
 
     @property
     def status(self) -> int:
-        """The exit status for a wait ended by a signal; 0 without one."""
+        """The exit status: 128 plus the number of the signal that ended the wait; 0 if no signal came."""
         return 128 + self._signal if self._signal else 0
 
     def show(self, text: str) -> None:
@@ -41,7 +41,7 @@ class InterruptibleWait:
 
     def __enter__(self) -> InterruptibleWait:
         if threading.current_thread() is threading.main_thread():
-            # Ignored signals (nohup, a background job of a shell) stay ignored.
+            # A signal that was ignored before stays ignored: nohup and background jobs of a shell rely on this.
             for number in SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)

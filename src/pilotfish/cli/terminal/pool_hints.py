@@ -1,6 +1,6 @@
 """Adds --pool to suggested commands.
 
-Text written by ``Screen.line`` and commands in JSON pass through here. Table cells hold the user's own text and do not.
+``Screen.line`` and ``Screen.json`` pass their commands through this module. Table cells are not changed: they hold text of the user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMMAND_KEYS = ("commands", "cure", "hint")
 
 _pool: str | None = None
 _loaded: dict[str, None] = {}
-"""Loaded plug-in commands that take ``--pool``."""
+"""Loaded plug-in commands that have an option ``--pool``."""
 
 
 def commands_with_pool() -> list[str]:
@@ -31,12 +31,12 @@ def commands_with_pool() -> list[str]:
 
 
 def register_pool_command(name: str) -> None:
-    """Register a plug-in command that takes ``--pool``."""
+    """Register a plug-in command that has an option ``--pool``."""
     _loaded[name] = None
 
 
 def set_hint_pool(pool: str | None) -> None:
-    """Set the pool of all further hints; None, as at the start of every command, means no particular pool."""
+    """Set the pool for all later hints. At the start of each command it is None: the hints name no pool."""
     global _pool
     _pool = pool
     if pool is None:

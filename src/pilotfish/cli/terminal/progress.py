@@ -1,7 +1,7 @@
 """Draws progress lines.
 
-On a terminal the line is redrawn in place. Elsewhere (a log file, CI) plain lines are written at intervals, and one at the end. The clock
-is a parameter, so that tests control the time.
+On a terminal, the line is redrawn in place. In other output, such as a log file, a plain line is written at intervals. The clock is a
+parameter, so that tests control the time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ RATE_WINDOW_S = 20.0
 MIN_SAMPLE_S = 0.5
 BAR_CELLS = 24
 READING_S = 0.5
-"""Seconds until hashing of inputs is shown."""
+"""Seconds after which the progress of hashing an input is shown."""
 
 
 class RateEstimate:
-    """Work per second in a recent window, so that the estimate follows the current rate."""
+    """Estimates the work per second from the last seconds only, so that the estimate follows the current rate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._started = clock()
-        self._samples: deque[tuple[float, float]] = deque([(self._started, 0.0)])
+        self._samples: deque[tuple[float, float]] = deque([(clock(), 0.0)])
 
     def begin(self, elapsed_s: float, done: float) -> None:
-        """Record the work done before this command started, so that a rate is known at once."""
+        """Record the work that was done before this command started, so that a rate is known immediately."""
         now = self._clock()
         self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
 
@@ -49,7 +48,7 @@ class RateEstimate:
 
 
 class RunProgress:
-    """The progress line of one run. ``done`` counts all finished tasks, ``failed`` those of them that failed."""
+    """The progress line of one run. ``done`` counts all ended tasks, including the failed tasks that ``failed`` counts."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], total: int = 0) -> None:
         self.total = total
@@ -67,13 +66,13 @@ class RunProgress:
         self.clear = self._line.clear
 
     def begin(self, elapsed_s: float, done: int, failed: int) -> None:
-        """Record how long the run has been going on and how many tasks have ended and failed."""
+        """Record the elapsed time of the run and the numbers of ended and failed tasks."""
         self.done, self.failed = done, failed
         if elapsed_s > 0 and done:
             self._speed.begin(elapsed_s, done)
 
     def ended(self, failed: bool, cost: float | None = None) -> None:
-        """Count one finished task. ``cost`` is its share of the work, if known."""
+        """Count one ended task. ``cost``: cost of the task; None if the costs are unknown."""
         self.done += 1
         self.failed += failed
         if cost is not None:
@@ -84,7 +83,7 @@ class RunProgress:
         return (self.work_done, self.work_total) if self.work_total else (float(self.done), float(self.total))
 
     def remaining_s(self) -> float | None:
-        """Return the estimated seconds left; None while nothing is known."""
+        """Return the estimated seconds until the end of the run; None if no task has ended yet."""
         done, total = self._amount()
         per_second = self._speed.per_second(done)
         if self.done < 1 or per_second <= 0 or not total:
@@ -127,13 +126,13 @@ class RunProgress:
         self._line.draw(bar + shown)
 
     def _bar(self) -> str:
-        full, empty = ("━", "─") if (self._screen.stream.encoding or "").lower().replace("-", "") == "utf8" else ("#", "-")
+        full, empty = ("━", "─") if self._screen.is_utf8 else ("#", "-")
         filled = BAR_CELLS * self.done // self.total if self.total else 0
         return self._screen.paint(full * filled, "green") + self._screen.paint(empty * (BAR_CELLS - filled), "dim")
 
 
 class DelayedStatusLine(StatusLine):
-    """A status line for work that may take long: it appears ``delay_s`` seconds after the first text; only on a terminal."""
+    """A status line for work that may take long. It appears ``delay_s`` seconds after the first ``show``, and only on a terminal."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], delay_s: float = REDRAW_S) -> None:
         super().__init__(screen)
@@ -142,7 +141,7 @@ class DelayedStatusLine(StatusLine):
         self._draw_at = 0.0
 
     def show(self, text: Callable[[], str]) -> None:
-        """Draw the text if the line was not drawn a moment ago."""
+        """Draw the text if the line was not drawn in the last ``REDRAW_S`` seconds."""
         if not self._screen.is_terminal:
             return
         now = self._clock()
@@ -154,7 +153,7 @@ class DelayedStatusLine(StatusLine):
 
 
 def show_hashing(line: DelayedStatusLine, path: str, done: int, size: int) -> None:
-    """Show that a large input is hashed before submission."""
+    """Show how much of a large input is hashed. Inputs are hashed before submission."""
     line.show(lambda: f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}")
     if done >= size:
         line.clear()

@@ -1,7 +1,7 @@
 """Writes tables, colours and safe text.
 
-Text from outside (task output, names, host names) passes through ``clean`` before it is shown, so that no task can move the cursor, set the
-title or forge a line. Only ``logs`` and ``tail`` write raw bytes, and only on request.
+Task output, names and host names pass through ``clean`` before they are shown, so that no task can move the cursor, set the title or
+forge a line. Only ``logs --raw`` and ``tail --raw`` write the bytes of a task unchanged to a terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATE_COLOURS = {
 
 
 def clean(text: object) -> str:
-    r"""Return the text on one line with control characters made visible: an escape becomes ``\x1b``."""
+    r"""Return the text on one line, with visible control characters: an escape becomes ``\x1b``."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -58,14 +58,14 @@ def _visible(character: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return the number of terminal cells that the text takes."""
+    """Return the number of terminal cells that the text fills."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Cut the text to ``width`` cells; an ellipsis marks the cut."""
+    """Cut the text to ``width`` cells. A cut text ends with an ellipsis."""
     if width_of(text) <= width:
         return text
     kept, used = [], 0
@@ -79,7 +79,7 @@ def cut(text: str, width: int) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """An output stream and what it can show."""
+    """An output stream, with its width and whether it can show colours."""
 
     stream: TextIO
     is_terminal: bool
@@ -94,14 +94,18 @@ class Screen:
         coloured = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
 
+    @property
+    def is_utf8(self) -> bool:
+        return (self.stream.encoding or "").lower().replace("-", "") == "utf8"
+
     def line(self, text: str = "") -> None:
-        """Write one line of Pilotfish's own text; commands in it get ``--pool``."""
+        """Write one line of text, and add ``--pool`` to the commands in it. Text of the user must be cleaned before."""
         self._write(with_pool(text))
 
     def _write(self, text: str) -> None:
-        """Replace characters that the stream's encoding lacks instead of failing."""
-        encoding = self.stream.encoding or "utf-8"
-        if not text.isascii() and encoding.lower().replace("-", "") != "utf8":
+        """Write one line. Characters that the encoding of the stream lacks are replaced, because an error would hide the line."""
+        encoding = self.stream.encoding
+        if not text.isascii() and encoding and not self.is_utf8:
             text = text.encode(encoding, "replace").decode(encoding)
         self.stream.write(text + "\n")
 
@@ -128,11 +132,11 @@ class Screen:
             self._write(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
 
     def json(self, data: Any) -> None:
-        """Write one JSON document in ASCII, which is safe on any terminal."""
+        """Write one JSON document in ASCII, so that it is safe on any terminal."""
         self._write(json.dumps(with_pool_in_data(data), indent=2 if self.is_terminal else None, default=str))
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
-        """Write lines of CSV. Control characters are escaped on a terminal only; programs get the text unchanged."""
+        """Write lines of CSV. On a terminal, control characters are escaped. Files and pipes get the text unchanged."""
         line = io.StringIO()
         writer = csv.writer(line, lineterminator="")
         for row in rows:
@@ -142,7 +146,7 @@ class Screen:
             line.truncate()
 
     def json_list(self, items: Iterable[Any]) -> None:
-        """Write one JSON document item by item, because all items together may not fit into memory."""
+        """Write one JSON list item by item, because the whole list may not fit into memory."""
         between = "["
         for item in items:
             self.stream.write(between + json.dumps(item, indent=2 if self.is_terminal else None, default=str))
@@ -152,7 +156,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. ``cell`` returns the value for a row. ``elastic`` columns shrink first when the terminal is narrow."""
+    """A table column. ``cell`` returns its value for a row. If the terminal is narrow, ``elastic`` columns shrink before other columns."""
 
     title: str
     cell: Callable[[Any], object]
@@ -161,7 +165,7 @@ class Column:
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the lines of the table. A width of 0 means no limit: piped output is never cut."""
+    """Return the lines of the table. A width of 0 means no limit, because output to a file or pipe is never cut."""
     widths = [max([width_of(column.title), *(width_of(row[place]) for row in rows)]) for place, column in enumerate(columns)]
     if width:
         _squeeze(widths, columns, width - len(GAP) * (len(columns) - 1))
@@ -175,12 +179,12 @@ def _cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
 
 
 def fits(columns: Sequence[Column], rows: Iterable[Any], width: int) -> bool:
-    """Whether the table fits without a cut."""
+    """Whether the table fits into ``width`` cells without a cut."""
     return max(map(width_of, lay_out(columns, _cells(columns, rows), 0))) <= width
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
-    """Shrink the widest elastic column, then any column, until the table fits or all columns have their minimum width."""
+    """Shrink columns until the table fits: the widest elastic columns, then the widest of all columns. No column gets below MIN_WIDTH."""
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])
@@ -199,7 +203,7 @@ def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds for people; a dash if they are unknown."""
+    """Format seconds for people. If they are unknown, return a dash."""
     if seconds is None:
         return "-"
     if 0 < seconds < 0.001:
@@ -222,7 +226,7 @@ def rate(per_second: float | None) -> str:
 
 
 def describe_transfers(moving: dict[str, Any] | None) -> str:
-    """Describe the current transfers: ``3 files in transfer, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``; empty if there are none."""
+    """Describe the current transfers: ``3 files in transfer, 2.1 GiB of 5 GiB, 120 MiB/s, about 25 s``. Without transfers, return ""."""
     if not moving:
         return ""
     parts = [f"{plural(moving['contents'], 'file')} in transfer", f"{show_bytes(moving['done_bytes'])} of {show_bytes(moving['bytes'])}"]
@@ -234,25 +238,25 @@ def describe_transfers(moving: dict[str, Any] | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 task``, ``1,000 tasks``."""
+    """Return the count with its noun: ``1 task``, ``1,000 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class StatusLine:
-    """One line of a terminal that is redrawn in place. ``text``: what is shown now; empty if nothing is."""
+    """One line of a terminal that is redrawn in place. ``text`` is the text on the line; it is empty if the line is not drawn."""
 
     def __init__(self, screen: Screen) -> None:
         self.text = ""
         self._screen = screen
 
     def draw(self, text: str) -> None:
-        # Set before drawing, because Ctrl-C may arrive in between.
+        # Set the text before it is drawn: after a Ctrl-C in between, ``clear`` still removes the line.
         self.text = text
         self._screen.stream.write(f"\r\x1b[K{text}")
         self._screen.stream.flush()
 
     def clear(self) -> None:
-        """Remove the line, so that ordinary lines can follow."""
+        """Remove the line, so that ordinary output can follow."""
         if self.text:
             self._screen.stream.write("\r\x1b[K")
             self._screen.stream.flush()

@@ -263,17 +263,20 @@ def test_records_are_bounded_and_never_drop_the_latest_holder(seed: int) -> None
     random = Random(seed)
     content_holders = ContentHolders(5, 3, 10.0)
     plain: dict[tuple[int, int], float] = {}
-    latest: dict[int, int] = {}
+    latest: dict[int, tuple[int, float]] = {}
+    """key -> the holder added last, and the time until which this addition alone is valid"""
     for now in range(80):
         key, node = random.randrange(8), random.randrange(6)
         if random.random() < 0.7:
             seconds = random.choice([0.5, 3.0, 100.0])
             if content_holders.add(key, [(Contact(node, None), seconds)], now):
                 plain[key, node] = max(plain.get((key, node), 0), now + min(seconds, 10.0))
-                latest[key] = node
+                latest[key] = node, now + min(seconds, 10.0)
         elif random.random() < 0.5:
             content_holders.remove(key, node)
             plain.pop((key, node), None)
+            if latest.get(key, (None, 0))[0] == node:
+                del latest[key]
         else:
             content_holders.sweep(now)
         assert len(content_holders._records) <= 5
@@ -281,7 +284,8 @@ def test_records_are_bounded_and_never_drop_the_latest_holder(seed: int) -> None
             found = nodes_of(content_holders.holders(key, now))
             live = {node for (other, node), until in plain.items() if other == key and until > now}
             assert len(found) <= 3 and set(found) <= live
-            assert latest.get(key) not in live - set(found)
+            newest, until = latest.get(key, (None, 0.0))
+            assert until <= now or newest in found
 
 
 # --- malformed messages ---------------------------------------------------------------------------------------------------------------

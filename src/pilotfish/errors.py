@@ -1,4 +1,4 @@
-"""Errors for users and callers. The message says what happened, ``hint`` what to do."""
+"""Defines the errors of Pilotfish. The message says what happened. ``hint`` says how to fix it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class PilotfishError(Exception):
         super().__init__(message)
         self.hint = hint
         if hint:
-            # A Python traceback shows it below the message; the command line prints it on its own line.
+            # A Python traceback shows the note below the message. The command line prints the hint on its own line.
             self.add_note(hint)
 
 
 class BadInput(PilotfishError):
-    """Invalid input of a user. The message names the field and the value, the hint the fix."""
+    """The input of the user is not valid. The message names the field and the value. The hint has the fix."""
 
     code = "P1100"
 
 
 class IllegalTransition(PilotfishError):
-    """A state change that the transition tables forbid: a bug in Pilotfish, not in a task."""
+    """A state change that the transition tables forbid. It is a bug in Pilotfish and not in a task."""
 
     code = "P9001"
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read, so nothing is acknowledged."""
+    """The journal cannot be written or read. So the master confirms no request."""
 
     code = "P2100"
 
 
 class JournalFull(PilotfishError):
-    """The disk is full. The request was not recorded; earlier records are safe. The pool continues when there is space again."""
+    """The disk is full. The request was not recorded. Earlier records are safe. The pool continues when the disk has space again."""
 
     code = "P2102"
 
@@ -85,7 +85,7 @@ class PayloadTooLarge(BadInput):
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Returns ``Did you mean 'alpha'?``; empty if no name is similar."""
+    """Returns a hint such as ``Did you mean 'alpha'?``. Returns an empty text if no known name is similar."""
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
     return f"Did you mean {lowered[close[0]]!r}?" if close else ""

@@ -91,7 +91,7 @@ def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
 
 
 def _top_level_names(tree: ast.AST) -> Iterator[str]:
-    """Yields the names that the file may define, also in an ``if`` or ``try``; ``*`` for a star import."""
+    """Yields the names that the file may define, also inside an ``if`` or ``try``. Yields ``*`` for a star import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name

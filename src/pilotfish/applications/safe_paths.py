@@ -32,7 +32,7 @@ def check_name(name: object, field: str) -> tuple[str, ...]:
 
 
 def _copy_all(target: int, source: Path) -> None:
-    """Copies the bytes. Does not write blocks of zeros, so that the copy has holes as the source."""
+    """Copies the bytes. Does not write blocks of zeros, so that the copy has holes where the source has them."""
     with open(source, "rb", buffering=0) as stream:
         done = 0
         while block := stream.read(_BLOCK_BYTES):

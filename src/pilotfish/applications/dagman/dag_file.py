@@ -78,7 +78,7 @@ class DagNode:
     priority: int = 0
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
-    """Macros of VARS lines. Those in ``before`` are set before the submit description is read, those in ``after`` afterwards."""
+    """Macros of VARS lines. ``before``: set before the submit description is read. ``after``: set after it is read."""
     parents: dict[str, None] = field(default_factory=dict)
 
 
@@ -98,7 +98,7 @@ class Dag:
 
 
 def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
-    """Reads a DAG file with its includes and splices. Marks the nodes as done that a rescue file lists. ``rescue``: which rescue file."""
+    """Reads a DAG file with its includes and splices. Marks the nodes as done that a rescue file lists. ``rescue`` selects it."""
     reader = _Reader()
     top = _Scope("", "", reader.notices)
     reader.read(path, top)

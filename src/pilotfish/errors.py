@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class PilotfishError(Exception):
-    """Base of all errors that Pilotfish raises on purpose."""
+    """Base class of all errors that Pilotfish raises on purpose."""
 
     code = "P1000"
 
@@ -62,7 +62,7 @@ class PoolStopped(PilotfishError):
 
 
 class TaskFailed(PilotfishError):
-    """A task failed. The message is the cause; ``remote_traceback`` is the traceback from the worker."""
+    """A task failed. The message has the cause. ``remote_traceback`` is the traceback from the worker."""
 
     code = "P4100"
 
@@ -79,7 +79,7 @@ class DamagedPayload(PilotfishError):
 
 
 class PayloadTooLarge(BadInput):
-    """A value or file is larger than one frame may be."""
+    """A value or file does not fit into one frame."""
 
     code = "P1101"
 

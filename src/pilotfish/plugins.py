@@ -141,7 +141,7 @@ _DISPATCHER = "pilotfish.policies.dispatcher:Dispatcher"
 
 
 class PluginBroken(PilotfishError):
-    """An installed plug-in cannot be imported, or it has not the type that its kind requires."""
+    """An installed plug-in cannot be imported, or its object is not of the type that its kind requires."""
 
     code = "P1200"
 

@@ -49,7 +49,7 @@ def requests(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[Pi
 
 
 class FactoryContract:
-    """Override ``make_factory``. ``pilots`` is the setting of that name: the maximum number of pilots at all sites, or 0 for no limit."""
+    """Override ``make_factory``. ``pilots`` is the setting of that name, the maximum for all sites together. 0 means that it is not set."""
 
     def make_factory(self, pilots: int, rng: random.Random) -> Factory:
         raise NotImplementedError("return a new factory")

@@ -23,7 +23,7 @@ TASK_BYTES = 400
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
 """Matches values in Python syntax. They must not be split at commas."""
 MAX_EXPONENT = 100
-"""Maximum decimal exponent; a larger one is probably a typing error."""
+"""Maximum decimal exponent. A larger exponent is probably a typing error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it for true; the module typing would take longer to import than all of this
+TYPE_CHECKING = False  # type checkers treat it as True; to import the module typing would take longer than this module
 if TYPE_CHECKING:
     from pilotfish.api.balance_report import BalanceReport
     from pilotfish.api.divisible import divide, iterate

@@ -1,4 +1,4 @@
-"""``python -m pilotfish`` is ``pilotfish``."""
+"""Runs the command line as ``python -m pilotfish``."""
 
 from __future__ import annotations
 

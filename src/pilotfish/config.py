@@ -1,4 +1,4 @@
-"""Reads config.toml and sites.toml in PILOTFISH_HOME and rejects unknown keys. The error names the nearest known key."""
+"""Reads config.toml and sites.toml in PILOTFISH_HOME. Rejects unknown keys with an error that names the most similar key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 
 
 def home() -> Path:
-    """PILOTFISH_HOME, or the platform's directory for program state."""
+    """Returns the directory of Pilotfish: PILOTFISH_HOME, or ``pilotfish`` in the directory for program state."""
     given = os.environ.get("PILOTFISH_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -32,7 +32,7 @@ def home() -> Path:
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
-    """Settings from the table ``[pool]`` of the file, if it exists, with ``overrides`` applied."""
+    """Reads the settings in the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace these settings."""
     content = read_tables(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
@@ -69,12 +69,12 @@ def _refuse_unknown(path: Path, table: dict[str, Any], known: list[str], what: s
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Reads all tables; checks only that the file is TOML."""
+    """Reads all tables of a file. Checks only that the file is TOML."""
     return parse_toml(path, read_toml(path))
 
 
 def read_toml(path: Path) -> str:
-    """Text of a file; empty if the file does not exist."""
+    """Returns the text of a file. Returns an empty text if the file does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def read_toml(path: Path) -> str:
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # ValueError also for numbers with too many digits
+    except (ValueError, RecursionError) as problem:  # a number with too many digits raises ValueError
         raise _not_toml(path, problem) from None
 
 
@@ -99,7 +99,7 @@ def _not_toml(path: Path, problem: Exception) -> BadInput:
 # --- sites --------------------------------------------------------------------------------------------------------------------------
 
 QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
-"""Keys with durations such as "2h", and the fields of Site that hold them."""
+"""Keys with durations such as "2h", and the fields of Site with their values."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
 MAX_COUNT = 1_000_000
 MAX_BYTES = 10**15
@@ -107,17 +107,17 @@ MAX_SECONDS = 10 * 365 * 86400.0
 MIN_WALLTIME_S = 30.0
 MIN_PERIOD_S = 1.0
 SIZES = ("memory", "cache_size")
-"""Keys with sizes, such as "2G"."""
+"""Keys with sizes such as "2G"."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 VALUE_TYPES = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get_type_hints(Site).values(), strict=True)}
-"""Type of each key's value: bool, int, float, str, tuple or dict."""
+"""The type of each key's value: bool, int, float, str, tuple or dict."""
 MAX_SHOWN = 80
 HIDDEN = "..."
-"""Shown instead of the value of a variable, which may be a secret."""
+"""Errors show this text instead of the value of an environment variable, because the value may be a secret."""
 
 
 class SiteTable(dict[str, Site]):
-    """Sites by name. A site with an invalid description is ``in`` the table, and reading it raises its error."""
+    """Sites by name. A site with an invalid description is in the table, too, but ``table[name]`` raises the error of the site."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class SiteTable(dict[str, Site]):
 
 
 def read_sites(path: Path) -> SiteTable:
-    """Read all sites of ``sites.toml``, one table each. An error in one site does not affect the others."""
+    """Reads all sites of ``sites.toml``. Each site is one table of the file. An error in one site does not affect the other sites."""
     sites = SiteTable()
     for name, table in read_tables(path).items():
         try:
@@ -142,7 +142,7 @@ def read_sites(path: Path) -> SiteTable:
 
 
 def make_site(name: str, table: Any, where: str) -> Site:
-    """Build a site from user input, in a file or on the command line."""
+    """Checks the description of a site, from a file or the command line, and returns the site."""
     if not SITE_NAME.fullmatch(name) or name == LOCAL:
         raise BadInput(f"{where}: {name!r} cannot be the name of a site", "use letters, digits, dots and dashes; local is this machine")
     if not isinstance(table, dict):
@@ -167,12 +167,12 @@ def _nearest_or_all(given: object, names: Sequence[str]) -> str:
 
 
 def _shown(value: object, key: str = "") -> str:
-    """The value as one short line."""
+    """Returns the value as one short line."""
     if key == "environment":
         return HIDDEN
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number with very many digits, or deeply nested tables
+    except (ValueError, RecursionError):  # the number has too many digits, or the tables are too deeply nested
         return "(too much to show)"
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
@@ -191,11 +191,11 @@ TYPE_FIXES: dict[Any, tuple[tuple[type, ...], str]] = {
     tuple: ((list, tuple), 'write a list of texts: {key} = ["...", "..."]'),
     dict: ((dict,), 'write a table of texts: {key} = {{ NAME = "..." }}'),
 }
-"""By type of a Site's field: types of TOML, and the fix for other types."""
+"""For each type of a field of Site: the types that the value may have in TOML, and the fix for other types."""
 
 
 def read_quantity(key: str, value: Any, field: str) -> Any:
-    """Parse a size to bytes or a duration to seconds."""
+    """Parses a size and returns bytes, or parses a duration and returns seconds."""
     try:
         return parse_bytes(value, field) if key in SIZES else parse_seconds(value, field)
     except (ValueError, OverflowError):
@@ -219,7 +219,7 @@ def _read_value(place: str, key: str, value: Any) -> Any:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Each text of a value with its label."""
+    """Yields each text of a value with its label for errors."""
     if isinstance(value, dict):
         yield from ((_part(key, name), text) for name, text in value.items())
     else:
@@ -241,7 +241,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ("period", lambda seconds: seconds >= MIN_PERIOD_S, " is too often", f"30s is polite; the least is {MIN_PERIOD_S:g}s"),
     ("poll", lambda seconds: seconds == 0 or seconds >= MIN_PERIOD_S, " is too often", f"choose {MIN_PERIOD_S:g}s or more, or 0"),
 )
-"""Keys, a condition on their values, the message if it is violated, and the fix. NaN violates every condition."""
+"""A rule has keys, a condition for their values, the message if the condition is false, and the fix. For NaN, conditions are false."""
 TEXT_RULES: tuple[Rule, ...] = (
     (LINES, re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*").fullmatch, " is not one line", "leave newlines and control characters out"),
     (
@@ -276,7 +276,7 @@ NAME_RULES: tuple[Rule, ...] = (
 
 
 def _check_rules(place: str, key: str, written: Any, value: Any) -> None:
-    """``written``: the value as the user wrote it; ``value``: after parsing."""
+    """Checks one value against the rules. ``written``: the value as the user wrote it. ``value``: the parsed value."""
 
     def check(rules: Iterable[Rule], label: str, tested: Any, shown: str) -> None:
         for keys, holds, verdict, fix in rules:
@@ -285,7 +285,7 @@ def _check_rules(place: str, key: str, written: Any, value: Any) -> None:
 
     if isinstance(value, int | float):
         check(NUMBER_RULES, key, value, f" = {_shown(written)}")
-    elif value or key == "folder":  # other texts may be empty
+    elif value or key == "folder":  # texts of other keys may be empty
         for name in value if isinstance(value, dict) else ():
             check(NAME_RULES, _part(key, name), name, "")
         for label, text in _texts(key, value):
@@ -302,7 +302,7 @@ IGNORED = {
 
 
 def _contradictions(site: Site) -> Iterator[tuple[str, str]]:
-    """Contradictions between keys: message and fix."""
+    """Yields a message and a fix for each contradiction between keys."""
     kind, backend = plugins.traits(site.backend), site.backend
     if site.hosts and backend != "ssh":
         yield "hosts are for the backend ssh", f"for {backend}, name its login node: via = {site.hosts[0]!r}"

@@ -1,4 +1,4 @@
-"""Errors for users and callers. The message says what happened, ``hint`` what to do."""
+"""Defines the errors of Pilotfish. The message says what happened. ``hint`` says how to fix it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class PilotfishError(Exception):
-    """Base of all errors that Pilotfish raises on purpose."""
+    """Base class of all errors that Pilotfish raises on purpose."""
 
     code = "P1000"
 
@@ -15,30 +15,30 @@ class PilotfishError(Exception):
         super().__init__(message)
         self.hint = hint
         if hint:
-            # A Python traceback shows it below the message; the command line prints it on its own line.
+            # A Python traceback shows the note below the message. The command line prints the hint on its own line.
             self.add_note(hint)
 
 
 class BadInput(PilotfishError):
-    """Invalid input of a user. The message names the field and the value, the hint the fix."""
+    """The input of the user is not valid. The message names the field and the value. The hint has the fix."""
 
     code = "P1100"
 
 
 class IllegalTransition(PilotfishError):
-    """A state change that the transition tables forbid: a bug in Pilotfish, not in a task."""
+    """A state change that the transition tables forbid. It is a bug in Pilotfish and not in a task."""
 
     code = "P9001"
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read, so nothing is acknowledged."""
+    """The journal cannot be written or read. So the master confirms no request."""
 
     code = "P2100"
 
 
 class JournalFull(PilotfishError):
-    """The disk is full. The request was not recorded; earlier records are safe. The pool continues when there is space again."""
+    """The disk is full. The request was not recorded. Earlier records are safe. The pool continues when the disk has space again."""
 
     code = "P2102"
 
@@ -62,7 +62,7 @@ class PoolStopped(PilotfishError):
 
 
 class TaskFailed(PilotfishError):
-    """A task failed. The message is the cause; ``remote_traceback`` is the traceback from the worker."""
+    """A task failed. The message has the cause. ``remote_traceback`` is the traceback from the worker."""
 
     code = "P4100"
 
@@ -79,13 +79,13 @@ class DamagedPayload(PilotfishError):
 
 
 class PayloadTooLarge(BadInput):
-    """A value or file is larger than one frame may be."""
+    """A value or file does not fit into one frame."""
 
     code = "P1101"
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Returns ``Did you mean 'alpha'?``; empty if no name is similar."""
+    """Returns a hint such as ``Did you mean 'alpha'?``. Returns an empty text if no known name is similar."""
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
     return f"Did you mean {lowered[close[0]]!r}?" if close else ""

@@ -1,9 +1,9 @@
 """Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
 
-Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and again in
-``pyproject.toml`` (a test compares the two), so that a source checkout without metadata works and stale metadata does no harm.
+Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and in
+``pyproject.toml``, and a test compares the two. So a source checkout works without metadata, and old metadata does no harm.
 
-This module reads the files ``entry_points.txt`` itself: importing ``importlib.metadata`` takes longer than ``pilotfish --help``.
+This module reads the files ``entry_points.txt`` itself, because ``importlib.metadata`` takes longer to import than ``pilotfish --help``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SINGULAR = {
     "sweeps": "sweep source",
     "commands": "command",
 }
-"""Kinds of plug-ins, with the singular of each."""
+"""The kinds of plug-ins. Each plural has its singular."""
 
 
 class BuiltInCommand(NamedTuple):
-    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``; for a group of commands, the subcommands that have it."""
+    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``. For a group of commands: the subcommands with this option."""
 
     target: str
     """Module and attribute in ``pilotfish.cli``."""
     text: str
-    """First line of its help; a test compares them."""
+    """First line of the command's help. A test compares the two."""
     pool: bool | tuple[str, ...] = False
 
 
@@ -94,7 +94,7 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "version": BuiltInCommand("about_commands:version", "Show the version."),
     },
 }
-"""Commands of Pilotfish by help section. Commands of plug-ins are listed there too, or under More."""
+"""Commands of Pilotfish by section of the help. A command of a plug-in is in one of these sections, or in the section More."""
 _SWEEPS, _PLANNED = "pilotfish.applications.sweeps.tables", "pilotfish.policies.planning.planned_matcher"
 BUILT_IN: dict[str, dict[str, str]] = {
     "policies": {
@@ -141,7 +141,7 @@ _DISPATCHER = "pilotfish.policies.dispatcher:Dispatcher"
 
 
 class PluginBroken(PilotfishError):
-    """A plug-in that is installed cannot be imported, or is not what it should be."""
+    """An installed plug-in cannot be imported, or its object is not of the type that its kind requires."""
 
     code = "P1200"
 
@@ -153,7 +153,7 @@ class DuplicatePlugin(PilotfishError):
 
 
 class Plugin(NamedTuple):
-    """One entry point. ``target`` is ``module:attribute``."""
+    """One entry point. ``target`` has the form ``module:attribute``."""
 
     kind: str
     name: str
@@ -165,12 +165,12 @@ class Plugin(NamedTuple):
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """All names of a kind: those of Pilotfish first, then those of other distributions, sorted."""
+    """Returns all names of a kind: first the names of Pilotfish, then the sorted names of other distributions."""
     return tuple(_found(kind))
 
 
 def find(kind: str, name: str) -> Plugin:
-    """The plug-in of that name. Raises BadInput for an unknown name, and DuplicatePlugin, which names both, for an ambiguous one."""
+    """Returns the plug-in of this name. Raises BadInput if there is none, and DuplicatePlugin if there are several."""
     plugins = _found(kind).get(name)
     if plugins is None:
         raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}")
@@ -184,7 +184,7 @@ def find(kind: str, name: str) -> Plugin:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import the object of an entry point. Its signature depends on the kind: see docs/how-to/*-plugin.md."""
+    """Imports the object of a plug-in and returns it. Its signature depends on the kind: see docs/how-to/*-plugin.md."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -196,7 +196,7 @@ def load(kind: str, name: str) -> Any:
             f"entry point {name} = {plugin.target} of the distribution {plugin.distribution}",
             f"install it anew, or remove it: pip uninstall {plugin.distribution}",
         ) from error
-    if plugin.kind != kind:  # a matcher
+    if plugin.kind != kind:  # the plug-in is a matcher, and a policy is wanted
         dispatcher = _import(_DISPATCHER)
         return lambda: dispatcher(found())
     return found
@@ -204,7 +204,7 @@ def load(kind: str, name: str) -> Any:
 
 @cache
 def traits(backend: str) -> BackendTraits:
-    """Traits of a backend; unknown traits if it is not installed."""
+    """Returns the traits of a backend. Returns UNKNOWN_TRAITS if the backend is not installed."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS, BackendTraits
 
     if backend not in _found("backends"):
@@ -217,7 +217,10 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """Traits of a backend; unknown traits if it cannot be loaded. A master must not end for that: the site's controller reports it."""
+    """Returns the traits of a backend. Returns UNKNOWN_TRAITS if the backend cannot be loaded.
+
+    The master must continue in this case. The site's controller reports the error.
+    """
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:
@@ -227,7 +230,7 @@ def traits_if_usable(backend: str) -> BackendTraits:
 
 
 def forget() -> None:
-    """Clear the caches, so that installed distributions are read again."""
+    """Clears the caches, so that installed distributions are read again."""
     _installed.cache_clear()
     _found.cache_clear()
     traits.cache_clear()
@@ -249,7 +252,7 @@ _ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?"
 
 @cache
 def _found(kind: str) -> dict[str, list[Plugin]]:
-    """Plug-ins of a kind by name. Duplicates are kept, and reported when one is used.
+    """Returns the plug-ins of a kind by name. A name can have several plug-ins. ``find`` reports that.
 
     A matcher is also a policy: the dispatcher with this matcher.
     """
@@ -264,7 +267,7 @@ def _found(kind: str) -> dict[str, list[Plugin]]:
 
 @cache
 def _installed() -> tuple[Plugin, ...]:
-    """Plug-ins of all other distributions. If a distribution is installed twice, the first one counts, as for imports."""
+    """Returns the plug-ins of all other distributions. If a distribution is installed twice, the first one in ``sys.path`` counts."""
     found: dict[str, list[Plugin]] = {}
     for folder in dict.fromkeys(sys.path):
         for distribution, path in _distributions(folder or os.curdir):
@@ -274,14 +277,14 @@ def _installed() -> tuple[Plugin, ...]:
 
 
 def _distributions(folder: str) -> Iterator[tuple[str, str]]:
-    """Name and metadata folder of each distribution in a folder of ``sys.path``."""
+    """Yields the name and the metadata folder of each distribution in a folder of ``sys.path``."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(METADATA):
                     name = entry.name.rpartition(".")[0].partition("-")[0]
                     yield re.sub(r"[-_.]+", "-", name).lower(), entry.path
-    except OSError:  # entries of sys.path may be missing or no folders
+    except OSError:  # an entry of sys.path may not exist, or may be a file
         return
 
 

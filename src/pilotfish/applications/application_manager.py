@@ -1,8 +1,9 @@
 """Defines ApplicationManager and ApplicationWorker.
 
-A manager runs beside the master and creates tasks; workers execute them in the slots. The manager has its own thread and is never
-called from two threads at once. Its new tasks are recorded together with the fact that it has handled the finished ones. After a crash
-of its process or of the master, it therefore sees no task twice and loses none that it created.
+A manager runs beside the master and creates tasks. Worker objects execute the tasks in the slots. The manager has its own thread and is
+never called from two threads at once. The master records the manager's new tasks in one step with the ended tasks that the manager has
+processed. So after a crash of the manager's process or of the master, the manager gets no ended task twice and loses no task that it
+created.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TaskDone(Struct, frozen=True):
-    """A task that ended. ``state``: done, failed or cancelled; ``value``: its return value (of an executable: Completed)."""
+    """A task that ended. ``state``: done, failed or cancelled. ``value``: the return value of a call, or the Completed of an executable."""
 
     index: int
     state: str
@@ -34,47 +35,47 @@ class TaskDone(Struct, frozen=True):
 
 
 class ApplicationManager:
-    """Base class of managers; override the methods that you need. ``tasks`` adds tasks and may be kept and used at any time."""
+    """Base class of managers. Override the methods that you need. ``tasks`` adds tasks. You may keep it and use it at any time."""
 
     worker: Callable[[], ApplicationWorker] | None = None
-    """The ApplicationWorker whose ``do_work`` executes ``tasks.work(parameters)``."""
+    """Class of the worker objects. Their method ``do_work`` executes ``tasks.work(parameters)``."""
 
     def initialize(self, tasks: TaskList) -> None:
-        """Called once per run: add the first tasks here."""
+        """Is called once per run. Add the first tasks here."""
 
     def resume(self, done: Sequence[TaskDone]) -> None:
-        """Called instead of ``initialize`` after a restart of the manager's process, with the tasks that were processed before.
+        """Is called instead of ``initialize`` after a restart of the manager's process. ``done``: the tasks that were processed before.
 
-        Rebuild the state in memory here. Without an override, the old results are not read.
+        Rebuild the state in memory here. If you do not override this method, the old results are not read.
         """
 
     def tasks_done(self, done: Sequence[TaskDone], tasks: TaskList) -> None:
-        """Called when tasks have ended. Add more tasks, or process results in a thread pool with ``tasks.post``."""
+        """Is called when tasks have ended. Add more tasks here, or process results in a thread pool with ``tasks.post``."""
 
     def has_more_work(self) -> bool:
-        """Called when all tasks have ended. Return True to keep the run open for tasks of another thread."""
+        """Is called when all tasks have ended. Return True to keep the run open for tasks that another thread will add."""
         return False
 
     def finalize(self) -> None:
-        """Called after the last task, before the run is closed."""
+        """Is called after the last task has ended, before the run is closed."""
 
 
 class ApplicationWorker:
-    """Base class of workers. Each slot that executes tasks of the application has one object."""
+    """Base class of worker objects. Each slot that executes tasks of the application has one worker object."""
 
     def initialize(self) -> None:
-        """Called once, before the first task of this slot."""
+        """Is called once, before the first task of this slot."""
 
     def do_work(self, parameters: Any) -> Any:
-        """Executes one task; the return value must be picklable."""
+        """Executes one task. The return value must be picklable."""
         raise NotImplementedError(f"{type(self).__name__}.do_work")
 
     def finalize(self) -> None:
-        """Called when the slot ends normally."""
+        """Is called when the slot ends normally."""
 
 
 def _is_executable(payload: Buffer) -> bool:
-    """Tests whether a result comes from an executable: its report has an exit status."""
+    """Tests whether a result comes from an executable. The report of an executable has an exit status."""
     try:
         return b'"exit"' in bytes(unpack(payload)[0])
     except (PayloadFormatError, IndexError):
@@ -82,7 +83,7 @@ def _is_executable(payload: Buffer) -> bool:
 
 
 def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> TaskDone:
-    """Decodes the result of a task of any kind. ``kept``: directory where the pool keeps large outputs."""
+    """Decodes the result of an ended task of any kind. ``kept``: directory where the pool keeps large outputs."""
     value: Any = None
     error: BaseException | None = None
     if item.state != CANCELLED:

@@ -1,4 +1,4 @@
-"""Sorts things topologically and names a cycle."""
+"""Sorts entries topologically. If there is a cycle, reports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 
 class DependencyCycle(Exception):
-    """A dependency cycle. In ``places``, each entry depends on the one before it, and the first on the last."""
+    """Entries depend on each other in a cycle. Each entry in ``places`` depends on the entry before it, and the first on the last."""
 
     def __init__(self, places: list[int]) -> None:
         super().__init__(f"a cycle of {len(places)}")
@@ -15,11 +15,11 @@ class DependencyCycle(Exception):
 
 
 def topological_order(parents: Sequence[Iterable[int]]) -> list[int]:
-    """Returns the indices of ``parents`` in topological order; entries without dependencies come first.
+    """Returns the indices of ``parents`` in topological order: each entry comes after the entries on which it depends.
 
-    ``parents`` lists the dependencies of each entry.
+    ``parents`` has one item per entry: the indices of the entries on which it depends.
     """
-    # All indices are added first: entries that are ready at the same time then keep their order.
+    # All indices are added first. Then entries that are ready at the same time keep their order.
     sorter = TopologicalSorter[int](dict.fromkeys(range(len(parents)), ()))
     for place, needed in enumerate(parents):
         sorter.add(place, *needed)

@@ -1,4 +1,4 @@
-"""Describes an executable task and decodes its result."""
+"""Checks and encodes executables, and decodes their results."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Completed(Struct, frozen=True):
         return self.stdout.decode(errors="replace")
 
     def save(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Writes the output files below a directory. Names that lead out of it are refused."""
+        """Writes the output files below a directory. Refuses names that lead out of the directory."""
         return [file.save_below(directory, name) for name, file in self.files.items()]
 
 
 class FutureFile(NamedTuple):
-    """A file that a task will produce, as an input of later tasks of its run. ``task``: its future, or its index in a task list."""
+    """A file that a task will produce, for the inputs of later tasks of the run. ``task``: its future, or its index in a TaskList."""
 
     task: Future[Any] | int
     name: str
@@ -71,7 +71,7 @@ Inputs = Mapping[str, Source | FutureFile] | Iterable[str | os.PathLike[str] | S
 
 
 class ExecutableFailed(TaskFailed):
-    """An executable failed. ``completed``: its output and files, or None if there are none."""
+    """An executable failed. ``completed`` has its output and files. It is None if no output was stored."""
 
     def __init__(self, message: str, hint: str = "", cause: str = "", completed: Completed | None = None) -> None:
         super().__init__(message, hint, cause)
@@ -79,7 +79,7 @@ class ExecutableFailed(TaskFailed):
 
 
 class Executable(Struct, frozen=True):
-    """An executable whose options were checked. Its files are not read yet."""
+    """An executable with checked options. Its input files have not been read yet."""
 
     argv: tuple[str, ...]
     inputs: dict[str, Source] = {}
@@ -105,7 +105,7 @@ def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 
 def _sandbox_name(path: str) -> str:
-    """Returns the name of a file in the sandbox: its relative path, or its base name if that path would leave the sandbox."""
+    """Returns the name of a file in the sandbox. It is the relative path. If that path leads out of the sandbox, it is the base name."""
     relative = os.path.normpath(path)
     name = os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
     if name in ("", ".", ".."):
@@ -116,7 +116,7 @@ def _sandbox_name(path: str) -> str:
 
 
 def _named(source: object) -> tuple[str, Source | FutureFile]:
-    """Returns the sandbox name of an input that was given without one."""
+    """Returns the sandbox name of an input for which the user gave no name, and the input."""
     if isinstance(source, FutureFile) or (isinstance(source, StoredFile) and source.name):
         return source.name, source
     if isinstance(source, (StoredFile, bytes)):
@@ -138,7 +138,10 @@ def _path(source: object) -> str:
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
-    """Returns inputs as {name in the sandbox: local path, bytes, or file of another task}. A directory stands for everything in it."""
+    """Checks inputs and returns a table: name in the sandbox -> local path, bytes, or file of another task.
+
+    The path of a directory stands for all files in the directory.
+    """
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
@@ -171,7 +174,7 @@ def check_outputs(outputs: Iterable[str], field: str = "outputs") -> tuple[str, 
     if isinstance(outputs, (str, bytes)):
         raise BadInput(f"{field}: {outputs!r} is one name, not a list", f"write {field}=[{outputs!r}]")
     names = tuple(os.fspath(name) for name in outputs)
-    # A directory may be written with a trailing slash.
+    # The user may write a slash after the name of a directory.
     return tuple("/".join(check_name(name.rstrip("/") or name, field)) for name in names)
 
 
@@ -185,7 +188,7 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_signal(value: int | str) -> int:
-    """Reads a signal name or number; 0 means none. Signals that no program can catch are refused."""
+    """Reads the name or number of a signal and returns the number; 0 means no signal. Refuses signals that no program can catch."""
     names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = names.get(value.upper().removeprefix("SIG"), -1) if isinstance(value, str) else value
     if number and (number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP)):
@@ -194,7 +197,7 @@ def check_signal(value: int | str) -> int:
 
 
 def program_as_input(argv: Sequence[str]) -> dict[str, Source]:
-    """Returns the program as an input if it is an existing relative path; otherwise a sandbox would not have it."""
+    """Returns the program as an input if it is a file with a relative path. Without this input, the sandbox would not have the program."""
     program = argv[0]
     if "/" in program and not os.path.isabs(program) and os.path.isfile(program):
         return {_sandbox_name(program): program}
@@ -202,7 +205,7 @@ def program_as_input(argv: Sequence[str]) -> dict[str, Source]:
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """Options shared by the executables of one spec."""
+    """Options that all executables of one spec share."""
 
     cwd: str | None = None
     sandbox: bool = False
@@ -212,10 +215,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...] = ()
     """Outputs that stay on the worker for later tasks."""
     output_cap: int = 0
-    """Maximum bytes kept of stdout and of stderr; 0 means the default of the agent."""
+    """Maximum number of stored bytes of stdout, and of stderr. 0 means the default of the agent."""
     shell: bool = False
     warn_signal: int = 0
-    """Signal sent shortly before the pilot ends; 0 means none."""
+    """Number of the signal that the program gets shortly before the pilot ends. 0 means no signal."""
 
 
 def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT_OPTIONS) -> tuple[TaskSpec, bytes]:
@@ -230,7 +233,7 @@ def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT
 
 
 def executable_payload(task: Executable) -> tuple[bytes, tuple[Content, ...]]:
-    """Returns the payload of a task and the contents that it needs."""
+    """Encodes an executable. Returns its payload and the contents that it needs."""
     packed = PackedFiles(task.inputs)
     described = {"argv": task.argv, "env": task.env, "inputs": packed.entries, "outputs": task.outputs}
     if task.keep:
@@ -272,7 +275,7 @@ def decode_completed(payload: Buffer, kept: Path | None = None) -> Completed:
 
 
 def decode_executable_failure(payload: Buffer, failure: Failure, kept: Path | None = None) -> ExecutableFailed:
-    """Returns the error for a failed executable, with the last lines of its stderr."""
+    """Returns the error for a failed executable. The error has the last lines of the program's stderr."""
     plain = failure_error(failure)
     completed: Completed | None = None
     if len(payload):
@@ -310,7 +313,7 @@ def decode_ending(item: EndedItem, payload: Buffer, is_executable: bool, kept: P
 
 
 def expand_inputs(patterns: Iterable[str]) -> list[str]:
-    """Expands glob patterns to file names. A pattern without a match is an error."""
+    """Expands glob patterns to file names. Raises an error if a pattern matches no file."""
     found: dict[str, None] = {}
     for pattern in patterns:
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]

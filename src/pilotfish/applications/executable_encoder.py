@@ -1,6 +1,6 @@
 """Encodes the executables of one run as specs and payloads.
 
-What the executables share goes into the spec; what differs goes into the payload of each task.
+Options that executables share are in the spec. Options of a single task are in the payload of the task.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ EXECUTABLE_KEYWORDS = (*TASK_KEYWORDS, *(name for name in ExecutableKeywords.__a
 _PER_TASK = ("inputs", "outputs", "keep", "stdin", "env")
 
 Encoded = tuple[int, bytes, tuple[Content, ...]]
-"""Number of the spec, payload, and contents needed in addition to those of the spec."""
+"""Number of the spec, payload, and the contents that the task needs in addition to the contents of its spec."""
 
 
 class ExecutableDefaults:
     """Default options of all executables of a run: ``tasks.defaults.outputs = ["out.dat"]``.
 
-    Inputs set here are sent to a worker once; inputs of a single task are sent with that task.
+    Inputs set here are sent to a worker once. Inputs of a single task are sent with that task.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class ExecutableEncoder:
         return number
 
     def _describe(self, task: Executable, shared: dict[str, Any], needs_sandbox: bool, is_future: bool) -> tuple[TaskSpec, bytes]:
-        """Builds the spec of a task. ``is_future``: another task produces the program itself."""
+        """Builds the spec of a task. ``is_future``: whether another task produces the program."""
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
         keep = check_outputs(shared.get("keep", ()), "keep")
         sandbox = shared.get("sandbox")
@@ -144,7 +144,7 @@ class ExecutableEncoder:
         if sandbox and not is_future:
             inputs = {**program_as_input(task.argv), **inputs}
         cwd = shared.get("cwd")
-        # An absolute path may exist only on the nodes, so it is not checked here.
+        # An absolute path may exist only on the nodes, so only a relative path is checked here.
         if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
             raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name one of the nodes in full")
         launch = LaunchSpec(
@@ -166,16 +166,17 @@ class ExecutableEncoder:
 
 
 def kept_patterns(options: ExecutableKeywords, defaults: ExecutableDefaults) -> tuple[str, ...]:
-    """Returns the names and patterns that an executable keeps for other tasks."""
+    """Returns the names and patterns of the files that an executable keeps for other tasks. Checks ``keep`` in ``options``."""
     if "keep" in options:
         options["keep"] = check_outputs(options["keep"], "keep")
     return check_outputs((*(defaults.keep or ()), *options.get("keep", ())), "keep")
 
 
 def make_future_file(task: Future[Any] | int, name: str, kept: Iterable[str], shown: str) -> FutureFile:
-    """Returns a future file of a task. ``kept``: names and patterns that the task keeps for others.
+    """Returns a future file of a task. ``kept``: names and patterns of the files that the task keeps for other tasks.
 
-    A pattern is accepted, because its matches are not known yet; if nothing matches, the later task fails with a message.
+    If ``kept`` has a pattern, every name is accepted, because it is not known yet which files will match. If the file is missing later, the
+    task that needs it fails with a message.
     """
     (name,) = check_outputs([name], "file")
     if not any(name == one or name.startswith(f"{one}/") or MAGIC.intersection(one) for one in kept):
@@ -185,7 +186,7 @@ def make_future_file(task: Future[Any] | int, name: str, kept: Iterable[str], sh
 
 
 def take_future_files(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[ExpectedFile, ...]:
-    """Removes the future files from the inputs and returns them. ``index_of`` gives the index of a task in its run."""
+    """Removes the future files from the inputs in ``options`` and returns them. ``index_of`` returns the index of a task in its run."""
     if "inputs" not in options:
         return ()
     options["inputs"], future_files = _split(options["inputs"])
@@ -195,7 +196,7 @@ def take_future_files(options: ExecutableKeywords, index_of: Callable[[Any], int
 
 
 def _split(inputs: Inputs) -> tuple[Inputs, dict[str, FutureFile]]:
-    """Splits inputs into existing ones and future files, by their names in the sandbox."""
+    """Splits inputs into existing inputs, and future files by their names in the sandbox."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         return inputs, {}
     sources = inputs if isinstance(inputs, Mapping) else list(inputs)

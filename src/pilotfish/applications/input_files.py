@@ -1,7 +1,6 @@
-"""Packs input files inline or as contents.
+"""Packs input files for sending.
 
-Small files are part of the task's payload. Larger ones are contents, named by their hash; a worker that has a content does not receive
-it again.
+A small file is part of the payload. A larger file is a content, named by its hash. A worker that has a content does not receive it again.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ INLINE_TOTAL_BYTES = 1024 * 1024
 MODE_MASK = 0o755
 MAX_ENTRIES = 100_000
 DIRECTORY, LINK = "directory", "link"
-"""Entries other than files: [name, "directory"] and [name, "link", target]."""
+"""Kinds of entries that are not files: [name, "directory"] and [name, "link", target]."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A regular file with its permission bits and its bytes, or the place of its bytes.
+    """A regular file with its permission bits, and with its bytes or their path or hash.
 
-    As an input of another task it is the same file, wherever it is stored.
+    It can be an input of another task, even if its bytes are not on this machine.
     """
 
     data: bytes | None = None
@@ -42,9 +41,9 @@ class StoredFile:
     digest: str = ""
     size: int = -1
     path: Path | None = None
-    """Path of the pool's copy; do not write to it."""
+    """Path of the pool's copy. Do not write to this path."""
     name: str = ""
-    """Name that the producing task gave it."""
+    """Name that the producing task gave to the file."""
 
     @property
     def content(self) -> bytes:
@@ -59,7 +58,7 @@ class StoredFile:
         return content
 
     def _check_digest(self, digest: str) -> None:
-        """Raises an error if the stored file was damaged on disk."""
+        """Raises an error if the bytes on disk are not those that the task left."""
         if self.digest and digest != self.digest:
             raise TaskFailed(f"the file {self.path} is damaged: it has other bytes than the task left", "run the task again that made it")
 
@@ -83,7 +82,7 @@ Source = str | os.PathLike[str] | bytes | StoredFile
 
 
 class PackedFiles:
-    """Inputs of a spec or task, ready to be sent: entries, the bytes of small files, and the contents of the others."""
+    """Inputs of a spec or task, ready to be sent. ``parts``: the bytes of small files. ``contents``: the larger files."""
 
     def __init__(self, inputs: Mapping[str, Source]) -> None:
         self.entries: list[list[Any]] = []
@@ -155,7 +154,10 @@ class PackedFiles:
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields (name in the sandbox, local path) of all files and empty directories below a directory. Links inside it stay links."""
+    """Yields the name in the sandbox and the local path of all files and empty directories below a directory.
+
+    A link that leads to a place inside the directory stays a link.
+    """
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:
@@ -190,25 +192,25 @@ def _stays_inside(name: str, target: str) -> bool:
 
 HASH_BLOCK_BYTES = 1 << 20
 RACY_S = 2.0
-"""Minimum age in seconds of a file whose hash is remembered. A younger file may change again without a change of its timestamp."""
+"""The hash of a file is remembered if the file is older than this many seconds. A younger file may change again with the same timestamp."""
 MAX_LINES = 20_000
 
 Key = tuple[str, int, int, int, int]
-"""path, size, mtime_ns, ctime_ns (which users cannot set back), inode"""
+"""path, size, mtime_ns, ctime_ns, inode. Users can change mtime_ns, but not ctime_ns."""
 
 
 class DigestCache:
     """Remembers file hashes by path, size, times and inode, so that a large input is not read again for every run.
 
-    Its file has one line of JSON per hash, appended; the last line for a file counts. A lost file or line costs one more reading,
-    nothing else.
+    The cache is a file with one line of JSON per hash. New lines are appended. The last line for a path counts. If the cache or a line is
+    lost, the input is read once more.
     """
 
     def __init__(self, path: Path, progress: Callable[[str, int, int], None] | None = None) -> None:
         self._path = path
         self._known: dict[Key, str] | None = None
         self._progress = progress
-        """Progress callback: path, bytes read, total bytes."""
+        """Is called while a file is read, with its path, the number of bytes read, and the total number of bytes."""
 
     def digest(self, path: str, descriptor: int) -> str:
         """Returns the SHA-256 of an open file in hexadecimal."""
@@ -265,7 +267,7 @@ class DigestCache:
             scratch.unlink(missing_ok=True)
 
     def _append(self, key: Key, digest: str) -> None:
-        with suppress(OSError):  # only a cache: the hash is computed again
+        with suppress(OSError):  # without the line, the hash is computed again
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
@@ -280,7 +282,7 @@ _digests: list[DigestCache] = []
 
 
 def digests(progress: Callable[[str, int, int], None] | None = None) -> DigestCache:
-    """Returns the digest cache of this program; ``progress`` receives the progress of long readings from now on."""
+    """Returns the digest cache of this program. If ``progress`` is given, the cache calls it from now on while it reads a file."""
     if progress is not None or not _digests:
         _digests[:] = [DigestCache(home() / "digests", progress)]
     return _digests[0]

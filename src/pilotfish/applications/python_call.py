@@ -1,8 +1,8 @@
 """Pickles functions once per run and arguments once per task.
 
-A plain function is pickled (cloudpickle) when it is first used and found again by identity; one that is equal byte for byte is found by
-its hash. Other callables (a bound method, a partial, an object with ``__call__``) have state that may change from call to call, so they
-are sent with the arguments each time.
+A plain function is pickled with cloudpickle when it is first used. Later calls find it by its identity. Two functions with equal pickles
+have one spec. Other callables, such as a bound method, a partial or an object with ``__call__``, have state. The state may change from call
+to call, so such a callable is sent with the arguments of each task.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack_one, pack_pieces
 
 Register = Callable[[TaskSpec, bytes], int]
-"""Returns the number of a spec in the run; equal specs get the same number."""
+"""Returns the number of a spec in the run. Equal specs have the same number."""
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PYTHON = [sys.version_info.major, sys.version_info.minor]
 PICKLE, SOURCE = "pickle", "source"
 _FROM_MAIN = b"\x8c\x08__main__\x94"
-"""The name of the module ``__main__`` in pickle protocol 5."""
+"""The module name ``__main__`` as pickle protocol 5 writes it."""
 _NOT_PICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 LARGE_BYTES = 64 * 1024
-"""Minimum size of bytes objects that are not copied into the pickle."""
+"""Larger bytes objects are sent beside the pickle, so that they are not copied into it."""
 _CLOSURES_PER_CODE = 16
-"""Maximum closures over one code object that become specs. More of them count as data and are sent with the arguments."""
+"""Maximum number of closures of one code object that become specs. Further closures are sent with the arguments."""
 
 
 def import_path() -> list[str]:
-    """Returns the directories that a slot of the same Python needs to import what the caller can import."""
+    """Returns the directories from which the caller imports modules. A slot with the same Python needs them for the same imports."""
     libraries = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     found: dict[str, None] = {}
     for entry in sys.path:
@@ -67,10 +67,10 @@ def current_directory() -> str | None:
 
 
 def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickles a value and its large buffers, with the standard library where that is enough.
+    """Pickles a value and its large buffers. Uses the standard library if that is enough, otherwise cloudpickle.
 
-    Names defined in ``__main__`` exist only in this process, so a pickled reference to them would not resolve in a slot. cloudpickle sends
-    them by value, and also modules that the user registered with it.
+    A slot does not have the names that ``__main__`` defines in this process, so it cannot resolve a reference to them. cloudpickle sends
+    such names by value. It also sends modules by value that the user registered with it.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -84,7 +84,7 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
 
 
 class _OutOfBand:
-    """Wraps large bytes so that they are not copied into the pickle; they arrive as bytes."""
+    """Wraps a large bytes object, so that it is not copied into the pickle. The slot unpickles it as bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -98,7 +98,7 @@ def _out_of_band(value: Any) -> Any:
 
 
 def pack_pickled(value: object) -> PackedPayload:
-    """Pickles a value into one part, or several if it has large buffers."""
+    """Pickles a value into one part. If the value has large buffers, each buffer is a further part."""
     data, buffers = dump(value)
     if buffers:
         return pack_pieces([data, *(buffer.raw() for buffer in buffers)])
@@ -111,7 +111,7 @@ def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedPayload:
 
 
 def source_of(function: Callable[..., Any]) -> bytes:
-    """Returns the source of a self-contained function, for slots with another Python version."""
+    """Returns the source of a function, for slots with another Python version. The function must not use names outside of it."""
     name = _show(function)
     if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
         raise BadInput(f"{name}: only a function made with def can be sent as source", 'use form="pickle", or write it with def')
@@ -143,7 +143,10 @@ def _is_stateless(function: object) -> bool:
 
 
 class CallEncoder:
-    """Turns calls into (spec number, payload) for one run and one set of options. ``wrap(function)`` is sent instead of the function."""
+    """Encodes calls for one run and one set of options. Each call becomes the number of a spec and a payload.
+
+    ``wrap(function)`` is sent instead of the function.
+    """
 
     def __init__(
         self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function
@@ -168,7 +171,7 @@ class CallEncoder:
         return number, _pack_call(args, kwargs)
 
     def _learn(self, function: Callable[..., Any]) -> int | None:
-        """Returns the number of a new function, or None if it must be sent with its arguments."""
+        """Returns the spec number of a new function. Returns None if the function must be sent with its arguments."""
         if self._form == SOURCE:
             code = source_of(function)
         elif not _is_stateless(function):
@@ -194,7 +197,7 @@ class CallEncoder:
         return True
 
     def _generic_spec(self, function: object) -> int:
-        """Returns the spec of tasks whose first argument is the callable; one per name, so that listings can tell them apart."""
+        """Returns the number of a spec whose tasks have the callable as their first argument. Each name has its own spec, for listings."""
         name = _show(function)
         number = self._generic_specs.get(name)
         if number is None:
@@ -206,13 +209,13 @@ class CallEncoder:
 def _launch(name: str, form: str) -> dict[str, Any]:
     path = import_path()
     if form == SOURCE:
-        # The slot may have another Python, which cannot use the packages installed for this one.
+        # The slot may have another Python. It cannot use the packages that are installed for this Python.
         path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
     return {"python": PYTHON, "form": form, "name": name, "path": path, "cwd": current_directory(), "env": {}}
 
 
 def worker_spec(worker: object, wanted: TaskOptions) -> tuple[TaskSpec, bytes]:
-    """Returns the spec of tasks executed by an ApplicationWorker, given its class or any callable that creates one."""
+    """Returns the spec of tasks that an ApplicationWorker executes. ``worker``: its class, or another callable that creates it."""
     return wanted.spec("application", _show(worker), _launch(_show(worker), PICKLE)), cloudpickle.dumps(worker, 5)
 
 
@@ -223,7 +226,7 @@ def worker_payload(parameters: object) -> bytes:
 def chunked(function: Callable[..., Any]) -> Callable[..., list[Any]]:
     """Returns a function that calls ``function`` for a list of argument tuples.
 
-    It is defined here and sent by value, because slots do not have this package.
+    The returned function is sent by value, because slots do not have this package.
     """
 
     def run_chunk(rows: list[tuple[Any, ...]]) -> list[Any]:

@@ -43,7 +43,7 @@ HINTS = {
 
 
 class RemoteTraceback(Exception):
-    """The traceback of the exception in the slot, as text; it is the ``__cause__`` of the exception raised here."""
+    """The traceback in the slot, as text. It is the ``__cause__`` of the exception that is raised in this process."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class CallOutcome(NamedTuple):
 
 
 def failure_error(failure: Failure, remote_traceback: str = "") -> TaskFailed:
-    """Returns the error for an attempt that failed without an exception of its own."""
+    """Returns the error for a failed attempt whose own exception is missing or cannot be unpickled."""
     message = failure.message or f"the task failed ({failure.cause})"
     missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
     hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
@@ -74,7 +74,7 @@ def failure_error(failure: Failure, remote_traceback: str = "") -> TaskFailed:
 
 
 def _bring_module(name: str) -> str:
-    """Returns the hint for a module that only this machine has. Installed packages often have parts that cannot be pickled."""
+    """Returns the hint for a module that the worker does not have. Installed packages often have parts that cannot be pickled."""
     top = name.partition(".")[0]
     if "-packages" in (getattr(sys.modules.get(top), "__file__", None) or ""):
         return f"the worker has no module {top}: install it for the Python there"
@@ -92,7 +92,7 @@ def _is_here(name: str) -> bool:
 
 
 def missing_result_error() -> TaskFailed:
-    """Returns the error for a task that succeeded but whose large result file was deleted."""
+    """Returns the error for a task that succeeded, if the file with its large result was deleted."""
     return TaskFailed(
         "the task succeeded, but the file with its result no longer exists",
         "it was deleted from the pool directory: submit the task again, and do not delete files there",
@@ -101,9 +101,9 @@ def missing_result_error() -> TaskFailed:
 
 
 def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, BaseException | None]:
-    """Unpickles a result and returns (value, error). Any exception is possible, because user code runs here."""
+    """Unpickles a result and returns (value, error). Unpickling runs code of the user, so it can raise any exception."""
     if buffers and not isinstance(buffers[0].obj, mmap.mmap):
-        # Copy each buffer: an array that the caller keeps must not keep the whole frame, with other results, in memory.
+        # Copies each buffer. Otherwise an array that the caller keeps would keep the whole frame in memory, with other results.
         buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     try:
         return pickle.loads(data, buffers=buffers or None), None
@@ -131,7 +131,7 @@ def decode_value(payload: Buffer) -> CallOutcome:
 def _described(reason: BaseException) -> str:
     try:
         return f"{type(reason).__name__}: {reason}"
-    except BaseException:  # noqa: BLE001  its __str__ is user code too
+    except BaseException:  # noqa: BLE001  __str__ of the exception is code of the user, too
         return type(reason).__name__
 
 
@@ -146,7 +146,7 @@ def _unreadable_value(reason: BaseException) -> TaskFailed:
 
 
 def unpack_result(payload: Buffer) -> list[memoryview]:
-    """Unpacks a result; raises DamagedPayload if that is impossible."""
+    """Returns the parts of a result. Raises DamagedPayload if the result cannot be unpacked."""
     try:
         return unpack(payload)
     except PayloadFormatError as error:
@@ -161,7 +161,7 @@ def _parts(payload: Buffer) -> list[memoryview]:
 
 
 def decode_failure(payload: Buffer, failure: Failure) -> CallOutcome:
-    """Decodes the outcome of a failed task: its own exception if it can be unpickled here, otherwise TaskFailed."""
+    """Decodes the outcome of a failed task. The error is the task's own exception, or TaskFailed if it cannot be unpickled here."""
     if not len(payload):
         return CallOutcome(None, failure_error(failure), b"", b"")
     try:

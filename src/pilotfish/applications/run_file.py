@@ -1,7 +1,7 @@
 """Loads a run file and finds its ``run`` function or manager.
 
-``def run(tasks)`` adds tasks in a loop. ``manager = MyManager(…)`` creates tasks during the run, in its own process
-(``client/application_host.py``).
+A function ``def run(tasks)`` adds all tasks before the run starts. A manager, ``manager = MyManager(…)``, creates tasks during the run, in
+its own process (``client/application_host.py``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN_NAMES = 5
 
 
 class RunFile(NamedTuple):
-    """A loaded run file: either all its tasks, or the manager that will create them."""
+    """A loaded run file. It has either all tasks, or the manager that will create them."""
 
     path: Path
     tasks: TaskList | None
@@ -36,12 +36,12 @@ class RunFile(NamedTuple):
 
 
 def is_application(path: str) -> bool:
-    """Tests whether an application plug-in reads files with this suffix."""
+    """Tests whether an application plug-in reads files with the suffix of this path."""
     return Path(path).suffix[1:] in plugins.names("applications")
 
 
 def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a file with the application plug-in for its suffix."""
+    """Loads a file with the application plug-in for the file's suffix."""
     read = plugins.load("applications", Path(path).suffix[1:])
     loaded = read(path, arguments)
     if not isinstance(loaded, RunFile) or (loaded.tasks is None) == (loaded.manager is None):
@@ -51,7 +51,7 @@ def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()
 
 
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a run file and calls its ``run`` function, if it has one. Errors name the file and the line."""
+    """Loads a run file. If it has a function ``run``, calls that function. Errors name the file and the line."""
     file = Path(path).resolve()
     if not file.is_file():
         raise BadInput(f"run file: {os.fspath(path)!r} does not exist (looked in {os.getcwd()})", "check the path")
@@ -79,7 +79,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
 
 
 def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
-    """Rejects a file without ``run`` and ``manager`` before any of it is executed; it is probably a program."""
+    """Rejects a file without ``run`` and ``manager`` before the file is executed, because it is probably a program."""
     with _located_errors(file):
         defined = list(_top_level_names(ast.parse(file.read_bytes(), file.name)))
     if not {"run", "manager", "*"} & set(defined):
@@ -91,7 +91,7 @@ def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
 
 
 def _top_level_names(tree: ast.AST) -> Iterator[str]:
-    """Yields the names that the file may define, also in an ``if`` or ``try``; ``*`` for a star import."""
+    """Yields the names that the file may define, also inside an ``if`` or ``try``. Yields ``*`` for a star import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -114,7 +114,7 @@ def _signature(function: Any) -> str:
 
 
 def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """Executes the file and returns its names. It may import modules beside it; its own classes are sent to workers by value."""
+    """Executes the file and returns its names. The file may import modules from its directory. Its classes are sent to workers by value."""
     sys.argv = [str(file), *arguments]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
@@ -124,7 +124,7 @@ def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def _located_errors(file: Path) -> Iterator[None]:
-    """Turns errors of the run file into BadInput with the file and the line."""
+    """Turns an error of the run file into BadInput that names the file and the line."""
     try:
         yield
     except PilotfishError as error:

@@ -1,7 +1,7 @@
 """Writes files below a directory without following links.
 
-The names are not trusted: no name can lead outside the directory. Each component is opened relative to the one above it and without
-following links, so that a link created in the meantime causes an error.
+The names are not trusted: no name can lead out of the directory. Each component of a name is opened relative to the component above it, and
+without following links. So a link that another process creates meanwhile causes an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def check_name(name: object, field: str) -> tuple[str, ...]:
-    """Returns the components of a relative name that stays below its directory."""
+    """Checks that a name is relative and does not lead out of its directory. Returns its components."""
     if not isinstance(name, str):
         raise BadInput(f"{field}: {name!r} is not a file name", f"give {field} as text")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
@@ -32,7 +32,7 @@ def check_name(name: object, field: str) -> tuple[str, ...]:
 
 
 def _copy_all(target: int, source: Path) -> None:
-    """Copies the bytes and keeps holes: blocks of zeros are not written."""
+    """Copies the bytes. Does not write blocks of zeros, so that the copy has holes where the source has them."""
     with open(source, "rb", buffering=0) as stream:
         done = 0
         while block := stream.read(_BLOCK_BYTES):
@@ -43,7 +43,7 @@ def _copy_all(target: int, source: Path) -> None:
 
 
 def write_below(directory: str | os.PathLike[str], name: str, content: bytes | Path, mode: int) -> Path:
-    """Writes a file from bytes, or copies a file, which may be large. It gets its name only when it is complete."""
+    """Writes bytes to a file, or copies a file. The new file gets its name only when it is complete."""
     *folders, last = check_name(name, "files")
     os.makedirs(directory, exist_ok=True)
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

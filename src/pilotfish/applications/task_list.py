@@ -27,14 +27,14 @@ Post = Callable[..., None]
 
 
 class TaskNeeds(NamedTuple):
-    """Conditions for the start of a task: earlier tasks of its run, by index, and contents in addition to those of its spec."""
+    """Conditions for the start of a task. ``after``: indices of earlier tasks. ``contents``: contents that its spec does not have."""
 
     after: Sequence[int] = ()
     contents: tuple[Content, ...] = ()
     cost: float = 1.0
-    """Expected run time relative to other tasks of its kind."""
+    """Expected duration relative to the other tasks of its task class."""
     future_files: tuple[ExpectedFile, ...] = ()
-    """Files that earlier tasks of its run will produce."""
+    """Files that earlier tasks of the run will produce."""
 
 
 def read_cost(cost: float) -> float:
@@ -49,7 +49,7 @@ NO_NEEDS = TaskNeeds()
 
 
 class TaskEntry(NamedTuple):
-    """A task without a number in its run. ``spec`` is an index in the list's own specs."""
+    """A task in a TaskList. ``spec`` is an index in the ``specs`` of the list."""
 
     spec: int
     payload: bytes
@@ -57,7 +57,7 @@ class TaskEntry(NamedTuple):
 
 
 class TaskList:
-    """Tasks of one run, numbered as they are added. May be used from any thread."""
+    """Tasks of one run, numbered in the order in which they are added. Any thread may use it."""
 
     def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
         self.defaults = ExecutableDefaults()
@@ -75,7 +75,7 @@ class TaskList:
         self.has_outputs = False
         """Whether an executable has output files to copy back."""
         self._kept: dict[int, tuple[str, ...]] = {}
-        """Names and patterns that executables keep for other tasks, by index."""
+        """Names and patterns of the files that executables keep for other tasks, by the index of the executable."""
 
     def __len__(self) -> int:
         return self._next
@@ -83,7 +83,7 @@ class TaskList:
     def add(
         self, argv: Sequence[str | os.PathLike[str]], *, after: Iterable[int] = (), cost: float = 1.0, **options: Unpack[ExecutableKeywords]
     ) -> int:
-        """Adds an executable; returns its index for ``after`` of later tasks. ``cost``: expected run time relative to the other tasks."""
+        """Adds an executable and returns its index, for ``after`` of later tasks. ``cost``: duration relative to the other tasks."""
         with self._lock:
             kept = kept_patterns(options, self.defaults)
             future_files = take_future_files(options, self._index_of)
@@ -100,7 +100,7 @@ class TaskList:
         raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
 
     def file(self, task: int, name: str) -> FutureFile:
-        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks, which wait for it."""
+        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks. Those tasks wait for it."""
         return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
@@ -114,7 +114,7 @@ class TaskList:
             return self._append(number, join_pieces(payload))
 
     def work(self, parameters: Any, *, after: Iterable[int] = (), cost: float = 1.0) -> int:
-        """Adds one call of ``do_work(parameters)`` of the application's worker."""
+        """Adds one call of ``do_work(parameters)`` of the application's worker object."""
         if self._worker is None:
             raise BadInput("work: this application has no worker", "set worker = YourApplicationWorker in the manager's class")
         with self._lock:
@@ -125,13 +125,13 @@ class TaskList:
             return self._append(number, worker_payload(parameters), TaskNeeds(tuple(after), cost=read_cost(cost)))
 
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
-        """Calls a function in the manager's thread pool. The ended tasks count as processed after it."""
+        """Calls a function in the manager's thread pool. The ended tasks count as processed only when the function has returned."""
         if self._post is None:
             raise BadInput("post: there is no thread pool here", "only a manager has one")
         self._post(function, *args)
 
     def take(self) -> list[TaskEntry]:
-        """Returns the tasks that were added since the last call."""
+        """Returns the tasks that were added since the last call of ``take``."""
         with self._lock:
             entries, self._entries = self._entries, []
             return entries

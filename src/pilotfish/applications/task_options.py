@@ -1,4 +1,4 @@
-"""Reads and checks the options that every task may have."""
+"""Reads and checks the options that every task can have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pilotfish.portable.expressions.evaluation import BadExpression, parse
 
 
 class TaskKeywords(TypedDict, total=False):
-    """Keywords of every task."""
+    """Keyword arguments that every task can have."""
 
     name: str
     cores: int | float | str | tuple[float, float]
@@ -36,7 +36,7 @@ class TaskKeywords(TypedDict, total=False):
 
 TASK_KEYWORDS = tuple(TaskKeywords.__annotations__)
 EXECUTABLE_ONLY = ("inputs", "outputs", "keep", "stdin", "env", "cwd", "sandbox", "shell", "output_cap", "warn_signal")
-"""Options of executables only."""
+"""Options that only executables can have."""
 MAX_COUNT = 1_000_000
 
 
@@ -53,10 +53,10 @@ class TaskOptions(Struct, frozen=True):
     requirement: str = ""
     rank: str = ""
     names_hosts: bool = False
-    """Whether ``nodes`` was given, even as 1: the task then gets a host file."""
+    """Whether the user gave ``nodes``, even as 1. The task then gets a host file."""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
-        """Returns the spec of tasks with these options; ``name`` is used if they have none of their own."""
+        """Returns the spec of tasks with these options. If the options have no name, the spec has ``name``."""
         values = asdict(self)
         if values.pop("names_hosts"):
             launch = {**launch, "hosts": []}
@@ -104,7 +104,7 @@ def _table(keywords: Mapping[str, Any], field: str, example: str) -> Mapping[str
 
 
 def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    """Refuses unknown keywords: a misspelt option must not be ignored silently."""
+    """Refuses unknown keywords, so that a misspelt option is not ignored."""
     for key in given:
         if key not in known and key in EXECUTABLE_ONLY:
             raise BadInput(

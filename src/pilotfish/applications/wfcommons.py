@@ -1,6 +1,7 @@
 """Reads WfCommons workflow instances (JSON, schema 1.0 to 1.5): task durations, dependencies and files.
 
-The instances are published records of real executions. The simulator runs them; ``add_stand_ins`` creates tasks that only sleep.
+An instance is a published record of the real execution of a workflow. The simulator simulates it. ``add_stand_ins`` creates tasks that only
+sleep.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FORM = "An instance has workflow.specification.tasks (1.5) or workflow.tasks (1.
 
 @dataclass(frozen=True, slots=True)
 class WorkflowTask:
-    """A task of a workflow. ``parents``: indices of earlier tasks; ``inputs`` and ``outputs``: file names."""
+    """A task of a workflow. ``parents``: indices of the tasks for which it waits. ``inputs`` and ``outputs``: file names."""
 
     name: str
     program: str
@@ -58,7 +59,7 @@ def read_workflow(path: str | os.PathLike[str]) -> Workflow:
 
 
 def parse_workflow(document: Any, where: str = "the instance") -> Workflow:
-    """Reads an instance from parsed JSON; raises BadInput if it is not valid."""
+    """Reads an instance from parsed JSON. Raises BadInput if the instance is not valid."""
     try:
         return _parse(document, where)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -95,7 +96,7 @@ def _parse(document: Any, where: str) -> Workflow:
 
 
 def _parents(rows: Sequence[Any], indices: Mapping[str, int], where: str) -> list[dict[int, None]]:
-    """Returns the parents of each task, from its ``parents`` and from the ``children`` of others."""
+    """Returns the parents of each task. They are in ``parents`` of the task and in ``children`` of the other tasks."""
     found: list[dict[int, None]] = [{} for _ in rows]
 
     def known(name: object, row: Any) -> int:
@@ -139,7 +140,7 @@ def _size(file: Mapping[str, Any]) -> int:
 
 
 def add_stand_ins(tasks: TaskList, workflow: Workflow, scale: float = 1.0) -> None:
-    """Adds tasks with the dependencies of the workflow that only sleep, ``scale`` times the recorded duration.
+    """Adds tasks that only sleep. They have the dependencies of the workflow, and ``scale`` times the recorded durations.
 
     In a run file: ``def run(tasks): add_stand_ins(tasks, read_workflow("instance.json"), 0.01)``.
     """

@@ -1,8 +1,9 @@
 """Runs an ApplicationManager in a process beside the master: ``python -m pilotfish.client.application_host POOL UID FILE``.
 
-The manager has its own thread, fed by a queue; to the master this process is a client. After each batch of ended tasks, one frame
-carries the new tasks of the manager and its progress (the batch is processed). The master records the frame as a whole, so that after
-a crash of either side the manager continues exactly after the last recorded batch.
+To the master, this process is a client. The manager has its own thread, which gets ended tasks from a queue. After each batch of ended
+tasks, the process sends one frame. The frame has the new tasks of the manager, and the progress: how many ended tasks the manager has
+processed. The master records the whole frame or nothing. So after a crash of the process or of the master, the manager continues exactly
+after the last recorded batch.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from pilotfish.portable.payload_reference import resolve
 
 POST_THREADS = 4
 IDLE_S = 1.0
-"""Seconds between two calls of ``has_more_work`` while no task is unfinished."""
+"""Seconds between two calls of ``has_more_work`` while all tasks have ended."""
 
 
 _QueueItem = list[TaskDone] | PilotfishError
-"""Ended tasks, or the error that ended the connection. An empty list: tasks were added outside of a callback."""
+"""Ended tasks, or the error that ended the connection. An empty list means that another thread has added tasks."""
 
 
 class ApplicationHost:
-    """Runs one manager to its end. ``run`` blocks; its thread is the manager's thread."""
+    """Runs one manager to its end. The thread that calls ``run`` is the manager's thread."""
 
     def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
         self._client = client
@@ -84,7 +85,7 @@ class ApplicationHost:
                 self._rebuild(done)
 
     def _rebuild(self, done: list[TaskDone]) -> None:
-        """Passes tasks that were processed before a restart to ``resume``, and new ones to ``tasks_done``."""
+        """Passes tasks that were processed before a restart to ``resume``, and the other tasks to ``tasks_done``."""
         known = min(len(done), self._processed - self._ended)
         self._ended += known
         self._manager.resume(done[:known])
@@ -106,12 +107,12 @@ class ApplicationHost:
         self._send(self._tasks.take(), self._processed)
 
     def _wait(self, timeout_s: float | None) -> list[TaskDone] | None:
-        """Waits for ended or added tasks; None after ``timeout_s`` seconds. Raises the error that ended the connection."""
+        """Waits for ended or added tasks. Returns None after ``timeout_s`` seconds. Raises the error that ended the connection."""
         try:
             item = self._queue.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        # Collects all ended tasks for one call of the manager: fewer calls, larger frames.
+        # Collects all ended tasks for one call of the manager. This makes fewer calls and larger frames.
         done: list[TaskDone] = []
         while not isinstance(item, PilotfishError):
             done += item
@@ -139,7 +140,7 @@ class ApplicationHost:
     # --- called by the task list ----------------------------------------------------------------------------------------------------
 
     def _added(self) -> None:
-        # Tasks that are added in a callback are sent when it returns; other threads must wake the manager's thread.
+        # If a callback of the manager adds tasks, they are sent when the callback returns. Another thread must wake the manager's thread.
         if threading.current_thread() is not self._thread:
             self._queue.put([])
 
@@ -149,7 +150,7 @@ class ApplicationHost:
         self._posted.append(self._pool.submit(function, *args))
 
     def _wait_for_posts(self) -> None:
-        """Waits for posted work: only then the batch counts as processed. An error in it is the manager's error."""
+        """Waits for the functions that the manager has posted. Their batch counts as processed only then. Raises their first error."""
         posted, self._posted = self._posted, []
         for future in posted:
             future.result()
@@ -175,9 +176,10 @@ class ApplicationHost:
 
 
 def host(pool_directory: Path, uid: str, path: Path) -> int:
-    """Runs the manager of a run file to its end; returns the exit status of the process.
+    """Runs the manager of a run file to its end and returns the exit status of the process.
 
-    A host ends with its connection to the master: the next master starts a new host, and two hosts would both answer the same tasks.
+    The process ends when its connection to the master breaks, because the next master starts a new process. Two processes would both
+    create tasks for the same results.
     """
     try:
         client = MasterClient.connect(pool_directory, reconnect_s=0.0)
@@ -192,7 +194,7 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
 
 
 def _exit_at_once() -> None:
-    """Ends the process at once, wherever the manager is; unsent tasks and progress do not count."""
+    """Ends the process at once, even if the manager is working. Unsent tasks and progress are lost, and the next process repeats them."""
     print("the connection to the master is lost", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -212,7 +214,7 @@ def _host(client: MasterClient, uid: str, path: Path) -> int:
         return 1
     except Exception:  # noqa: BLE001 (user code may raise anything)
         traceback.print_exc()
-        # Otherwise the run would wait forever for tasks of this manager.
+        # Without this request, the run would wait forever for tasks of this manager.
         client.ask("cancel", run=run.run, reason=MANAGER_FAILED)
         return 1
     return 0

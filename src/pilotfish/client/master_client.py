@@ -1,8 +1,11 @@
-"""Sends requests from any thread and survives a master's restart.
+"""Sends requests to a master from any thread. The client survives a restart of the master.
 
-One thread receives everything and sends most. Callers append to its queue and wake it, so that a burst of tasks becomes a few frames.
-After a pause the first caller sends its own task, which saves a thread switch when tasks come one by one. After a reconnect, the client
-repeats all that the master has not confirmed. The master skips duplicates, so that nothing is lost or done twice.
+The client's own thread receives all messages and sends most of them. Other threads append tasks and requests to queues and wake the
+client's thread. So a burst of tasks becomes a few frames. If nothing was sent for a moment, the calling thread sends its task itself. This
+saves a thread switch when tasks come one by one.
+
+After a reconnect, the client sends everything again that the master has not confirmed. The master skips what it has already recorded. So no
+task is lost, and no task is recorded twice.
 """
 
 from __future__ import annotations
@@ -29,23 +32,23 @@ from pilotfish.store.disk import FULL
 from pilotfish.store.pool_directory import PoolDirectory
 
 RECONNECT_S = 60.0
-"""Seconds until the client gives up on a master."""
+"""Seconds until the client stops trying to reach a lost master."""
 FULL_DISK_S = 1.0
-"""Seconds until tasks are sent again to a master whose disk was full."""
+"""Seconds until the client sends tasks again, after the master reported that its disk is full."""
 _DIRECT_AFTER_S = 0.0001
-"""Seconds without sending after which a caller sends by itself: tasks then come one by one and cannot be batched."""
+"""Seconds without sending, after which the calling thread sends its task itself. Tasks then come one by one and form no batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
-"""Maximum unsent bytes of a run; callers wait above it."""
+"""Maximum number of unsent bytes of a run. While a run has more, callers wait."""
 
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
 
 class _RepeatAll(ConnectionFailed):
-    """A request was refused for now; the connection itself is intact."""
+    """The master refused a request for now. The connection still works, but everything must be sent again."""
 
 
 class MasterClient:
-    """Client of one master; create it with ``connect``. Methods are thread-safe. Callbacks may call those that do not wait."""
+    """Client of one master. Create it with ``connect``. Its methods are thread-safe. Callbacks may call only methods that do not wait."""
 
     def __init__(
         self,
@@ -57,9 +60,9 @@ class MasterClient:
         self.directory = pool_directory
         self.share = PoolDirectory(pool_directory).shared_payloads
         self.contents = PoolDirectory(pool_directory).contents
-        """Directory of large contents, which all processes on this machine read and write directly."""
+        """Directory of large contents. All processes on this machine read and write these files directly."""
         self.on_end: Callable[[], None] | None = None
-        """Called last in the client's thread."""
+        """The client's thread calls this function before the thread ends."""
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -87,9 +90,9 @@ class MasterClient:
         revive: Callable[[], None] | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> Self:
-        """Connects to the master of a pool. ``revive`` starts the master again if none listens.
+        """Connects to the master of a pool. If no master listens, ``revive`` starts one.
 
-        ``reconnect_s``: seconds until the client gives up on a lost master; 0 ends the client with its first connection.
+        ``reconnect_s``: seconds until the client stops trying to reach a lost master. With 0, the client ends with its first connection.
         """
         directory = Path(pool_directory)
         try:
@@ -104,7 +107,7 @@ class MasterClient:
     # --- calls of any thread ------------------------------------------------------------------------------------------------------
 
     def open_run(self, uid: str, options: RunOptions, *, sends_tasks: bool = True) -> Submission:
-        """Opens a run, or finds it by its uid. ``sends_tasks`` False: this client does not send its tasks."""
+        """Opens a new run, or finds the run with this uid. ``sends_tasks``: whether this client will send tasks of the run."""
         submission = Submission(uid, options, sends_tasks)
         with self._lock:
             self._check()
@@ -131,7 +134,7 @@ class MasterClient:
     def submit(
         self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None] | None = None, needs: TaskNeeds = NO_NEEDS
     ) -> int:
-        """Adds one task. ``register`` gets its index before any message about it can arrive."""
+        """Adds one task to a run and returns its index. Calls ``register`` with the index before any message about the task can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = self._write_shared(parts)
@@ -156,7 +159,7 @@ class MasterClient:
         return index
 
     def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[TaskEntry], advance: int) -> range:
-        """Adds tasks of a list and the progress of the application in one frame, which the master records as a whole."""
+        """Adds tasks of a list and the progress of the application in one frame. The master records the whole frame or nothing."""
         with self._lock:
             self._check()
             indices = run.add_whole(tasks.specs, entries, advance)
@@ -164,12 +167,12 @@ class MasterClient:
         return indices
 
     def known_run(self, number: int) -> Submission | None:
-        """Returns a run that this client has opened."""
+        """Returns the run with this number if this client has opened it; otherwise None."""
         with self._lock:
             return self._runs.get(number)
 
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
-        """Reports ended tasks of a run to ``listener``, from the ``cursor``-th on."""
+        """Reports the ended tasks of a run to ``listener``. The first ended task to report has the number ``cursor``."""
         with self._lock:
             self._check()
             run.listener, run.payloads_wanted = listener, payloads
@@ -178,20 +181,20 @@ class MasterClient:
             self._wake()
 
     def close_run(self, run: Submission) -> None:
-        """Declares that no more tasks will come."""
+        """Declares that the run will get no more tasks."""
         with self._lock:
             self._check()
             run.close_wanted = True
-            # A Close has no answer. The master works in order, so any later answer shows that the Close was recorded.
+            # A Close has no answer. The master works in order, so the answer to a later request shows that the Close was recorded.
             self._requests.ask("run", {"run": run.run})
             self._wake()
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        """Sends a request and waits for the answer; raises PilotfishError if the master refuses the request."""
+        """Sends a request and waits for the answer. Returns its data. Raises PilotfishError if the master refuses the request."""
         return self.ask_bytes(kind, **arguments).data
 
     def ask_bytes(self, kind: str, **arguments: Any) -> Reply:
-        """Like ``ask``, for answers with bytes."""
+        """Sends a request and waits for the answer. Returns its data and its bytes."""
         return self._wait(self.request(kind, **arguments))
 
     def request(self, kind: str, **arguments: Any) -> PendingRequest:
@@ -203,7 +206,7 @@ class MasterClient:
         return request
 
     def close(self, wait: bool = True) -> None:
-        """Sends everything that is left, then disconnects."""
+        """Sends everything that is still unsent, then disconnects. ``wait``: return only when the client's thread has ended."""
         if self._owner != os.getpid():
             return
         with self._lock:
@@ -213,7 +216,7 @@ class MasterClient:
             self._thread.join()
 
     def in_other_thread(self) -> bool:
-        """Whether the caller may wait for the client's thread, because it runs in another one."""
+        """Tests whether the caller runs in another thread than the client's thread. Only such a caller may wait for the client."""
         return threading.current_thread() is not self._thread
 
     def join(self) -> None:
@@ -228,7 +231,7 @@ class MasterClient:
             raise ConnectionFailed("this client has been closed")
 
     def _wake(self, always: bool = False) -> None:
-        """Wakes the client's thread. ``always``: also while it has no connection, when nothing can be sent."""
+        """Wakes the client's thread. ``always``: wake it even if it has no connection and cannot send."""
         if self._sleeping or (always and self._wake_write >= 0):
             self._sleeping = False
             os.write(self._wake_write, b"w")
@@ -239,7 +242,7 @@ class MasterClient:
         return request.result()
 
     def _send_now(self) -> None:
-        """Sends in the caller's thread, unless the client's thread is sending."""
+        """Sends in the caller's thread. If the client's thread is sending, wakes that thread instead."""
         if self._sending.acquire(blocking=False):
             try:
                 connection = self._connection
@@ -249,7 +252,7 @@ class MasterClient:
                     if not connection.waiting:
                         return
             except OSError:
-                pass  # the client's thread finds the same error and reconnects; unconfirmed frames are repeated then
+                pass  # the client's thread gets the same error, reconnects and sends unconfirmed frames again
             finally:
                 self._sending.release()
         with self._lock:
@@ -272,7 +275,7 @@ class MasterClient:
                     self._reconnect()
                 else:
                     break
-        except BaseException as error:  # waiting callers must get any error
+        except BaseException as error:  # every error must reach the waiting callers
             self._fail(error if isinstance(error, PilotfishError) else PilotfishError(f"the client's thread died: {error!r}"))
             if not isinstance(error, PilotfishError):
                 raise
@@ -292,7 +295,7 @@ class MasterClient:
             self._wake_write = -1
 
     def _serve(self, connection: MasterConnection) -> None:
-        """Sends and receives until the connection breaks (an exception) or the client is closed."""
+        """Sends and receives until the client is closed. Raises an exception if the connection breaks."""
         poll, descriptor, wake = self._poll, connection.fileno(), self._wake_read
         poll.register(descriptor, select.POLLIN)
         interest = select.POLLIN
@@ -323,10 +326,10 @@ class MasterClient:
                     os.read(wake, 64)
                 else:
                     for message, body in connection.receive():
-                        if type(message) is not Opened:  # every connection begins with Opened, so it shows no progress
+                        if type(message) is not Opened:  # after a reconnect, Opened comes first, so it shows no progress
                             self._reconnection.note_answer()
                         self._handle(message, body)
-                        del message, body  # release large buffers before waiting
+                        del message, body  # free large buffers before the next wait
 
     def _has_unsent(self) -> bool:
         if self._requests.has_unsent:
@@ -414,9 +417,10 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles the refusal of an Open or a Submit. It belongs to the oldest pending Open, if any; otherwise the runs fail.
+        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise the runs fail.
 
-        After a full disk the client waits and repeats everything; refusals of later frames have the same cause and are ignored.
+        If the disk of the master is full, the client waits and sends everything again. Further refusals then have the same cause, so the
+        client ignores them.
         """
         if problem.code == JournalFull.code:
             self._repeat_at = time.monotonic() + FULL_DISK_S
@@ -446,10 +450,10 @@ class MasterClient:
                 connection.close()
 
     def _reconnect(self) -> None:
-        """Opens a new connection and repeats everything unconfirmed. Raises ConnectionFailed if the master stays away."""
+        """Opens a new connection and sends everything unconfirmed again. Raises ConnectionFailed if no master can be reached."""
         connection = self._reconnection.connect()
         with self._sending, self._lock:
-            forgotten = self._requests.runs_to_forget()  # opening a forgotten run could create it again
+            forgotten = self._requests.runs_to_forget()  # if the client opened such a run, the master could create it again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
                 connection.put(frame_message(run.open_message()))
                 for encoded in run.frames_to_repeat():
@@ -457,17 +461,17 @@ class MasterClient:
             self._connection = connection
 
     def _may_end(self) -> bool:
-        """Whether no new connection is needed after the last one broke."""
+        """Tests whether the client can end without a new connection. Marks all requests to be sent again."""
         with self._lock:
             self._requests.repeat()
             return self._closing and not self._has_unconfirmed()
 
     def _has_unconfirmed(self) -> bool:
-        """Whether confirmations of the master are outstanding."""
+        """Tests whether confirmations of the master are missing."""
         return bool(self._requests) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:
-        """Reports the end to all waiting callers and listeners."""
+        """Reports the error that ended the client to all waiting callers and listeners."""
         with self._lock:
             self.failure = self.failure or error
             requests = self._requests.give_up()
@@ -480,7 +484,7 @@ class MasterClient:
             run.lost(error)
 
     def _disable_after_fork(self) -> None:
-        """Disables the client in a forked child: its thread does not exist there and the connection belongs to the parent."""
+        """Disables the client in a forked child. The child has no thread of the client, and the connection belongs to the parent."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._space = threading.Condition(self._lock)

@@ -1,6 +1,7 @@
-"""Connects to a master's Unix socket and exchanges frames.
+"""Connects to the Unix socket of a master and exchanges frames.
 
-A connection never blocks. ``dial`` does: it connects and authenticates both sides. ``Reconnection`` dials again after a connection broke.
+``dial`` connects and authenticates both sides. It blocks until this is done. The connection that it returns never blocks. ``Reconnection``
+calls ``dial`` again after a connection broke.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ Frame = tuple[Any, memoryview]
 _READ_BYTES = 64 * 1024
 _READ_BYTES_LARGE = 1024 * 1024
 _JOIN_BELOW = 32 * 1024
-"""Size in bytes below which parts are joined before sending: a copy is cheaper than another entry of a system call."""
+"""Parts with fewer bytes are joined before sending. The copy is cheaper than another buffer in the system call."""
 _PARTS_PER_CALL = 64
 HANDSHAKE_S = 20.0
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds before the second, third, … attempt to reach the master."""
+"""Seconds to wait before the second, third, … attempt to reach the master."""
 _STEADY_S = 5.0
-"""Seconds after which a silent connection counts as good."""
+"""A connection that lasted this many seconds counts as good, even if nothing was received over it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ends a wait early: ``descriptor`` becomes readable when the answer of ``is_requested`` may have changed."""
+    """Ends a wait early. ``descriptor`` becomes readable when the return value of ``is_requested`` may have changed."""
 
     descriptor: int
     is_requested: Callable[[], bool]
 
     def pause(self, seconds: float) -> None:
-        """Sleeps, at most until the descriptor becomes readable."""
+        """Sleeps for ``seconds``, or until the descriptor becomes readable."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         if poll.poll(seconds * 1000):
@@ -67,7 +68,7 @@ class Interrupt:
 
 
 class MasterConnection:
-    """Authenticated connection. One thread at a time may send, one may receive."""
+    """A connection to a master. One thread at a time may send, and one thread at a time may receive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -79,7 +80,7 @@ class MasterConnection:
         return self.sock.fileno()
 
     def trust(self) -> None:
-        """Allows large frames after the master has authenticated."""
+        """Allows large frames. Call it when the master has authenticated itself."""
         self._inbox.proved = True
 
     def put(self, buffers: Sequence[Buffer]) -> None:
@@ -91,7 +92,7 @@ class MasterConnection:
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Sends as much as the socket takes."""
+        """Sends as many of the queued bytes as the socket takes now."""
         unsent = self._unsent
         while unsent:
             try:
@@ -107,7 +108,7 @@ class MasterConnection:
                 unsent[0] = unsent[0][sent:]
 
     def receive(self) -> list[Frame]:
-        """Returns the decoded frames received so far; raises ConnectionFailed at the end of the stream."""
+        """Returns the frames that have been received, decoded. Raises ConnectionFailed if the master closed the connection."""
         try:
             data = self.sock.recv(_READ_BYTES if self._inbox.missing < _READ_BYTES else _READ_BYTES_LARGE)
         except BlockingIOError:
@@ -126,7 +127,7 @@ class MasterConnection:
         self.sock.close()
 
     def next_frame(self, deadline: float, interrupt: Interrupt | None = None) -> Message:
-        """Waits for the next message. Only for the handshake, in which the master sends one message at a time."""
+        """Waits for the next message and returns it. Use it only in the handshake, where the master sends one message at a time."""
         poll = select.poll()  # select() cannot watch descriptors above 1023
         poll.register(self.sock, select.POLLIN)
         if interrupt is not None:
@@ -145,7 +146,7 @@ class MasterConnection:
 
 
 def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConnection:
-    """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the endpoint may change."""
+    """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the socket's path may change."""
     file = PoolDirectory(pool_directory).client_credentials
     if not file.exists():
         raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run")
@@ -191,10 +192,10 @@ def _prove(connection: MasterConnection, credentials: Credentials, interrupt: In
 
 
 class Reconnection:
-    """Reconnects to the master: at once, then after growing pauses, up to ``timeout_s``.
+    """Reconnects to the master. Tries at once, then after longer and longer pauses, for at most ``timeout_s`` seconds.
 
-    A master that dies repeatedly before it answers is treated like one that is away. So a request that kills every master neither restarts
-    masters in a tight loop nor lets its client wait forever.
+    A master that repeatedly dies before it answers counts as a master that cannot be reached. Otherwise a request that kills every master
+    would start masters in a tight loop, and its client would wait forever.
     """
 
     def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, timeout_s: float, interrupt: Interrupt) -> None:
@@ -203,16 +204,16 @@ class Reconnection:
         self._timeout_s = timeout_s
         self._interrupt = interrupt
         self._silent_connections = 0
-        """Consecutive connections over which nothing was received."""
+        """Number of consecutive connections over which no answer came."""
         self._away_since = 0.0
         self._connected_at = time.monotonic()
 
     def note_answer(self) -> None:
-        """Records that the master answered, so it does its work."""
+        """Records that the master answered a message."""
         self._silent_connections = 0
 
     def connect(self) -> MasterConnection:
-        """Returns a new connection. Raises ConnectionFailed if the master stays away, or the connection is no longer needed."""
+        """Returns a new connection. Raises ConnectionFailed if no master can be reached, or if the connection is no longer needed."""
         if not self._timeout_s:
             raise ConnectionFailed("the master ended the connection")
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reads the state of a pool from its journal without a master, for predict, whatif and replay."""
+"""Reads the state of a pool from its journal, without a master. The commands predict, whatif and replay use it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
 
 MAX_TRIES = 5
-"""Maximum attempts to read the journal: its master may remove a file meanwhile."""
+"""Maximum number of attempts to read the journal. An attempt fails if the master removes a file of the journal meanwhile."""
 STOPPED = "the pool is stopped"
 
 
 @dataclass(slots=True)
 class OfflinePool:
-    """State of a pool from its journal. ``served``: a master runs, so the state continues to change."""
+    """State of a pool, read from its journal. ``served``: a master runs, so the state continues to change."""
 
     directory: Path
     state: State
@@ -40,15 +40,15 @@ class OfflinePool:
     served: bool
     now: float
     ended: dict[str, float] = field(default_factory=dict)
-    """End times of runs, as far back as the journal goes."""
+    """End times of the runs that ended since the beginning of the journal."""
 
     @classmethod
     def read(cls, pool: str, make_listener: Callable[[], OnFact] = lambda: lambda state, fact, at: None) -> OfflinePool:
-        """Replays the journal of a pool. Each attempt calls ``make_listener`` for a new listener, which receives all facts."""
+        """Replays the journal of a pool. Each attempt calls ``make_listener``, and passes all facts to the listener that it returns."""
         place = pool_home(pool)
         if not place.journal.is_dir():
             raise NoPool(f"there is no pool {pool!r} yet", "Start one: pilotfish run -- COMMAND")
-        # A running master may be writing a record, so an incomplete one at the end is no problem to report.
+        # A running master may be writing a record. So an incomplete record at the end of the journal is normal.
         logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
         for tries in range(MAX_TRIES):
             try:
@@ -79,7 +79,7 @@ class OfflinePool:
 
 
 def _remove_workers(state: State) -> None:
-    """Ends all workers and pilots, because a restarted master finds none of them."""
+    """Ends all workers and pilots in the state, because a master that starts later finds none of them."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:

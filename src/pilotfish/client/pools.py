@@ -1,4 +1,4 @@
-"""Finds the master of a pool or starts it. Users never start one by hand."""
+"""Finds the master of a pool, or starts it. Users never start a master themselves."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from pilotfish.store.keyring import require_private
 from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_mark_path
 
 START_S = 60.0
-"""Seconds until a starting master is given up; a long journal takes a while to read."""
+"""Maximum seconds until a new master answers. A master with a long journal needs many seconds to read it."""
 START_RETRY_S = 5.0
-"""Seconds during which a master that dies at its start is started again."""
+"""If a master dies at its start within this many seconds, another master is started. If it dies later, that is an error."""
 NO_ANSWER = "failed it ended without a word\t"
 STOP_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
-"""Settings with short waits, because a private pool ends with its client."""
+"""Settings of a private pool. The waits are short, because the pool ends with its client."""
 
 
 @dataclass
 class PoolHandle:
-    """A pool, and how to start its master."""
+    """A pool. It can start the master of the pool and wait for the master's end."""
 
     directory: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -49,14 +49,14 @@ class PoolHandle:
         self.start()
 
     def start(self) -> None:
-        """Starts a master, also for a stopped pool; while the stop mark exists, that master starts no work."""
+        """Starts a master if none runs, even if a user stopped the pool. While the stop mark exists, the master starts no tasks."""
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
             if answer == "ready":
                 return
             if answer == NO_ANSWER and time.monotonic() < deadline - START_S + START_RETRY_S:
-                continue  # it was killed while it started: try again
+                continue  # the master was killed while it started
             if answer.startswith("failed "):
                 message, _, hint = answer.removeprefix("failed ").partition("\t")
                 raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")
@@ -65,7 +65,7 @@ class PoolHandle:
             time.sleep(0.02)
 
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
-        """Waits until the stopped master is gone; returns what is left of it."""
+        """Waits until the stopped master and its processes have ended. Returns descriptions of the processes and files that are left."""
         deadline = time.monotonic() + timeout_s
         while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -90,7 +90,7 @@ def ensure_pool(name: str = "default", read_only: bool = False) -> PoolHandle:
 
 
 def private_pool(cores: int) -> PoolHandle:
-    """Starts a pool that ends when it is closed or its client dies."""
+    """Creates a private pool and starts its master. The pool ends when its client closes it or dies."""
     directory = home() / "pools" / f"{PRIVATE}{os.getpid()}-{secrets.token_hex(4)}"
     pool = PoolHandle(PoolDirectory(directory).make().directory, {**PRIVATE_SETTINGS, "local_cores": cores}, temporary=True)
     pool.revive()
@@ -98,7 +98,7 @@ def private_pool(cores: int) -> PoolHandle:
 
 
 def find_pools() -> list[PoolHandle]:
-    """Lists all pools, with and without a master."""
+    """Returns all pools, with and without a running master."""
     root = home() / "pools"
     if not root.is_dir():
         return []
@@ -106,13 +106,13 @@ def find_pools() -> list[PoolHandle]:
 
 
 def is_served(directory: Path) -> bool:
-    """Whether a master listens. Tests the socket, because a dead master may leave its files."""
+    """Tests whether a master listens at the pool's socket. A socket file alone proves nothing, because a dead master may leave it."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(PoolDirectory(directory).socket_path())) == 0
 
 
 def _start(pool: PoolHandle) -> str:
-    """Starts a master and returns its first line."""
+    """Starts a master and returns the first line that it writes, such as ``ready``."""
     require_private(pool.directory)
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "pilotfish.master", str(pool.directory), "--ready", str(writing)]
@@ -120,7 +120,7 @@ def _start(pool: PoolHandle) -> str:
         command += ["--settings", json.dumps(pool.settings)]
     if pool.temporary:
         command.append("--temporary")
-    # A shared pool outlives the shell that started it, so later runs must not see the secrets of that shell.
+    # A shared pool lives longer than the shell that started it. Later runs must not see the secrets of that shell.
     environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
     with open(reading) as answer:
         try:

@@ -1,4 +1,4 @@
-"""Reads the state and the manager's log of a run, and forgets runs."""
+"""Reads the state of a run and the log of its manager. Forgets runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pilotfish.client.session import PoolSession, all_tasks
 
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
-"""Reason that an application host gives when it cancels its run."""
+"""The reason with which the process of a failed manager cancels its run."""
 
 
 def manager_log(master: PoolSession, run: int) -> bytes:
-    """Returns the end of the manager's log; empty if there is none."""
+    """Returns the end of the log of a run's manager. Returns no bytes if the run has no log."""
     path = master.directory / f"application-{run}.log"
     try:
         with path.open("rb") as file:
@@ -24,7 +24,7 @@ def manager_log(master: PoolSession, run: int) -> bytes:
 
 
 def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
-    """Returns the log of a manager that failed; empty if the run was cancelled for another reason."""
+    """Returns the log of a manager that failed. Returns no bytes if the run was cancelled for another reason."""
     for task in all_tasks(master, row["run"], "cancelled", limit=1):
         if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
             return b""
@@ -32,12 +32,12 @@ def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
 
 
 def state_of_run(row: dict[str, Any]) -> str:
-    """Returns the state that users see. Rows of a master of the last version have no ``status``."""
+    """Returns the state of a run as users see it. A master of the previous version sends rows without ``status``."""
     return str(row.get("status") or row["state"])
 
 
 def forget_run(master: PoolSession, run: int) -> None:
-    """Forgets a run and removes its files from the pool directory."""
+    """Asks the master to forget a run, and removes the run's files from the pool directory."""
     master.ask("forget", run=run)
     for name in (f"register-{run}.gz", f"application-{run}.log"):
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Reads the options of a run: all of ``pilotfish run`` as one value, with deadlines, shares and expressions.
+"""Reads the options of a run. ``RunRequest`` holds all options of ``pilotfish run``.
 
-A deadline is ``18:00``, ``2h`` or ``2030-05-01 12:00``; a share is ``alice`` or ``alice:3``.
+Examples of deadlines are ``18:00``, ``2h`` and ``2030-05-01 12:00``. Examples of shares are ``alice`` and ``alice:3``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Deadline = str | int | float | timedelta | datetime
 
 
 class RunKeywords(TypedDict, total=False):
-    """Keyword options of a run as a whole."""
+    """Keyword arguments of ``Run`` that are about the whole run."""
 
     max_failures: int
     share: str
@@ -44,7 +44,10 @@ MAX_DEADLINE_S = 100 * 366 * 86400.0
 
 
 def read_deadline(value: Deadline, field: str, now: float) -> float:
-    """Returns seconds since 1970. A time of day is the next such time; a number is seconds from now; times without a zone are local."""
+    """Returns a deadline in seconds since 1970.
+
+    A time of day means the next time at which the clock shows it. A number means seconds from now. A time without a zone is local time.
+    """
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, str) and (clock := _CLOCK.fullmatch(text)):
         today = datetime.fromtimestamp(now).replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
@@ -71,7 +74,7 @@ def _read_date(value: str | datetime, field: str, now: float) -> float:
 
 
 def read_share(text: str, field: str) -> tuple[str, float]:
-    """Reads NAME or NAME:WEIGHT; the weight is 0 if none is given."""
+    """Reads NAME or NAME:WEIGHT. Returns the name and the weight. Without a weight, returns the weight 0."""
     name, colon, weight_text = text.rpartition(":") if ":" in text else (text, "", "")
     fix = f"write {field} NAME or {field} NAME:WEIGHT, such as {field} thesis:2"
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
@@ -88,7 +91,7 @@ def read_share(text: str, field: str) -> tuple[str, float]:
 
 
 def read_run_keywords(keywords: RunKeywords, now: float) -> dict[str, Any]:
-    """Converts the keywords to fields of RunOptions."""
+    """Checks the keywords and returns the fields of RunOptions."""
     unknown = [name for name in keywords if name not in RunKeywords.__annotations__]
     if unknown:
         raise BadInput(f"Run: {unknown[0]!r} is not understood", f"it takes {', '.join(RunKeywords.__annotations__)}")
@@ -112,7 +115,7 @@ ANY_SITE = SiteSelection()
 class RunRequest:
     """The options of ``pilotfish run`` as the user gave them."""
 
-    # Source: what the tasks are.
+    # The source of the tasks.
     command: tuple[str, ...] = ()
     task_list: str | None = None
     dag: str | None = None
@@ -121,11 +124,11 @@ class RunRequest:
     each_line: str | None = None
     zipped: bool = False
     after_dashes: bool = False
-    """``--`` precedes the command: it is a program, even if it looks like a run file."""
+    """Whether ``--`` stands before the command. The command is then a program, even if its name looks like a run file."""
     typed: str = ""
-    """The whole command line, quoted for a shell."""
+    """The whole command line as the user typed it, quoted for a shell."""
 
-    # Resources: what each task needs.
+    # The resources of each task.
     cores: str | None = None
     nodes: int | None = None
     memory: str | None = None
@@ -135,7 +138,7 @@ class RunRequest:
     warn_signal: str | None = None
     retries: int = 0
 
-    # Placement: which pool, which workers, which order.
+    # The pool, the workers and the order.
     pool: str = "default"
     local_cores: int | None = None
     sites: SiteSelection = ANY_SITE
@@ -147,7 +150,7 @@ class RunRequest:
     max_failures: int = 0
     speculate: bool | None = None
 
-    # Files: what is copied with the tasks.
+    # The files and variables of each task.
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
@@ -155,7 +158,7 @@ class RunRequest:
     environment: tuple[str, ...] = ()
     stdin: str | None = None
 
-    # Terminal: what the user sees.
+    # The output of the command.
     name: str = ""
     detach: bool = False
     dry_run: bool = False
@@ -169,11 +172,11 @@ class RunRequest:
 
     @property
     def silent(self) -> bool:
-        """Whether to hide the progress line."""
+        """Tests whether to hide the progress line."""
         return self.quiet or self.as_json
 
     def task_options(self) -> TaskOptions:
-        """Returns the options of each task, checked as in the Python API."""
+        """Checks the options of each task as the Python API does, and returns them."""
         keywords: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
             keywords["name"] = os.path.basename(self.command[0])
@@ -188,7 +191,7 @@ class RunRequest:
         return read_task_options(keywords, "run")
 
     def run_options(self, command: str, application: str = "") -> RunOptions:
-        """Returns the options of the run. ``command`` is shown to users; ``application`` is the run file, if it has a manager."""
+        """Returns the options of the run. Listings show ``command``. ``application`` is the path of the run file, if it has a manager."""
         share, weight = self.share or ("", 0.0)
         return RunOptions(
             name=self.name,
@@ -219,9 +222,9 @@ def _read_resource(text: str) -> tuple[str, float]:
 
 EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
 COMMON_PROPERTIES = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
-"""Properties that all workers have."""
+"""Names of the properties that all workers have."""
 RANK_ONLY = ("held", "wanted")
-"""Properties for ranks only: bytes of a task's inputs that the worker has, and bytes of all its inputs."""
+"""Properties that only a rank can use. ``held``: bytes of a task's inputs that the worker has. ``wanted``: bytes of all its inputs."""
 
 
 def read_expression(option: str, text: str) -> str:
@@ -232,7 +235,7 @@ def read_expression(option: str, text: str) -> str:
 
 
 def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str]:
-    """Warns of properties that no present worker has. They are not errors, because a later worker may have them."""
+    """Yields a warning for each property that no connected worker has. It is no error, because a later worker may have the property."""
     if not (wanted.requirement or wanted.rank):
         return
     here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
@@ -245,7 +248,7 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
 
 
 def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
-    """Returns a warning or nothing. While there are no workers, only a likely mistake is worth a warning."""
+    """Returns a warning, or an empty text. While no worker is connected, only a probable typing error gives a warning."""
     if name in RANK_ONLY:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:

@@ -1,4 +1,4 @@
-"""Opens a session with a pool: send requests, submit runs, watch runs. The command line and the Python API use the same session."""
+"""Opens sessions with pools. The command line and the Python API use a session to send requests, submit runs and watch runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pilotfish.model.task import RunOptions
 from pilotfish.store.pool_directory import pool_home
 
 PEEK_S = 2.0
-"""Seconds until a request to a worker is given up."""
+"""Seconds to wait for the answer of a worker."""
 PAGE = 10_000
-"""Maximum rows per answer."""
+"""Maximum number of rows in one answer of the master."""
 
 
 class NoPool(PilotfishError):
-    """This pool has no runs."""
+    """The pool does not exist yet, so it has no runs."""
 
     code = "P3101"
 
 
 @dataclass(frozen=True, slots=True)
 class RunUpdate:
-    """Update about a run: ended tasks, started tasks, whether the run is finished, or the error after which no more updates come."""
+    """An update about a run: ended tasks, started tasks, or the end of the run. ``lost`` is the error after which no more updates come."""
 
     ended: tuple[EndedItem, ...] = ()
     began: tuple[int, ...] = ()
@@ -40,13 +40,13 @@ class RunUpdate:
 
 
 class RunWatcher:
-    """Queues the updates of a run for another thread."""
+    """Queues the updates of a run. The client's thread writes them, and another thread reads them."""
 
     def __init__(self) -> None:
         self._updates: queue.SimpleQueue[RunUpdate] = queue.SimpleQueue()
 
     def next(self, timeout_s: float) -> RunUpdate | None:
-        """Waits for an update; None after ``timeout_s`` seconds."""
+        """Waits for an update and returns it. Returns None after ``timeout_s`` seconds."""
         try:
             return self._updates.get(timeout=timeout_s)
         except queue.Empty:
@@ -68,26 +68,26 @@ class RunWatcher:
 
 
 class PoolSession(MasterClient):
-    """A session with the master of one pool, which is restarted when it dies."""
+    """A client of the master of one pool, with methods for whole runs."""
 
     def peek(self, task: str, stream: int, offset: int) -> bytes:
-        """Returns the output of a running task from ``offset`` on; empty if its worker does not answer in time."""
+        """Returns the output of a running task from ``offset`` on. Returns no bytes if the task's worker does not answer in time."""
         try:
             return self.request("tail", task=task, stream=stream, offset=offset).result(PEEK_S).body
         except TimeoutError:
             return b""
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> Submission:
-        """Opens a run, or finds it by ``uid``. ``listener`` receives all its endings, with results."""
+        """Opens a new run, or finds the run with this ``uid``. ``listener`` receives all ended tasks of the run, with their results."""
         run = self.open_run(uid or secrets.token_hex(16), options, sends_tasks=not options.application)
         if listener is not None:
             self.watch(run, listener)
         return run
 
     def confirm(self, run: Submission) -> None:
-        """Closes the run and waits until all tasks are durable at the master. Raises if the master refused some."""
+        """Closes the run and waits until the master has recorded all its tasks. Raises an error if the master refused a task."""
         self.close_run(run)
-        # The master answers in order, so with this answer everything before it is durable.
+        # The master answers in order. When this answer comes, the master has recorded all tasks that were sent before the request.
         known = self.ask("run", run=run.run)["tasks"]
         if run.failure is not None:
             raise run.failure
@@ -95,7 +95,7 @@ class PoolSession(MasterClient):
             raise PilotfishError(f"the master has {known:,} of {run.next_index:,} tasks: it refused the others", "see: pilotfish doctor")
 
     def watch_run(self, run: int, cursor: int) -> RunWatcher:
-        """Watches a run from the ``cursor``-th ended task on."""
+        """Returns a watcher for the updates of a run. The first update has the ended task with number ``cursor``."""
         submission = self.known_run(run)
         if submission is None:
             row = self.ask("run", run=run)
@@ -108,11 +108,11 @@ class PoolSession(MasterClient):
 # --- connecting -----------------------------------------------------------------------------------------------------------------------
 
 _connector: Callable[[str, bool, int | None], PoolSession] | None = None
-"""Creates all sessions if set, so that tests need no master."""
+"""If this is set, it creates all sessions. Tests set it, so that they need no master."""
 
 
 def connect(pool: str, start: bool = False, local_cores: int | None = None, read_only: bool = False) -> PoolSession:
-    """Opens a session with a pool; starts its master if none runs.
+    """Opens a session with a pool. Starts the pool's master if none runs.
 
     ``start``: create the pool if it does not exist. ``read_only``: leave a stopped pool stopped.
     """
@@ -127,16 +127,16 @@ def connect(pool: str, start: bool = False, local_cores: int | None = None, read
 
 
 def connect_read_only(pool: str) -> PoolSession:
-    """Like ``connect``, for commands that only read: a stopped pool stays stopped."""
+    """Opens a session for a command that only reads. A stopped pool stays stopped."""
     return connect(pool, read_only=True)
 
 
 look = connect_read_only
-"""Former name, which plug-ins may import."""
+"""Former name of ``connect_read_only``. Plug-ins may import it."""
 
 
 def connect_if_served(pool: str) -> PoolSession | None:
-    """Opens a session if a master runs; otherwise returns None. The session ends with that master."""
+    """Opens a session if a master runs; otherwise returns None. The session ends when that master ends."""
     if _connector is not None:
         return _connector(pool, False, None)
     directory = pool_home(pool).directory
@@ -144,7 +144,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
 
 
 def open_session(pool: PoolHandle) -> PoolSession:
-    """Opens a session that restarts the master when it dies."""
+    """Opens a session that starts the master again if the master dies."""
     return PoolSession.connect(pool.directory, pool.revive)
 
 
@@ -152,7 +152,7 @@ def open_session(pool: PoolHandle) -> PoolSession:
 
 
 def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
-    """Finds the row of a run by number or name (the newest with that name); None is the newest of all."""
+    """Returns the row of the run with this number or name. Of several runs with one name, the newest counts. None means the newest run."""
     row: dict[str, Any] = master.ask("run", **({} if wanted is None else {"run": wanted}))
     return row
 
@@ -160,7 +160,7 @@ def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
 def all_tasks(
     master: PoolSession, run: int, state: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Returns the tasks of a run, read page by page; all of them without a limit."""
+    """Yields the rows of a run's tasks. Reads them page by page. Without a limit, yields all of them."""
     filtered = {"state": state} if state else {}
     end = math.inf if limit is None else offset + limit
     while offset < end:
@@ -173,7 +173,7 @@ def all_tasks(
 
 
 def task_name(text: str) -> str:
-    """Checks a task id such as ``3.17``."""
+    """Checks a task id such as ``3.17`` and returns it without leading zeros."""
     run, dot, index = text.partition(".")
     if not (dot and run.isascii() and run.isdigit() and index.isascii() and index.isdigit()):
         raise BadInput(f"{text!r} does not name a task", "A task is RUN.INDEX, such as 3.17; list them: pilotfish tasks")

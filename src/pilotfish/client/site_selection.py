@@ -1,4 +1,4 @@
-"""Reads where a run may go, ``hpc`` or ``hpc:4``, and tells the pool. Used by ``run --site`` and ``Run(sites=…)``."""
+"""Reads the sites of ``run --site`` and ``Run(sites=…)``, such as ``hpc`` or ``hpc:4``. Tells the master to use them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pilotfish.errors import BadInput, did_you_mean
 from pilotfish.model.site import LOCAL, Site
 
 FACTORY_DECIDES = -1
-"""Number of pilots if none was given: the pool's factory decides."""
+"""Stands for the number of pilots if the user gave none. The factory of the pool then decides."""
 
 
 def _read_site_choice(text: str) -> tuple[str, int]:
-    """Splits ``hpc:4`` into the name of a site and its number of pilots."""
+    """Splits ``hpc:4`` into the name of a site and a number of pilots."""
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isdigit() and int(count))):
         raise BadInput(f"site {text!r} is not understood", "write a site's name, or how many pilots it shall have as well: hpc:4")
@@ -24,7 +24,7 @@ def _read_site_choice(text: str) -> tuple[str, int]:
 
 
 def unknown_site(name: str, known: Sequence[str]) -> BadInput:
-    """Returns the error for a site that is not in ``sites.toml``."""
+    """Returns the error for a site that ``sites.toml`` does not have."""
     if name == LOCAL:
         return BadInput("local is this machine, and no site of sites.toml", "Its settings, such as cache_size, are in config.toml: [pool]")
     near = did_you_mean(name, known)
@@ -42,10 +42,10 @@ def find_site(name: str) -> Site:
 
 @dataclass(frozen=True, slots=True)
 class SiteSelection:
-    """Sites that a run may use, and their numbers of pilots."""
+    """The sites that a run may use, each with its number of pilots."""
 
     choices: tuple[tuple[str, int], ...] = ()
-    """Name and number of pilots of each site, in the order of the user."""
+    """Pairs of a site and its number of pilots, in the order in which the user gave them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,12 +53,12 @@ class SiteSelection:
 
     @property
     def local_cores(self) -> int | None:
-        """Cores from ``--site local:4``, which means the same as ``--local-cores 4``."""
+        """Returns the cores of this machine to use: 4 for ``--site local:4``, which means the same as ``--local-cores 4``."""
         cores = dict(self.choices).get(LOCAL, FACTORY_DECIDES)
         return None if cores == FACTORY_DECIDES else cores
 
     def use(self, ask: Callable[..., Any]) -> None:
-        """Tells the master to use these sites. It rejects unknown ones."""
+        """Tells the master to use these sites. The master rejects unknown sites."""
         remote = [(name, pilots) for name, pilots in self.choices if name != LOCAL]
         if remote:
             ask("sites_reread")
@@ -67,7 +67,7 @@ class SiteSelection:
 
 
 def read_selection(sites: str | Sequence[str]) -> SiteSelection:
-    """Checks sites before anything is started: each must have a valid entry in ``sites.toml``."""
+    """Reads and checks sites, before anything is started. Each site must have a valid table in ``sites.toml``."""
     selection = SiteSelection(tuple(map(_read_site_choice, [sites] if isinstance(sites, str) else sites)))
     remote = [name for name in selection.names if name != LOCAL]
     if remote:
@@ -75,5 +75,5 @@ def read_selection(sites: str | Sequence[str]) -> SiteSelection:
         for name in remote:
             if name not in known:
                 raise unknown_site(name, [*known, LOCAL])
-            known[name]  # an invalid entry raises here
+            known[name]  # raises the error of an invalid table
     return selection

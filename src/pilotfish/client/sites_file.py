@@ -1,7 +1,7 @@
-"""Edits sites.toml and keeps comments.
+"""Changes sites.toml and keeps its comments.
 
-The text is split into statements (a header, a key with its value, a comment or blank line), which are kept, replaced or removed. The
-result is parsed before it is written: it must have the wanted values, and all other sites must be unchanged.
+The text is split into statements: a header, a key with its value, a comment or a blank line. Each statement is kept, replaced or removed.
+Before the new text is written, it is parsed. It must have the wanted values, and all other sites must be unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sites_path() -> Path:
 
 
 def write_site(path: Path, name: str, table: Table | None) -> None:
-    """Writes the table of one site and keeps all others. None removes the site."""
+    """Writes the table of one site and keeps all other tables. If ``table`` is None, removes the site."""
     text = read_toml(path)
     before = parse_toml(path, text)
     wanted = {key: value for key, value in before.items() if key != name} | ({name: table} if table is not None else {})
@@ -51,7 +51,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
             f"write it as a table, [{show_key(name)}], or edit it",
         )
     try:
-        # Follows a symbolic link, because some users keep such files elsewhere.
+        # If the file is a symbolic link, its target is written. Some users keep such files in another directory.
         write_private(path.resolve(), after.encode())
     except UnicodeEncodeError:
         raise BadInput(f"site {name}: what is to be written is not UTF-8", "use other characters") from None
@@ -59,7 +59,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
 
 @contextmanager
 def editing(path: Path) -> Iterator[None]:
-    """Locks the file for a read and the write that follows."""
+    """Locks the directory of the file, so that no other process changes the file between a read and the write after it."""
     directory = os.open(make_private_directory(path.parent), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -73,7 +73,10 @@ def editing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TomlStatement:
-    """Whole lines of TOML. ``header``: the table that begins here. ``key``: first part of the key. Neither: blank, or a comment."""
+    """One statement of TOML, in whole lines. ``header``: the path of the table that begins here. ``key``: the first part of the key.
+
+    A comment or blank line has neither.
+    """
 
     text: str
     header: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ class TomlStatement:
 
 
 def statements(text: str) -> list[TomlStatement]:
-    """Splits a text into statements. Each is the fewest lines that parse on their own, because a value may span several."""
+    """Splits a text into statements. A value may have several lines, so a statement ends at the first line with which it can be parsed."""
     found: list[TomlStatement] = []
     waiting = ""
     for line in text.splitlines(keepends=True):
@@ -110,13 +113,13 @@ def _path_of(parsed: Any) -> tuple[str, ...]:
 
 
 def with_table(text: str, name: str, table: Mapping[str, Any]) -> str:
-    """Appends a table."""
+    """Returns the text with a new table at its end."""
     gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
     return f"{text}{gap}[{show_key(name)}]\n" + "".join(f"{show_key(key)} = {show_value(value)}\n" for key, value in table.items())
 
 
 def with_changes(text: str, name: str, before: Table, table: Table) -> str:
-    """Writes changed keys in place and new ones after the last; removes missing ones."""
+    """Returns the text with a changed table. Changed keys keep their place. New keys come after the last key. Missing keys are removed."""
     pending = {key: value for key, value in table.items() if key not in before or before[key] != value}
     changed = {*pending, *(key for key in before if key not in table)}
     lines: list[TomlStatement] = []
@@ -124,7 +127,7 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
     last = 0
     for statement in statements(text):
         inside = statement.header or inside
-        # A subtable of a changed key is removed, because the key is written again as a whole.
+        # If a changed key is a subtable, the subtable is removed: the whole key is written again.
         if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
             continue
         if inside == (name,) and statement.key is not None and statement.key in changed:
@@ -143,7 +146,7 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
 
 
 def without_table(text: str, name: str) -> str:
-    """Removes a table, its subtables and the comment directly above. A comment directly above the next table stays."""
+    """Returns the text without a table, its subtables and the comment directly above it. A comment directly above the next table stays."""
     kept: list[TomlStatement] = []
     removed: list[TomlStatement] = []
     inside: tuple[str, ...] = ()
@@ -166,7 +169,7 @@ def _comments_above(lines: list[TomlStatement]) -> list[TomlStatement]:
 
 
 def _trailing_comment(text: str) -> str:
-    """Returns the comment after a value, with the space before it."""
+    """Returns the comment after a value, with the space before the comment."""
     parsed = tomllib.loads(text)
     for place in (match.start() for match in re.finditer(r"\s*#", text)):
         try:

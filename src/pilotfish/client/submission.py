@@ -1,4 +1,4 @@
-"""Keeps what a client has not sent and what the master has not confirmed: the tasks of each run, and requests."""
+"""Keeps the tasks and requests of a client until they are sent and the master has confirmed them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_DEPENDENCIES = 100_000
 MAX_FRAME_TASKS = 500_000
-"""Maximum tasks and dependencies in one frame; they fit a header with any numbers."""
+"""Maximum number of tasks and dependencies in one frame. The header of the frame has room for them, even if their numbers are large."""
 CONFIRM_BYTES = 1024 * 1024
 ENDING_BYTES = 64
 
 
 def escape_surrogates(text: str) -> str:
-    """Shows bytes that are not UTF-8, as a file name can have, by their number."""
+    """Replaces bytes that are not UTF-8 by escapes such as ``\\udcff``. File names can contain such bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class RunListener(Protocol):
-    """Receives the updates of a run in the client's thread: it must be quick and must not wait for the client."""
+    """Receives the updates of a run. The client's thread calls it, so it must be quick and must not wait for the client."""
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
 
@@ -47,12 +47,12 @@ class RunListener(Protocol):
     def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
-        """Called when no more updates will come, because the master is lost or refused the run."""
+        """Is called when no more updates will come, because the master is lost or refused the run."""
 
 
 @dataclass(slots=True, eq=False)
 class SubmitBatch:
-    """Content of one Submit message. ``size`` is the number of bytes of its body. ``whole``: nothing may be added."""
+    """Content of one Submit message. ``size``: number of bytes in its body. ``whole``: no task may be added to this batch."""
 
     first: int
     first_spec: int
@@ -68,7 +68,7 @@ class SubmitBatch:
     contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)
     future_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
     costs: list[float] = field(default_factory=list)
-    """Costs of the first tasks; the others cost 1."""
+    """Costs of the first tasks. The tasks after them have cost 1."""
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
         place = len(self.tasks)
@@ -94,7 +94,7 @@ class SubmitBatch:
 
 
 class Submission:
-    """State of one run at its client. The client's lock guards it; nothing here waits or does I/O."""
+    """State of one run at its client. The client's lock guards it. No method waits or does I/O."""
 
     def __init__(self, uid: str, options: RunOptions, sends_tasks: bool = True) -> None:
         self.uid = uid
@@ -108,10 +108,10 @@ class Submission:
         self.advanced = 0
         self.listener: RunListener | None = None
         self.failure: PilotfishError | None = None
-        """Why no more updates will come, and why tasks may be missing at the master."""
+        """The error after which no more updates come. The master may lack some tasks then."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
-        """Number of endings received, and the first one that was requested."""
+        """``cursor``: number of the next ended task to receive. ``first_cursor``: number of the first ended task that was requested."""
         self._reported = bytearray()
         self._processed = 0
         self._processed_bytes = 0
@@ -128,7 +128,7 @@ class Submission:
         return Open(self.uid, self.options, self._sends_tasks)
 
     def take_numbers(self, opened: Opened) -> None:
-        """Takes over the master's numbers: a new run, or an existing one, whose tasks and specs keep their numbers."""
+        """Takes over the numbers that the master gave to the run. If the run exists already, its tasks and specs keep their numbers."""
         first_time = self.run < 0
         self.run = opened.run
         if first_time:
@@ -136,11 +136,12 @@ class Submission:
             self.next_spec = opened.specs
             self.advanced = opened.advanced
         elif self._advance_sent > opened.advanced and not self._unaccepted and not self._unsent:
-            # Progress without tasks is not kept as unaccepted. If the old master died before it recorded it, it is sent again.
+            # A frame with progress and without tasks is not kept as unaccepted. If the old master died before it recorded the progress, the
+            # client sends the progress again.
             self.add_whole((), (), self._advance_sent)
 
     def spec_number(self, spec: TaskSpec, code: bytes, batch: SubmitBatch | None = None) -> int:
-        """Returns the number of a spec in the run; an equal spec is sent only once."""
+        """Returns the number of a spec in the run. Equal specs have one number and are sent once."""
         if len(code) > MAX_BODY // 2:
             raise PayloadTooLarge(
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
@@ -176,7 +177,7 @@ class Submission:
         return batch
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
-        """Adds a task; returns its index in the run."""
+        """Adds a task and returns its index in the run."""
         size = len(payload)
         if len(needs.after) > MAX_FRAME_TASKS:
             raise PayloadTooLarge(
@@ -196,9 +197,9 @@ class Submission:
         return index
 
     def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[TaskEntry], advance: int) -> range:
-        """Adds tasks and the progress of the application in one frame; the master records all of it or nothing.
+        """Adds tasks and the progress of the application in one frame. The master records the whole frame or nothing.
 
-        ``spec`` of an entry is an index in ``specs``. Specs that the run does not have yet are sent, too.
+        ``spec`` of an entry is an index in ``specs``. Specs that the run does not have yet are in the same frame.
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
@@ -221,7 +222,7 @@ class Submission:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is something to send. Specs alone wait for their first task, because the master confirms only numbers of tasks."""
+        """Tests whether there is a frame to send. Specs wait for their first task, because the master confirms only numbers of tasks."""
         unsent = self._unsent
         return bool(unsent) and (len(unsent) > 1 or bool(unsent[0].tasks) or unsent[0].advance >= 0)
 
@@ -230,7 +231,7 @@ class Submission:
         return bool(self._unaccepted) or self.has_unsent
 
     def take_frames(self) -> list[list[Buffer]]:
-        """Returns the frames to send now; they are kept until the master has recorded them."""
+        """Returns the frames to send now. Keeps them until the master has recorded them."""
         frames = []
         while self.has_unsent:
             batch = self._unsent[0]
@@ -243,18 +244,18 @@ class Submission:
         return frames
 
     def frames_to_repeat(self) -> list[list[Buffer]]:
-        """Returns the frames to repeat over a new connection."""
+        """Returns the frames that must be sent again over a new connection."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
 
     def lost(self, error: PilotfishError) -> None:
-        """Notes and reports that no more updates will come."""
+        """Records the error after which no more updates come, and reports it to the listener."""
         self.failure = error
         if self.listener is not None:
             self.listener.lost(error)
 
     def give_up(self) -> None:
-        """Drops everything that is not recorded."""
+        """Drops all tasks that the master has not recorded."""
         self._unsent.clear()
         self._unaccepted.clear()
 
@@ -264,7 +265,10 @@ class Submission:
             unaccepted.popleft()
 
     def new_endings(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """Returns the new endings of an Ended message. After damage to its journal, a master repeats all endings in another order."""
+        """Returns the ended tasks of an Ended message that are new, with their results.
+
+        If the journal of a master was damaged, the master sends all ended tasks again, in another order.
+        """
         reported = self._reported
         reported.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(reported))))
         new = [item for item in items[max(0, self.first_cursor - cursor) :] if not reported[item.index]]
@@ -276,13 +280,13 @@ class Submission:
         return new, body
 
     def processed(self, items: list[EndedItem]) -> None:
-        """Notes that the listener has processed these endings, so that the master may drop their results."""
+        """Records that the listener has processed these ended tasks. The master may then drop their results."""
         self._processed = self.cursor
         self._processed_bytes += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + ENDING_BYTES for item in items)
 
     @property
     def confirmation_due(self) -> bool:
-        """Whether enough results were processed to tell the master, which keeps them for this client only."""
+        """Tests whether to tell the master how many results were processed. The master keeps the results only for this client."""
         return self._processed_bytes > CONFIRM_BYTES and self.options.owned and self.payloads_wanted
 
     def confirm_processed(self) -> Taken:
@@ -299,18 +303,18 @@ def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memory
 # --- requests -------------------------------------------------------------------------------------------------------------------------
 
 MAX_TRIES = 3
-"""Maximum connections that may break before the answer to a request; then it is given up, because it may be what kills the masters."""
+"""Maximum number of connections that may break before a request is answered. After that the request fails: it may be the cause."""
 
 
 class Reply(NamedTuple):
-    """Answer to a request: data, and bytes for some kinds."""
+    """The answer to a request. Some kinds of answers have bytes in addition to the data."""
 
     data: Any
     body: bytes = b""
 
 
 class PendingRequest(Future[Reply]):
-    """A request; its result is the answer. ``submission``: the run that it opens, if that is what it asks for."""
+    """A request as a future. The result of the future is the answer. ``submission``: the run to open, if the request opens one."""
 
     def __init__(self, kind: str, arguments: dict[str, Any], message: Message, submission: Submission | None = None) -> None:
         super().__init__()
@@ -322,11 +326,11 @@ class PendingRequest(Future[Reply]):
         self._tries = 0
 
     def connection_broke(self) -> bool:
-        """Returns whether the request is settled; otherwise it is repeated. One that was not sent is not affected."""
+        """Returns whether the request has ended. If it has not ended, the client sends it again. Does nothing for an unsent request."""
         if self.sent:
             self._tries += 1
             if self.kind == "stop":
-                # A master that is asked to stop may end before it answers.
+                # A master that stops may end before it answers the request.
                 self.set_result(Reply({}))
             elif self._tries >= MAX_TRIES:
                 text = f"{self.kind}: the connection broke {MAX_TRIES} times before the master answered"
@@ -335,7 +339,7 @@ class PendingRequest(Future[Reply]):
 
 
 class PendingRequests:
-    """Runs to open, by uid, and other requests, by number, each until the master replies. The client's lock guards them."""
+    """All requests without an answer. Requests that open a run are found by uid, the others by number. The client's lock guards them."""
 
     def __init__(self) -> None:
         self._requests: dict[str | int, PendingRequest] = {}
@@ -362,9 +366,9 @@ class PendingRequests:
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
-        """Returns the unsent frames that open runs, which are sent before all others, or those of the other requests.
+        """Returns the frames of unsent requests. ``opens``: of requests that open a run; otherwise of all other requests.
 
-        The latter are sent last, so that a request about a task follows the task.
+        Requests that open a run are sent before tasks. The other requests are sent after tasks, so that a request can be about a new task.
         """
         frames = []
         for request in self._requests.values():
@@ -374,7 +378,7 @@ class PendingRequests:
         return frames
 
     def runs_to_forget(self) -> set[Any]:
-        """Returns the runs with an unanswered ``forget``; the master may have forgotten them already."""
+        """Returns the runs with an unanswered ``forget``. The master may have forgotten these runs already."""
         return {request.arguments.get("run") for request in self._requests.values() if request.kind == "forget"}
 
     def oldest_open(self) -> PendingRequest | None:
@@ -387,7 +391,7 @@ class PendingRequests:
         return self._requests.pop(key, None)
 
     def connection_broke(self) -> None:
-        """Removes requests that are not to be repeated; the others that were sent get no answer over this connection."""
+        """Removes the requests that have ended because the connection broke. The client sends the others again."""
         self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke()}
 
     def repeat(self) -> None:
@@ -396,6 +400,6 @@ class PendingRequests:
             request.sent = False
 
     def give_up(self) -> list[PendingRequest]:
-        """Removes and returns all requests; none will be answered."""
+        """Removes and returns all requests, because no answers will come."""
         pending, self._requests = list(self._requests.values()), {}
         return pending

@@ -1,8 +1,9 @@
-"""Finds the command line, parameters and label of each task of a run; writes and reads registers.
+"""Finds the command line, parameters and label of each task of a run. Writes and reads registers.
 
-The master forgets the input of a finished task. So the client that submits tasks also writes their descriptions to the run's register,
-``register-N.gz`` in the pool directory, and all clients read them from there: command line, ``--json`` and Python show the same. A sweep
-whose command line determines each task needs no register: its descriptions are made from the command line again.
+The master forgets the input of an ended task. So the client that submits tasks also writes their descriptions to a file, the register of
+the run: ``register-N.gz`` in the pool directory. All clients read the register, so that the command line, ``--json`` and Python show the
+same descriptions. If the command line of a sweep determines each task, the run needs no register. The descriptions are then made from the
+command line again.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ from pilotfish.portable.payload_format import unpack
 
 CHUNK = 1000
 LINE_COLUMN = "line"
-"""Column name for the lines of ``--each-line``."""
+"""Name of the column with the lines of ``--each-line``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTask:
-    """A task with its command line (after its label, if any) and its values of the run's parameters, where known."""
+    """A task with its command line and its parameter values. If the task has a label, the label stands before the command line.
+
+    ``values`` is None if the parameter values are not known.
+    """
 
     row: dict[str, Any]
     command: str
@@ -47,24 +51,24 @@ class DescribedTask:
     label: str = ""
 
     def parameters(self, names: Values) -> str:
-        """Formats the parameters as ``alpha=0.1 seed=3``; empty if they are unknown."""
+        """Formats the parameters as ``alpha=0.1 seed=3``. Returns an empty text if they are not known."""
         return " ".join(f"{name}={value}" for name, value in zip(names, self.values or (), strict=False))
 
 
 @dataclass(slots=True)
 class DescribedTasks:
-    """The tasks of a run with their descriptions. ``found`` can be read once."""
+    """The tasks of a run with their descriptions. ``found`` is an iterator, so it can be read only once."""
 
     names: Values
     found: Iterator[DescribedTask]
     known: bool
-    """Whether the run has a register or a usable command line."""
+    """Whether the run has a register, or a command line from which the tasks can be made."""
 
 
 def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
-    """Finds the command line of each task, or else the name of its program or function.
+    """Finds the command line of each task. If there is none, takes the name of the program or function.
 
-    ``rows`` must be in the order of their indices. Without ``ask``, the master is not asked for the inputs of single tasks.
+    ``rows`` must be in the order of task indices. ``ask``: whether to ask the master for the inputs of tasks without a description.
     """
     known = describe_run(master, run)
     description = known or RunDescription((), iter(()))
@@ -81,7 +85,7 @@ def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, 
 
 
 def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Returns the rows of tasks for JSON output, with command lines, labels and parameters."""
+    """Yields the rows of tasks for JSON output. Each row also has the command line, label and parameters of its task."""
     tasks = describe(master, run, rows, ask=False)
     for task in tasks.found:
         parameters = dict(zip(tasks.names, task.values or (), strict=False))
@@ -93,7 +97,7 @@ def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[
 
 
 def _command_from_input(master: PoolSession, row: dict[str, Any]) -> str:
-    """Reads the command line from the task's input, which the master keeps while the task may run again."""
+    """Returns the command line in the task's input. The master keeps the input while the task may run again."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
         return name
@@ -102,7 +106,7 @@ def _command_from_input(master: PoolSession, row: dict[str, Any]) -> str:
 
 
 def command_in(payload: bytes) -> str:
-    """Returns the command line in the input of an executable; empty if there is none."""
+    """Returns the command line in the input of an executable. Returns an empty text if the input has none."""
     try:
         return shlex.join(json.loads(bytes(unpack(payload)[0]))["argv"]) if payload else ""
     except (ValueError, KeyError):
@@ -110,7 +114,10 @@ def command_in(payload: bytes) -> str:
 
 
 def named_task(master: PoolSession, text: str) -> str | None:
-    """Finds the task ``3.17``, ``NAME.17`` or ``3.LABEL``; None if no run has such a name, or a run has the whole text as its name."""
+    """Finds the task ``3.17``, ``NAME.17`` or ``3.LABEL`` and returns its id.
+
+    Returns None if there is no such run, or if the whole text is the name of a run.
+    """
     if _run_named(master, text) is not None:
         return None
     problem: BadInput | None = None
@@ -141,12 +148,12 @@ def _run_named(master: PoolSession, name: str) -> dict[str, Any] | None:
 
 
 def write_rerun_register(master: PoolSession, origin: dict[str, Any], run: int, tasks: int) -> None:
-    """Writes the register of a rerun, which must not depend on the original run."""
+    """Writes the register of a rerun. The rerun needs its own register, because users may forget the original run."""
     description = describe_run(master, origin)
     if description is None:
         return
     failed = [row["index"] for row in all_tasks(master, origin["run"], "failed")]
-    if len(failed) != tasks:  # more tasks failed since, so the rerun's tasks are unknown
+    if len(failed) != tasks:  # more tasks have failed since the rerun began, so it is not known which tasks it has
         return
     register = TaskRegister(master.directory, run, description.names)
     for place, line in enumerate(_select(description.lines, failed)):
@@ -155,12 +162,12 @@ def write_rerun_register(master: PoolSession, origin: dict[str, Any], run: int, 
 
 
 def describe_run(master: PoolSession, run: dict[str, Any]) -> RunDescription | None:
-    """Returns the descriptions from the register of a run, or else from its command line."""
+    """Returns the descriptions of a run's tasks: from the register, or from the command line if there is no register."""
     return read_register(master.directory, run["run"]) or describe_from_command(run)
 
 
 def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
-    """Yields the descriptions of the tasks with these indices, which increase; UNDESCRIBED after the last description."""
+    """Yields the descriptions of the tasks with these indices, which must increase. Yields UNDESCRIBED for tasks after the last line."""
     position = 0
     for index in indices:
         yield next(itertools.islice(lines, index - position, None), UNDESCRIBED)
@@ -171,7 +178,7 @@ def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterato
 
 
 def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
-    """Makes all tasks of a run from its command line, quoted for a shell; None if they are not certain."""
+    """Makes the descriptions of a run's tasks from its command line. Returns None if they are not certain."""
     description = str(row.get("command", ""))
     if not description.startswith("--"):
         return None
@@ -182,12 +189,12 @@ def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
             total, names, lines = _read(shlex.split(description), float(row.get("opened_at") or "inf"))
     except (BadInput, GetoptError, ValueError, IndexError, OSError):
         return None
-    # A rerun has the command line of the whole run, but only some of its tasks.
+    # A rerun has the command line of the original run, but only some of its tasks.
     return RunDescription(names, _in_directory(cwd, lines)) if total == row["tasks"] else None
 
 
 def _in_directory(cwd: str, lines: Iterator[TaskDescription]) -> Iterator[TaskDescription]:
-    """Reads in chunks, because files can be large; the working directory changes only while a chunk is read."""
+    """Yields the lines. Reads them in chunks, because files can be large. Changes the working directory only while it reads a chunk."""
     while True:
         try:
             with contextlib.chdir(cwd):
@@ -226,7 +233,7 @@ def columns_of(names: Values) -> Values:
 
 
 def _check_unchanged(path: str, opened_at: float) -> None:
-    """Refuses a file that changed after the run began: its values may differ. The change time also covers a replaced file."""
+    """Refuses a file that was changed after the run began, because its values may differ. The change time also detects a replaced file."""
     if os.stat(path).st_ctime > opened_at:
         raise BadInput(f"{path} was changed after the run had begun", "")
 
@@ -234,17 +241,17 @@ def _check_unchanged(path: str, opened_at: float) -> None:
 # --- registers ------------------------------------------------------------------------------------------------------------------------
 
 MAX_REGISTER_BYTES = 64 << 20
-"""Maximum size of a register, enough for millions of tasks. A larger run has none; its tasks are known while its files are unchanged."""
+"""Maximum size of a register. It is enough for millions of tasks. A larger run has no register."""
 FLUSH_TASKS = 1000
-"""Descriptions per write."""
+"""Number of waiting descriptions that causes a write."""
 FLUSH_S = 1.0
-"""Seconds until fewer descriptions are written."""
+"""Seconds after the last write, after which fewer descriptions are written, too."""
 
 Values = tuple[str, ...]
 
 
 class TaskDescription(NamedTuple):
-    """Command line of a task, its values of the run's parameters, and its label from a task list or DAG."""
+    """Command line of a task, its parameter values, and its label in a task list or DAG."""
 
     command: str
     values: Values = ()
@@ -259,17 +266,18 @@ UNDESCRIBED = TaskDescription("")
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """Descriptions of a run's tasks in the order of their indices, with the names of its parameters."""
+    """Descriptions of a run's tasks in the order of task indices, and the names of the run's parameters."""
 
     names: Values
     lines: Iterator[TaskDescription]
 
 
 class TaskRegister:
-    """Writes the descriptions of a run's tasks. Thread-safe; write errors are ignored, because a run works without a register.
+    """Writes the descriptions of a run's tasks. It is thread-safe. It ignores write errors, because a run works without a register.
 
-    The register is a series of gzip members, each a list of JSON rows. The first row has the names of the parameters. A row is
-    [label, command, values…]; one that does not follow the row before it begins with its index.
+    The register is a series of gzip members. Each member has one JSON row per line. The first row of the register has the names of the
+    parameters. Each other row describes one task: [label, command, values…]. If the task does not follow the task of the previous row, its
+    row begins with the task's index.
     """
 
     def __init__(self, directory: Path, run: int, names: Values = ()) -> None:
@@ -281,12 +289,12 @@ class TaskRegister:
         self._lock = threading.Lock()
 
     def note(self, index: int, description: TaskDescription) -> None:
-        """Keeps a description until it is written. Call it in the order of task indices."""
+        """Adds a description to those that will be written. Call it in the order of task indices."""
         if not self._too_large:
             self._waiting.append((index, description))
 
     def flush_if_due(self) -> None:
-        """Writes if many descriptions wait, or some have waited long."""
+        """Writes the waiting descriptions if there are many, or if the last write was long ago."""
         count = len(self._waiting)
         if count >= FLUSH_TASKS or (count and time.monotonic() - self._flushed_at >= FLUSH_S):
             self.flush()
@@ -315,19 +323,19 @@ class TaskRegister:
 
 
 def read_register(directory: Path, run: int) -> RunDescription | None:
-    """Reads the register of a run; None if there is none."""
+    """Reads the register of a run. Returns None if the run has no register."""
     rows = _rows(_register_path(directory, run))
     names = next(rows, None)
     return None if names is None else RunDescription(tuple(names), _in_order(rows))
 
 
 def _in_order(rows: Iterator[list[Any]]) -> Iterator[TaskDescription]:
-    """Returns one description per index from 0 on; UNDESCRIBED for missing ones."""
+    """Yields one description per index, beginning with index 0. Yields UNDESCRIBED for a missing index."""
     position = index = 0
     for row in rows:
         if isinstance(row[0], int):
             index, *row = row
-        if index >= position:  # otherwise another program wrote a later part first
+        if index >= position:  # if it is less, another program wrote a later part of the register first
             yield from itertools.repeat(UNDESCRIBED, index - position)
             label, command, *values = row
             yield TaskDescription(command, tuple(values), label)

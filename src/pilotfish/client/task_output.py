@@ -1,4 +1,4 @@
-"""Fetches and decodes what a task wrote."""
+"""Fetches and decodes the output and the result of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDED_BY_ITSELF = ("exit", "signal")
 
 
 class TaskOutput:
-    """Output and result of a finished task of any kind."""
+    """Output and result of an ended task of any kind."""
 
     def __init__(self, row: dict[str, Any], payload: bytes, kept: Path | None = None) -> None:
         self.row = row
@@ -38,22 +38,22 @@ class TaskOutput:
             self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
 
     def headline(self) -> str:
-        """Returns the failure or the result in one line."""
+        """Returns one line with the failure of the task, or with its result."""
         return self.failure_line() or self.result_line()
 
     def result_line(self) -> str:
-        """Returns the value, or the last line of the output."""
+        """Returns the value of a Python call, or the last line of the output."""
         return repr(self.value) if self.has_value else last_line(self.stdout)
 
     def failure_line(self) -> str:
-        """Returns the failure with the last line of standard error; empty if the task did not fail."""
+        """Returns the failure with the last line of standard error. Returns an empty text if the task did not fail."""
         failure = self.row.get("failure")
         if not failure:
             return ""
         return failure_with_output(failure_note(failure), self.last_error_line())
 
     def last_error_line(self) -> str:
-        """Returns the last line of standard error of a program that ended by itself."""
+        """Returns the last line of standard error, if the program itself ended with an exit status or signal."""
         failure = self.row.get("failure") or {}
         return last_line(self.stderr) if self.completed is not None and failure.get("cause") in ENDED_BY_ITSELF else ""
 
@@ -62,13 +62,13 @@ class TaskOutput:
 
 
 def last_line(data: bytes) -> str:
-    """Returns the last line that is not blank."""
+    """Returns the last line with visible text."""
     lines = data.decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 def _traceback(meta: bytes) -> str:
-    """Returns the traceback of a Python call, if it raised."""
+    """Returns the traceback of a Python call that raised an exception."""
     try:
         report = json.loads(meta) if meta else {}
     except ValueError:
@@ -84,13 +84,13 @@ def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:
 
 
 def failure_note(failure: dict[str, Any]) -> str:
-    """Describes a failure in one line, with the blame unless that is the task."""
+    """Describes a failure in one line. Names the party at fault if it is not the task."""
     message = failure.get("message") or failure.get("cause") or "failed"
     blame = failure.get("blame", "task")
     return message if blame == "task" else f"{message} (blame: {blame})"
 
 
 def failure_with_output(note: str, wrote: str) -> str:
-    """Joins a failure with the program's own message, and shortens the first so that the second survives a cut line."""
+    """Joins a failure with the program's own message. Shortens the failure, so that the message is visible in a narrow column."""
     first = note.splitlines()[0]
     return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first

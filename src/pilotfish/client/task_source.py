@@ -1,6 +1,6 @@
-"""Makes tasks from a sweep, list or command, checked before anything starts.
+"""Makes the tasks of a command, sweep or task list, and submits them.
 
-Tasks are made one by one while they are submitted.
+The whole request is checked before anything starts. The tasks are then made one by one while they are submitted.
 """
 
 from __future__ import annotations
@@ -54,24 +54,25 @@ SHOWN_COMMAND = 60
 NOT_INHERITED = ("PILOTFISH_", "BASH_FUNC_")
 
 MAX_PROGRAMS = 50
-"""Maximum programs of a task list with a spec of their own."""
+"""Maximum number of programs of a task list that have their own spec. All other programs share one spec."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of the run and the number of tasks sent: 0 when the run is open, then after each task."""
+"""Is called with the number of the run and the number of submitted tasks: first with 0 when the run is open, then after each task."""
 NewTask = tuple[TaskEntry, TaskDescription | None]
-"""A task with the number of its spec in the run, and its description for the register, if the register needs one."""
+"""A task, and its description for the register. The description is None if the register does not need it. ``spec`` of the task is the
+number of the spec in the run."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """Tasks to submit: how many, what they share, and how to make each."""
+    """Tasks to submit: their number, the options that they share, and the parts from which each task is made."""
 
     count: int
     launch: LaunchSpec
     command: str
     from_files: bool
-    """Whether the descriptions need a register, because the command line alone does not determine each task."""
+    """Whether the run needs a register, because the tasks come from files. Otherwise the command line determines each task."""
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: CommandTemplates | None = None
     listed: TaskFile | None = None
@@ -79,7 +80,7 @@ class TaskSource:
     """Reads the inputs of a listed task."""
 
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
-        """Returns each task with its parameter values and its ``id=``."""
+        """Yields each task with its parameter values and its label, which is the ``id=`` in a task list."""
         listed = self.listed
         if listed is not None:
             return ((self._listed_executable(listed, place, task), (), task.id) for place, task in enumerate(listed))
@@ -88,11 +89,11 @@ class TaskSource:
         return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
 
     def parents(self, place: int) -> tuple[int, ...]:
-        """Indices of the tasks that this task waits for."""
+        """Returns the indices of the tasks for which this task waits."""
         return self.listed.flow.parents[place] if self.listed is not None and self.listed.flow is not None else ()
 
     def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
-        """Intermediate files that other tasks leave for this one."""
+        """Returns the intermediate files that other tasks leave for this task."""
         return self.listed.future_files(place) if self.listed is not None and self.launch.sandbox else ()
 
     def _listed_executable(self, listed: TaskFile, place: int, task: ListedTask) -> Executable:
@@ -105,7 +106,10 @@ class TaskSource:
         return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=keep)
 
     def program_of(self, task: Executable) -> str:
-        """Returns the program of a listed task, to group tasks of one kind; empty for shell lines and other sources."""
+        """Returns the program of a task in a task list. Tasks with the same program form one task class.
+
+        Returns an empty text for a shell line, and for a task that is not in a task list.
+        """
         if self.listed is None:
             return ""
         name, *rest = task.argv
@@ -115,7 +119,7 @@ class TaskSource:
         return os.path.basename(rest[0]) if rest and not rest[0].startswith("-") else ""
 
     def costs(self) -> list[float] | None:
-        """Returns the relative durations of the tasks, if the task list has them."""
+        """Returns the costs of the tasks, if the task list has different costs."""
         if self.listed is None:
             return None
         costs = [task.cost for task in self.listed]
@@ -124,7 +128,7 @@ class TaskSource:
 
 @dataclass(frozen=True, slots=True)
 class CommandTemplates:
-    """Templates for the parts of a command that differ from task to task."""
+    """Templates for the parts of an executable that differ from task to task."""
 
     argv: tuple[Template, ...]
     env: dict[str, Template]
@@ -139,7 +143,7 @@ class CommandTemplates:
         return [*self.argv, *self.env.values(), *self.inputs, *self.outputs, *self.keep, *([self.stdin] if self.stdin else [])]
 
     def check_files(self, sweep: Sweep) -> None:
-        """Checks all input files now, so that a missing one is found before the first task starts."""
+        """Checks the input files of all tasks, so that a missing file is found before the first task starts."""
         if self.inputs:
             for number, values in enumerate(sweep):
                 check_inputs(self.resolve_inputs(template.fill(values, number) for template in self.inputs))
@@ -158,7 +162,10 @@ class CommandTemplates:
 
 
 def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs: InputResolver = list) -> TaskSource:
-    """Checks the whole request; raises BadInput. ``resolve_inputs`` replaces outputs of earlier tasks among inputs by their files."""
+    """Checks the whole request and returns its tasks. Raises BadInput if the request is not valid.
+
+    ``resolve_inputs``: a function that replaces an input such as ``3.0:mesh.bin`` by the file that the task 3.0 left.
+    """
     _check_source(request)
     env = read_environment(request.environment, environ)
     if request.task_list is not None:
@@ -231,7 +238,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
     past_outputs = [text for text in request.inputs if is_past_output(text)]
 
     def read(inputs: Iterable[str]) -> dict[str, Input]:
-        # Outputs of earlier tasks are inputs of each task, not of the spec, because they may be at one site only.
+        # An output of an earlier task is an input of each task and not of the spec, because the file may be at one site only.
         return check_inputs(resolve_inputs([*past_outputs, *inputs]))
 
     intermediate_files = listed.intermediate_files
@@ -240,7 +247,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
         raise BadInput(f"--input {twice}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
     needs_sandbox, seen = bool(request.inputs or request.outputs or request.keep), set()
     for place, task in enumerate(listed):
-        # Tasks that make files for each other share the working directory, unless a sandbox is requested.
+        # If tasks make files for each other and the user did not request a sandbox, the tasks share the working directory.
         needs_sandbox |= (bool(task.inputs or task.outputs) and not intermediate_files) or any(map(is_past_output, task.inputs))
         try:
             read(_existing_inputs(task, listed.future_files(place)))
@@ -263,7 +270,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
 
 
 def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
-    """Adds the task to the message. A missing file may be a misspelt output of another task."""
+    """Adds the task to the message of an error. If an input is missing, suggests the output of another task with a similar name."""
     outputs = [name for other in listed for name in other.outputs]
     missing = next((name for name in task.inputs if not os.path.lexists(name) and name not in outputs), "")
     meant = did_you_mean(missing, outputs) if missing else ""
@@ -271,13 +278,13 @@ def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInpu
 
 
 def _existing_inputs(task: ListedTask, future_files: Iterable[ExpectedFile]) -> list[str]:
-    """Returns the inputs that exist here or that an earlier run left."""
+    """Returns the inputs of a task that no other task of the list makes."""
     future_names = {file.name for file in future_files}
     return [name for name in task.inputs if os.path.normpath(name) not in future_names]
 
 
 def read_environment(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Reads variables: ``NAME=VALUE`` sets one, ``NAME`` copies its value from this environment."""
+    """Reads environment variables. ``NAME=VALUE`` sets a variable. ``NAME`` copies the value from this environment."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -290,12 +297,12 @@ def read_environment(texts: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 
 def _inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the shell's environment without our variables and without likely secrets, which the journal would keep."""
+    """Returns this environment without the variables of Pilotfish and without probable secrets, because the journal would keep them."""
     return {name: value for name, value in without_secrets(environ).items() if not name.startswith(NOT_INHERITED)}
 
 
 def check_program(program: str, environ: Mapping[str, str]) -> None:
-    """Checks that a program exists, so that a misspelt name fails once and not in every task."""
+    """Checks that a program exists. Without this check, a misspelt name would fail in every task."""
     if "/" in program:
         _check_path(Path(program), program)
     elif shutil.which(program, path=environ.get("PATH")) is None:
@@ -325,7 +332,7 @@ def _check_path(path: Path, program: str) -> None:
 
 
 def _is_plain_text(path: Path) -> bool:
-    """Whether the file is text without ``#!``: only a shell can run it."""
+    """Tests whether the file is text without ``#!``. Only a shell can run such a file."""
     try:
         with path.open("rb") as file:
             start = file.read(TEXT_BYTES)
@@ -335,7 +342,7 @@ def _is_plain_text(path: Path) -> bool:
 
 
 def _interpreter(program: str) -> str:
-    """Returns the usual interpreter of a file that is not executable."""
+    """Returns the usual interpreter of a file that is not executable, with a space after it."""
     if os.access(program, os.X_OK):
         return ""
     return {".py": "python ", ".sh": "sh ", ".R": "Rscript ", ".jl": "julia ", ".pl": "perl "}.get(Path(program).suffix, "")
@@ -351,7 +358,7 @@ def _nearest_program(program: str, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=8)
 def _read_stdin(path: str) -> bytes:
-    """Reads a file once, because a pipe cannot be read twice, and up to a limit, because a device has no end."""
+    """Reads a file. Caches its content, because a pipe cannot be read twice. Limits its size, because a device has no end."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_STDIN_BYTES + 1)
@@ -365,7 +372,7 @@ def _read_stdin(path: str) -> bytes:
 
 
 def _defining_command(request: RunRequest) -> str:
-    """Returns the part of the command line that determines the tasks, to show it and to find each command from its index."""
+    """Returns the part of the command line that determines the tasks. Listings show it, and the descriptions of tasks are made from it."""
     words: list[str] = []
     for option, values in (("--param", request.parameters), ("--params-from", request.tables)):
         for value in values:
@@ -379,14 +386,14 @@ def _defining_command(request: RunRequest) -> str:
 
 
 def connect_for(request: RunRequest) -> PoolSession:
-    """Opens a session with the pool of a request, and tells the pool which sites to use."""
+    """Opens a session with the pool of a request. Tells the master which sites to use."""
     session = connect(request.pool, start=True, local_cores=request.local_cores or request.sites.local_cores)
     request.sites.use(session.ask)
     return session
 
 
 def submit_source(session: PoolSession, source: TaskSource, task_options: TaskOptions, options: RunOptions, progress: Progress) -> int:
-    """Submits all tasks of a source as one run; returns its number. Cancels the run on an error."""
+    """Submits all tasks of a source as one run and returns the number of the run. If there is an error, cancels the run."""
 
     def tasks(spec_number: Register) -> Iterator[NewTask]:
         specs: dict[str, int] = {}
@@ -408,9 +415,9 @@ def submit_source(session: PoolSession, source: TaskSource, task_options: TaskOp
 def submit_tasks(
     session: PoolSession, listed: TaskList, descriptions: Iterable[TaskDescription], options: RunOptions, progress: Progress
 ) -> int:
-    """Submits all tasks of a run file or DAG as one run; returns its number. Cancels the run on an error.
+    """Submits all tasks of a run file or DAG as one run and returns the number of the run. If there is an error, cancels the run.
 
-    Without ``descriptions``, an executable is described by its command line.
+    If an executable has no entry in ``descriptions``, its command line describes it.
     """
 
     def tasks(spec_number: Register) -> Iterator[NewTask]:
@@ -426,7 +433,11 @@ def submit_tasks(
 def _submit(
     session: PoolSession, tasks: Callable[[Register], Iterator[NewTask]], names: tuple[str, ...], options: RunOptions, progress: Progress
 ) -> int:
-    """Cancels the run on an error, because its other tasks will never be sent. Forgets it if the master has none of its tasks."""
+    """Submits tasks as one run and returns the number of the run. ``names``: names of the parameters.
+
+    If there is an error, cancels the run, because its other tasks will never be sent. If the master then has no task of the run, forgets
+    the run.
+    """
     run = session.begin(options)
     number = run.run
     try:
@@ -448,17 +459,17 @@ def _submit(
     return number
 
 
-# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that task 3.0 left, wherever it is now.
+# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that the task 3.0 left on this machine or on a worker.
 
 PAST_OUTPUT = re.compile(r"([0-9]+[.][0-9]+):(.+)")
 CACHED_TASKS = 256
-"""Maximum tasks whose results are cached."""
+"""Maximum number of tasks whose results are cached."""
 
 InputResolver = Callable[[Iterable[str]], list[str | StoredFile]]
 
 
 class PastOutputs:
-    """Replaces outputs of earlier tasks among inputs by their files. Connects to the pool only if there is one among them."""
+    """Replaces inputs that name outputs of earlier tasks by the files. Connects to the pool only if there is such an input."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""Runs a temporary pool for one command and checks that nothing of it is left."""
+"""Runs a temporary pool for one command. After its end, finds processes and files that it left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.task import RunOptions
 
 
 class PrivatePool:
-    """A temporary pool and its session. After its end, ``left`` lists leftovers."""
+    """A temporary pool and its session. After the end of the pool, ``left`` describes the processes and files that are left."""
 
     def __init__(self, pool: PoolHandle, master: PoolSession) -> None:
         self.pool = pool
@@ -21,7 +21,7 @@ class PrivatePool:
         self.left: list[str] = []
 
     def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
-        """Submits these commands as one run; returns its number."""
+        """Submits these commands as one run and returns the number of the run."""
         run = self.master.begin(RunOptions(command=" ".join(commands[0])))
         spec = self.master.spec_number(run, *executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions()))
         for command in commands:

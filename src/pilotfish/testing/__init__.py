@@ -1,7 +1,7 @@
 """Exports contract suites for plug-in authors.
 
-A suite is a class of tests. Derive a class whose name begins with ``Test`` in a module that pytest collects, and set what it tests: see
-docs/how-to/policy-plugin.md. pytest must be installed.
+A suite is a class of tests. In a module that pytest collects, derive a class from it. The name of the class must begin with ``Test``. Set
+or override what the suite tests: see docs/how-to/policy-plugin.md. pytest must be installed.
 """
 
 from pilotfish.testing.application_suite import ApplicationContract

@@ -21,7 +21,10 @@ from pilotfish.errors import PilotfishError
 
 
 class ApplicationContract:
-    """Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid one; empty if every text is valid), and override ``read``."""
+    """Set ``suffix`` and ``text``, the text of a valid file, and override ``read``.
+
+    ``broken``: the text of an invalid file. Leave it empty if every text is valid.
+    """
 
     suffix: str
     text: str
@@ -36,7 +39,7 @@ class ApplicationContract:
         return path
 
     def tasks_of(self, loaded: RunFile) -> list[tuple[str, bytes, tuple[int, ...]]]:
-        """Tasks that the file creates first: the kind of each, its payload, and the tasks it waits for."""
+        """Returns the first tasks of the file. For each task: its kind, its payload, and the tasks for which it waits."""
         tasks = loaded.tasks
         if loaded.manager is not None:
             tasks = TaskList(worker=loaded.manager.worker)

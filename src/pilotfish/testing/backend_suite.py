@@ -28,7 +28,7 @@ from pilotfish.backends.interface import (
 from pilotfish.model.site import PilotSize, Site
 
 SIZE = PilotSize(cores=4.0, nodes=1, walltime_s=5430.0, memory=6 << 30, gpus=2.0)
-"""Size of the suite's pilots: 1 h 30 min 30 s, 6 GiB."""
+"""Size of the suite's pilots. The walltime is 1 h 30 min 30 s, and the memory is 6 GiB."""
 QUEUE, ACCOUNT, DIRECTIVE = "long", "physics", "--nice=17"
 FOLDER, BUNDLE = "/shared/pf/o 1", "/shared/pf/agent.pyz"
 OPTIONS = ("queue", "account", "walltime", "cores", "memory", "gpus", "directives")
@@ -50,32 +50,32 @@ class Samples:
 
     backend: Backend
     kind: str
-    """Name of the backend in ``Site.backend``."""
+    """The name of the backend in ``Site.backend``."""
     submitted: CommandOutput
     """Answer to an accepted submission of ``len(jobs)`` pilots."""
     jobs: tuple[str, ...]
-    """Job ids in that answer, for the pilots 1, 2, ... Not more than the backend's ``arrays``."""
+    """Job ids in that answer, for the pilots 1, 2, … There must not be more of them than the backend's ``arrays``."""
     listed: tuple[CommandOutput, Mapping[str, int]]
-    """Answer to a query, and the phases in it by job id. At least two jobs."""
+    """Answer to a query with at least two jobs, and the phase of each job by job id."""
     nothing: tuple[CommandOutput, ...]
-    """Answers of a working system to a query that list none of the requested jobs."""
+    """Answers of a working system to a query, without any of the requested jobs."""
     down: tuple[CommandOutput, ...]
     """Answers to a query while the system is down."""
     refused: tuple[CommandOutput, ...]
     """Answers to submissions that will never be accepted."""
     cancelled: tuple[CommandOutput, ...]
-    """Answers to a cancellation that are no error, also for jobs that have ended or are unknown."""
+    """Answers to a cancellation that are no error. The jobs may have ended or may be unknown."""
     found: tuple[str, CommandOutput, Mapping[int, str]]
-    """A tag, the answer to a search for it, and the job ids by pilot number."""
+    """A tag, the answer to a search for the tag, and the job ids by pilot number."""
     unfound: tuple[CommandOutput, ...]
     """Answers to a search for an unknown tag."""
     words: Mapping[str, str]
-    """For each of OPTIONS: its text in the submission. Empty: the system has no such option, or does not get it."""
+    """For each of OPTIONS, its text in the submission. The text is empty if the system has no such option or does not get it."""
     down_at_submission: tuple[CommandOutput, ...] = ()
     limits: tuple[CommandOutput, ...] = ()
     """Answers to submissions that may be accepted later, such as too many jobs of this user."""
     past: tuple[tuple[CommandOutput, Mapping[str, JobStatus]], ...] = ()
-    """Answers about jobs that are no longer listed, and how those ended."""
+    """Answers about jobs that are no longer listed, and the ends of these jobs."""
     options: Mapping[str, str] = field(default_factory=dict)
 
     def site(self) -> Site:
@@ -89,23 +89,23 @@ Answer = TypeVar("Answer")
 
 
 def only(exchanges: list[CommandExchange[Answer]]) -> CommandExchange[Answer]:
-    """The only exchange: the suite's sites have one login node or one host, so one command is enough."""
+    """Returns the only exchange. The suite's sites have one login node or one host, so one command is enough."""
     assert len(exchanges) == 1
     return exchanges[0]
 
 
 def sent_text(exchange: CommandExchange[object]) -> str:
-    """All text that a command sends to the system."""
+    """Returns all text that a command sends to the system."""
     return "\n".join([*exchange.command.argv, exchange.command.stdin])
 
 
 class BackendContract:
-    """Set ``samples`` in a class whose name begins with Test."""
+    """Derive a class whose name begins with Test, and set ``samples``."""
 
     samples: Samples
 
     def questions(self) -> list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]]:
-        """Readers of all answers about jobs."""
+        """Returns the functions that read answers about jobs."""
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         past = backend.past(site, jobs)
         asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [only(backend.query(site, jobs)).read]

@@ -1,4 +1,4 @@
-"""Checks a policy or matcher against the contract. The policy runs in the simulated world, through the machine of a real master.
+"""Checks a policy or matcher against the contract. The policy runs in a simulation, in the same machine as at a real master.
 
 class TestMine(PolicyContract):
     def make_policy(self) -> Policy:
@@ -19,12 +19,12 @@ LATE = (SimulatedSite("early", 1, cores=2), SimulatedSite("late", 2, cores=2, wa
 
 
 def bag(count: int = 60) -> Workload:
-    """Independent tasks of unequal length."""
+    """Returns independent tasks of unequal duration."""
     return Workload([1.0 + number % 7 for number in range(count)])
 
 
 class PolicyContract:
-    """Override ``make_policy``. ``refuses_nothing``: whether all proposals must be accepted in a world without surprises."""
+    """Override ``make_policy``. ``refuses_nothing``: whether the machine must accept all proposals if no worker or task fails."""
 
     refuses_nothing = True
 
@@ -34,7 +34,7 @@ class PolicyContract:
     def play(
         self, work: Workload, sites: tuple[SimulatedSite, ...] = SITES, policy: Policy | None = None
     ) -> tuple[LightWorld, WorldResult]:
-        """Simulate the work to its end; RuntimeError if tasks are left."""
+        """Simulates the workload to its end. Raises RuntimeError if tasks are left."""
         world = LightWorld(sites, work, policy or self.make_policy(), seed=1, record_intervals=True)
         return world, world.run()
 
@@ -103,7 +103,7 @@ class PolicyContract:
         assert isinstance(policy.describe(), str)
 
     def test_it_can_begin_in_the_middle(self) -> None:
-        """After a restart, a new policy sees a state that it did not create."""
+        """Checks that a new policy can continue with a state that another policy created, as after a restart."""
         world = LightWorld(SITES, bag(), self.make_policy(), seed=1)
         world.start()
         world.advance(left=30)

@@ -1,8 +1,8 @@
 """Reads DAGMan files: nodes, their dependencies, scripts and options.
 
-There are two passes, as in DAGMan: first the nodes of a file with its splices and includes, then the lines about nodes, so that the order
-of lines does not matter. Keywords without effect on the outcome give a notice; unsupported ones that would change the outcome give an
-error with an alternative. Paths are relative to the current directory of the command.
+There are two passes, as in DAGMan. The first pass reads the nodes of a file, with its splices and includes. The second pass reads the
+lines about nodes. So the order of lines does not matter. A keyword without effect on the outcome gives a notice. An unsupported keyword
+that would change the outcome gives an error with an alternative. Paths are relative to the current directory of the command.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IGNORED_KEYWORDS = {
     "ENV": "scripts see the environment of the worker",
     "CATEGORY": "no limit is kept for it",
 }
-"""Ignored keywords, with a note for the user."""
+"""Keywords that Pilotfish ignores, each with a note for the user."""
 UNSUPPORTED_KEYWORDS = {
     "SUBDAG": "Use SPLICE, or run that DAG by a command of its own.",
     "FINAL": "Leave it out, and run it afterwards: pilotfish run FILE; ./final",
@@ -50,12 +50,12 @@ UNSUPPORTED_KEYWORDS = {
     "WEAK": "A POST script that exits with 0 makes the parent succeed.",
     "REJECT": "Its author wants it not to be run; see why, and take the line out.",
 }
-"""Unsupported keywords that would change the outcome, with an alternative."""
+"""Unsupported keywords that would change the outcome, each with an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScript:
-    """A PRE or POST script; ``words`` may be macros such as $RETURN."""
+    """A PRE or POST script. ``words``: the program and its arguments. An argument may be a macro such as $RETURN."""
 
     where: str
     words: tuple[str, ...]
@@ -66,7 +66,7 @@ class DagNode:
     name: str
     where: str
     description: tuple[DagLine, ...] | str
-    """Inline lines, or the name of a file."""
+    """The submit description: its lines, or the name of its file."""
     directory: str = "."
     noop: bool = False
     done: bool = False
@@ -78,7 +78,7 @@ class DagNode:
     priority: int = 0
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
-    """Macros from VARS, set before or after the submit description is read."""
+    """Macros of VARS lines. ``before``: set before the submit description is read. ``after``: set after it is read."""
     parents: dict[str, None] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ class DagNode:
 class Dag:
     """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files``: all files that were read, with the lines of submit descriptions.
+    ``files``: all files that were read. Submit descriptions have their lines here, other files have none.
     """
 
     path: str
@@ -94,11 +94,11 @@ class Dag:
     notices: list[str]
     files: dict[str, tuple[DagLine, ...]]
     rescue: int = 0
-    """Number of the rescue file that was read; 0 if none."""
+    """Number of the rescue file that was read. 0 means that no rescue file was read."""
 
 
 def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
-    """Reads a DAG file with its includes; the rescue file beside it lists the nodes that are done."""
+    """Reads a DAG file with its includes and splices. Marks the nodes as done that a rescue file lists. ``rescue`` selects it."""
     reader = _Reader()
     top = _Scope("", "", reader.notices)
     reader.read(path, top)
@@ -111,7 +111,7 @@ def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
 
 @dataclass(slots=True)
 class _Scope:
-    """The names of one file or splice. ``prefix`` is put before node names, ``directory`` before paths."""
+    """The nodes and splices of one file or splice. ``prefix`` comes before the names of its nodes, ``directory`` before paths."""
 
     prefix: str
     directory: str
@@ -123,7 +123,7 @@ class _Scope:
     second_pass: list[tuple[Callable[[_Scope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
 
     def find(self, name: str, line: DagLine) -> list[DagNode]:
-        """Returns the node of this name, or all nodes for ALL_NODES."""
+        """Returns the node of this name in a list. If the name is ALL_NODES, returns all nodes."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
         scope: _Scope | None = self
@@ -146,7 +146,7 @@ class _Reader:
         self._reads = 0
 
     def read(self, path: str, scope: _Scope, where: str = "") -> None:
-        """First pass: reads nodes, splices and descriptions; keeps other lines until all nodes are known."""
+        """Does the first pass: reads nodes, splices and submit descriptions. Keeps the other lines for the second pass."""
         self._reads += 1
         full = os.path.join(scope.directory, path)
         if os.path.abspath(full) in scope.open_files:
@@ -174,7 +174,7 @@ class _Reader:
         scope.open_files = outer
 
     def finish(self, scope: _Scope) -> None:
-        """Second pass: applies the other lines, innermost splices first."""
+        """Does the second pass: applies the lines about nodes. Inner splices come before outer splices."""
         for splice in scope.splices.values():
             self.finish(splice)
         for action, line, words in scope.second_pass:
@@ -253,7 +253,10 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
 
 
 def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
-    """Returns a node; for a splice, its nodes without children (``last``) or without parents in it."""
+    """Returns the node of this name in a list. If it is a splice, returns its first nodes, or its last nodes.
+
+    First nodes have no parents in the splice. Last nodes have no children in the splice.
+    """
     splice = scope.splices.get(name)
     if splice is None:
         if name.upper() == ALL_NODES:
@@ -354,7 +357,7 @@ _SECOND_PASS: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
 
 
 def _apply_rescue(path: str, reader: _Reader, which: RescueFile) -> int:
-    """Marks the nodes of the rescue file as done and returns its number."""
+    """Marks the nodes of the rescue file as done. Returns the number of the rescue file."""
     rescue, done = done_nodes(path, reader.nodes, which)
     for name in done:
         reader.nodes[name].done = True

@@ -16,14 +16,17 @@ MAX_NUMBER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DagLine:
-    """A line with its continuation lines; ``where`` names file and line number."""
+    """A line joined with its continuation lines. ``where``: the file and the line number, for errors."""
 
     where: str
     text: str
 
 
 def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
-    """Yields lines without comments; a backslash at the end continues a line. ``where``: place that names the file, for errors."""
+    """Yields the lines of a file without comments. A backslash at the end of a line joins it with the next line.
+
+    ``where``: the place in another file that names this file, for errors.
+    """
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")
@@ -56,7 +59,7 @@ def _joined(path: str, text: str) -> Iterator[DagLine]:
 
 
 def words_of(line: DagLine) -> list[str]:
-    """Splits a line at blanks. Quotes group words; inside quotes, a backslash makes the next character literal."""
+    """Splits a line at blanks. A text in quotes is one word. Inside quotes, a backslash makes the next character literal."""
     if '"' not in line.text and "'" not in line.text:
         return line.text.split()
     words: list[str] = []
@@ -99,14 +102,14 @@ def read_number(text: str, line: DagLine, what: str, least: int = -MAX_NUMBER) -
 
 
 def closing_of(opening: str) -> str:
-    """Returns the closing word of an inline description that begins with ``opening``; empty if it does not begin one."""
+    """Returns the word that ends an inline description. Returns an empty text if ``opening`` does not begin an inline description."""
     if opening.startswith("{"):
         return "}"
     return "@" + opening[2:] if opening.startswith("@=") and len(opening) > 2 else ""
 
 
 def read_inline(line: DagLine, opening: str, lines: Iterator[DagLine]) -> tuple[tuple[DagLine, ...], list[str]]:
-    """Returns the lines up to the closing word, and the words after it."""
+    """Reads an inline description. Returns its lines, and the words after the closing word."""
     end = closing_of(opening)
     found: list[DagLine] = []
     for inner in lines:

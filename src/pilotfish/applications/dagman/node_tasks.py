@@ -1,8 +1,8 @@
 """Turns DAG nodes into tasks with PRE and POST scripts.
 
-A node becomes one task in the node's directory. PRE script, job and POST script form one shell script, so that they run at the same
-place and count as one: the node fails if its PRE script fails, if its job fails and there is no POST script, or if its POST script fails.
-Tasks run where the directory is: on this machine, or on nodes that share it.
+A node becomes one task in the node's directory. PRE script, job and POST script form one shell script, so that one worker runs all of them
+as one task. The DAG node fails if its PRE script fails, or if its POST script fails. If there is no POST script, it fails if its job fails.
+The tasks need the directory, so they run on this machine or on machines that share the directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 
 SCRIPT = "DAG_NODE"
-"""Environment variable with the script of a node."""
+"""Environment variable with the shell script of a DAG node."""
 MACROS = {
     "$RETRY": '"$retry"',
     "$JOBID": '"$PILOTFISH_TASK"',
@@ -51,11 +51,11 @@ BRING_NEW = """for file in "$scratch"/*; do
   case "$before" in *"$line${file##*/}$line"*) ;; *) if [ -f "$file" ]; then cp -p "$file" . || exit 1; fi ;; esac
 done
 """
-"""Shell lines that copy back all files that were not inputs."""
+"""Shell lines that copy all files back that were not inputs."""
 
 
 class NodeTask(NamedTuple):
-    """The task of a node; ``command`` is the command that the user wrote."""
+    """The task of a DAG node. ``command``: the command that the user wrote, for listings."""
 
     node: DagNode
     argv: list[str]
@@ -64,14 +64,14 @@ class NodeTask(NamedTuple):
 
 
 def node_tasks(dag: Dag) -> Iterator[NodeTask]:
-    """Yields the tasks of nodes that are not done, parents first. Adds notices about submit descriptions to ``dag.notices``."""
+    """Yields the tasks of nodes that are not done, parents before children. Adds notices about submit descriptions to ``dag.notices``."""
     for number, node in enumerate(dag.nodes, 1):
         if not node.done:
             yield _task(dag, node, number)
 
 
 def task_list(dag: Dag, nodes: Iterable[NodeTask]) -> TaskList:
-    """Returns the tasks of these nodes."""
+    """Returns these tasks as a TaskList, with their dependencies."""
     tasks = TaskList()
     indices: dict[str, int] = {}
     for task in nodes:
@@ -83,7 +83,7 @@ def task_list(dag: Dag, nodes: Iterable[NodeTask]) -> TaskList:
 
 
 def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a DAGMan file as a run file of tasks."""
+    """Loads a DAGMan file like a run file with tasks."""
     if arguments:
         raise BadInput(f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", "Leave them out.")
     dag = read_dag(os.fspath(path))
@@ -114,7 +114,7 @@ def _task(dag: Dag, node: DagNode, number: int) -> NodeTask:
     if plain and RETRY not in "".join(words):
         return NodeTask(node, words, {**options, "cwd": here}, command)
     script = _Wrapper(node, job, here, retries, len(dag.nodes)).script(words)
-    # The script is in a variable to keep the command short in listings.
+    # The script is in an environment variable, so that the command is short in listings.
     return NodeTask(node, ["sh", "-c", f'eval "${SCRIPT}"', node.name], {**options, "env": {**known, SCRIPT: script}}, command)
 
 
@@ -142,9 +142,9 @@ def _read(dag: Dag, node: DagNode, number: int) -> SubmitDescription:
 
 
 def _program(program: str, here: str, node: DagNode) -> str:
-    """Returns the path of a program. As in HTCondor, a bare name is a file of the directory, or else a command.
+    """Returns the path of a program. As in HTCondor, a name without a slash is a file of the directory. If there is none, it is a command.
 
-    A file that an earlier node may create is not checked.
+    If the node has parents or a PRE script, these may create the file later, so a missing file is no error.
     """
     path = os.path.join(here, program)
     if os.path.isfile(path):
@@ -161,7 +161,7 @@ def _program(program: str, here: str, node: DagNode) -> str:
 
 
 def quote(text: str) -> str:
-    """Quotes a word for the shell; the attempt number is inserted when the script runs."""
+    """Quotes a word for the shell. The shell inserts the number of the retry when the script runs."""
     return '"$retry"'.join(shlex.quote(part) if part else "" for part in text.split(RETRY)) or "''"
 
 
@@ -179,7 +179,7 @@ class _Wrapper:
         node = self._node
         if node.unless_exit is None:
             return f"unset {SCRIPT}\nretry=$((${{PILOTFISH_ATTEMPT:-1}} - 1))\n{self._once(words)}"
-        # The loop is in the script, because a new attempt elsewhere would not know the last exit status.
+        # The loop is in the script, because a new attempt on another worker would not know the last exit status.
         return (
             f"unset {SCRIPT}\nretry=0\nonce() (\n{self._once(words)})\nwhile :; do\n  once; code=$?\n"
             f'  if [ "$code" -eq 0 ] || [ "$code" -eq {node.unless_exit} ] || [ "$retry" -ge {self._retries} ]; then exit "$code"; fi\n'
@@ -214,7 +214,7 @@ class _Wrapper:
         if not job.scratch:
             return f"{text}exec {command}\n"
         for name in job.inputs:
-            # For a directory with a trailing slash, copy its contents.
+            # A slash after the name of a directory means the files in the directory.
             source = os.path.join(self._here, name) + ("." if name.endswith("/") else "")
             text += f'cp -R {quote(source)} "$scratch"/ || exit 1\n'
         text = FETCH + text + NOTE_INPUTS + f'(cd "$scratch" && exec {command})\nended=$?\n'

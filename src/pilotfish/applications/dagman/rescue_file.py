@@ -1,4 +1,4 @@
-"""Reads and writes rescue files as DAGMan does: FILE.rescue001, 002 ... The latest lists the nodes that are done."""
+"""Reads and writes rescue files as DAGMan does: FILE.rescue001, FILE.rescue002, … The latest one lists the DAG nodes that are done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ OLD = ".old"
 
 
 class RescueFile(NamedTuple):
-    """Selects a rescue file: the latest, or one by number as it was at a time; 0 means none."""
+    """Selects a rescue file by its number. The number None means the latest file, 0 means no file.
+
+    If a file was changed after the time ``written_before``, it does not count.
+    """
 
     number: int | None = None
     written_before: float = math.inf
@@ -27,7 +30,7 @@ LATEST = RescueFile()
 
 
 def done_nodes(path: str, known: Iterable[str], which: RescueFile) -> tuple[str, list[str]]:
-    """Returns the rescue file of a DAG file and its done nodes; empty if there is none."""
+    """Returns the rescue file of a DAG file and the nodes that it lists. Returns empty values if there is no rescue file."""
     rescue = _find(path, which)
     if not rescue:
         return "", []
@@ -53,12 +56,12 @@ def _find(path: str, which: RescueFile) -> str:
 
 
 def number_of(rescue: str) -> int:
-    """Returns the number in the name of a rescue file; 0 for none."""
+    """Returns the number in the name of a rescue file. Returns 0 for an empty name."""
     return int(rescue.removesuffix(OLD).rpartition(".rescue")[2]) if rescue else 0
 
 
 def write_rescue(path: str, done: Iterable[str]) -> Path | None:
-    """Writes a new rescue file with these nodes; returns None if that fails."""
+    """Writes a new rescue file with these nodes and returns its path. Returns None if it cannot be written."""
     found = _rescues(path)
     number = number_of(found[-1].name) + 1 if found else 1
     rescue = Path(f"{path}.rescue{min(number, MAX_RESCUES):03}")

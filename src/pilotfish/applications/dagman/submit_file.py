@@ -1,7 +1,7 @@
-"""Reads HTCondor submit descriptions, as far as a DAG node needs them: program, arguments, files and resources.
+"""Reads the parts of HTCondor submit descriptions that a DAG node needs: program, arguments, files and resources.
 
-Supported are ``name = value`` lines, ``$(macro)`` and ``$(macro:default)``, and at most one ``queue``. Options that only HTCondor itself
-can use are ignored; unsupported ones that would change the outcome give an error with an alternative.
+A description has lines ``name = value``, macros ``$(macro)`` and ``$(macro:default)``, and at most one ``queue``. Options that only
+HTCondor itself can use are ignored. An unsupported option that would change the outcome gives an error with an alternative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model.environment import without_secrets
 
 RETRY = "\ue000"
-"""Placeholder for the attempt number, which is known only when the node runs."""
+"""Placeholder for the number of the retry, which is known only when the DAG node runs."""
 MAX_TEXT = 1 << 20
 MAX_DEPTH, MAX_STEPS = 64, 10_000
 MACRO = re.compile(r"\$\(([^():$]*)(?::([^()$]*))?\)|\$ENV\(([^():]*)(?::([^()]*))?\)|\$(\$?[A-Za-z]*)\(")
@@ -45,15 +45,15 @@ class SubmitDescription:
     gpus: int = 0
     retries: int = 0
     scratch: bool = False
-    """Whether it runs in a private directory: inputs are copied there, and outputs back."""
+    """Whether the job runs in a private directory. Inputs are copied to that directory, and outputs are copied back."""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] | None = None
-    """None means all new files."""
+    """Files to copy back. None means all new files."""
     notices: tuple[str, ...] = ()
 
 
 def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping[str, str], directory: str) -> SubmitDescription:
-    """Reads a submit description. ``before``: macros set before it; ``after``: macros that it cannot change."""
+    """Reads a submit description. ``before``: macros that the description can change. ``after``: macros that it cannot change."""
     macros = SubmitMacros(before)
     notices: list[str] = []
     queued = ""
@@ -69,7 +69,7 @@ def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping
 
 
 def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
-    """Reads one line; returns its place if it is the ``queue`` line."""
+    """Reads one line. If it is the ``queue`` line, returns its place; otherwise returns an empty text."""
     word = line.text.split(None, 1)[0].lower()
     name, equals, value = (part.strip() for part in line.text.partition("="))
     if word == "queue" and not (equals and name.lower() == "queue"):
@@ -97,7 +97,7 @@ def _queue(line: DagLine) -> str:
 
 
 class SubmitMacros:
-    """Macros with case-insensitive names; values are expanded when used."""
+    """Macros with case-insensitive names. A value is expanded when it is used."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values: dict[str, str] = {}
@@ -225,7 +225,7 @@ class _DescriptionReader:
         return int(text)
 
     def _memory(self) -> int:
-        """Reads the memory in bytes; a number without unit is in MiB."""
+        """Returns the requested memory in bytes. A number without a unit is in MiB."""
         text = self._text("request_memory")
         found = SIZE.fullmatch(text)
         if text and (found is None or len(text) > 20):
@@ -263,9 +263,10 @@ class _DescriptionReader:
         return {name: value for name, value in environment.items() if name in names}
 
     def _words(self, text: str, name: str) -> list[str]:
-        """Splits the quoted form: double quotes around everything, blanks between words, single quotes around blanks.
+        """Splits a value in HTCondor's quoted form into words.
 
-        Doubled quotes are literal.
+        Double quotes stand around the whole value. Blanks separate words. A text in single quotes may contain blanks. A doubled quote is
+        a literal quote.
         """
         if len(text) < 2 or not text.endswith('"') or text[1:-1].replace('""', "").count('"'):
             raise BadInput(

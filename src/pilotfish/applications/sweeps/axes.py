@@ -1,4 +1,4 @@
-"""Iterates over the values of parameters. Ranges and large files are not held in memory, so that a sweep may have millions of tasks."""
+"""Iterates over the values of parameters. Ranges and large files are not kept in memory, so that a sweep can have millions of tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pilotfish.errors import BadInput
 
 Row = tuple[str, ...]
 _EXACT = Context(prec=1000)
-"""More digits than any parameter has, so that no number is rounded."""
+"""Has more digits than any parameter, so that no number is rounded."""
 
 
 class Axis(Protocol):
-    """Rows of strings, one per name; each iteration starts from the beginning."""
+    """Rows of values. A row has one string per name. Each iteration starts with the first row."""
 
     @property
     def names(self) -> Row: ...
@@ -43,7 +43,7 @@ class ListedValues:
 
 @dataclass(frozen=True, slots=True)
 class LazyAxis:
-    """An axis of ``count`` rows that are made again at each iteration."""
+    """An axis with ``count`` rows. Each iteration makes the rows again."""
 
     names: Row
     count: int
@@ -57,9 +57,9 @@ class LazyAxis:
 
 
 def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> LazyAxis:
-    """Returns the numbers from start to stop, both included; the step is not 0 and has the right sign.
+    """Returns the numbers from start to stop, both included. The step must lead from start to stop.
 
-    They are counted in units of the last decimal place: integers avoid values such as 0.30000000000000004.
+    The numbers are counted as integers, in units of the last decimal place. So there are no values such as 0.30000000000000004.
     """
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
     first, last, stride = (int(_EXACT.scaleb(number, decimals)) for number in (start, stop, step))
@@ -71,12 +71,12 @@ def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> Laz
 
 
 def chained(name: str, parts: Sequence[Axis]) -> LazyAxis:
-    """Puts axes of the same name one after another: ``seed=1..3,10..12``."""
+    """Joins axes of the same name one after another, as in ``seed=1..3,10..12``."""
     return LazyAxis((name,), sum(map(len, parts)), lambda: itertools.chain.from_iterable(parts))
 
 
 def file_axis(names: Row, path: Path, read: Callable[[Path], Iterator[Row]]) -> LazyAxis:
-    """Returns an axis that reads its large file at each iteration."""
+    """Returns the axis of a large file. Each iteration reads the file again."""
     count = sum(1 for _ in read(path))
 
     def rows() -> Iterator[Row]:

@@ -1,7 +1,8 @@
-"""Replaces placeholders in commands: ``{alpha}`` is the value of alpha, ``{}`` the line (or only value), ``{#}`` the task number.
+"""Replaces placeholders in commands.
 
-Only braces around a name are placeholders: ``awk '{print $1}'``, ``{"json": 1}`` and ``${HOME}`` stay as they are. Double braces,
-``{{alpha}}``, give literal braces.
+``{alpha}`` becomes the value of the parameter alpha. ``{}`` becomes the line, or the value of the only parameter. ``{#}`` becomes the
+number of the task. Only a name in braces is a placeholder: ``awk '{print $1}'``, ``{"json": 1}`` and ``${HOME}`` do not change. Double
+braces, ``{{alpha}}``, become literal braces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Fill = Callable[[Row, int], str]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with placeholders. ``fill`` takes the values in the order of the names, and the task number."""
+    """A text with placeholders. ``fill`` replaces them. Its arguments are the values, in the order of the names, and the task number."""
 
     text: str
     uses: frozenset[str]
@@ -30,7 +31,7 @@ class Template:
 
 
 def make_template(text: str, names: Sequence[str], where: str) -> Template:
-    """Compiles a text. ``where`` names it in errors, such as "the command"."""
+    """Makes a template from a text. ``where``: what errors call the text, such as "the command"."""
     pieces: list[str | int] = []
     uses: set[str] = set()
     literal, end = "", 0
@@ -71,7 +72,7 @@ def _resolve(name: str, names: Sequence[str], where: str) -> str:
 
 
 def _filler(pieces: list[str | int]) -> Fill:
-    """Returns the fill function. Frequent cases have fast versions, because a sweep calls it once per task."""
+    """Returns the function that fills a template. Frequent cases have a fast function, because a sweep calls it for each task."""
     if len(pieces) == 1:
         whole = str(pieces[0])
         return lambda values, number: whole
@@ -87,7 +88,7 @@ def _filler(pieces: list[str | int]) -> Fill:
 
 
 def check_all_used(templates: Sequence[Template], groups: Sequence[Row], where: str) -> None:
-    """Checks that every parameter is used; for a table, at least one column."""
+    """Checks that the templates use every parameter. For a table, one used column is enough."""
     used = frozenset().union(*(template.uses for template in templates))
     for names in groups:
         if used.isdisjoint(names):

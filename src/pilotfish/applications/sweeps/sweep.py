@@ -1,7 +1,7 @@
-"""Combines axes into a sweep: from ``alpha=0.1:1.0:0.1``, ``seed=1..100`` or a table to the values of each task.
+"""Makes the values of each task of a sweep from parameters such as ``alpha=0.1:1.0:0.1``, ``seed=1..100`` or a table.
 
-A sweep is the product of its axes or, with ``zipped``, their rows side by side. Every value is text for a command line; numbers are exact
-decimals.
+Each parameter or table is an axis of the sweep. A sweep has all combinations of the rows of its axes. If it is zipped, it has the first
+rows of all axes, then the second rows, and so on. Every value is text for a command line. Numbers are exact decimals.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pilotfish.errors import BadInput
 
 MAX_TASKS = 50_000_000
 TASK_BYTES = 400
-"""Approximate bytes per task in the memory of the master."""
+"""Approximate number of bytes that a task needs in the memory of the master."""
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
-"""Values in Python syntax; splitting them at commas would give nonsense."""
+"""Matches values in Python syntax. They must not be split at commas."""
 MAX_EXPONENT = 100
-"""Maximum decimal exponent; a larger one is probably a typing error."""
+"""Maximum decimal exponent. A larger exponent is probably a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All combinations of the axes' rows (the last axis changes fastest) or, with ``zipped``, the first rows, the second rows, ..."""
+    """All combinations of the rows of the axes. The last axis changes fastest. ``zipped``: the first rows, then the second rows, …"""
 
     axes: tuple[Axis, ...]
     zipped: bool = False
@@ -50,7 +50,7 @@ class Sweep:
 
 
 def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
-    # itertools.product would first load every axis into memory.
+    # itertools.product would load all axes into memory.
     if not axes:
         yield ()
         return
@@ -60,7 +60,7 @@ def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
 
 
 def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_line: str | None = None, zipped: bool = False) -> Sweep:
-    """Builds the sweep of ``--param``, ``--params-from``, ``--each-line`` and ``--zip``; raises BadInput if they are not valid."""
+    """Returns the sweep of ``--param``, ``--params-from``, ``--each-line`` and ``--zip``. Raises BadInput if they are not valid."""
     axes: list[Axis] = []
     if each_line is not None:
         axes.append(read_lines(each_line))
@@ -79,7 +79,7 @@ def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_
 
 
 def check_count(count: int, what: str) -> None:
-    """Checks the number of tasks before submission, because a typing error can produce billions."""
+    """Checks the number of tasks before submission, because a typing error can make billions of tasks."""
     if count > MAX_TASKS:
         limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
         raise BadInput(
@@ -132,7 +132,7 @@ def parse_parameter(text: str) -> Axis:
 
 
 def _split_list(name: str, values: str) -> list[tuple[str, bool]]:
-    """Returns the items between commas, each with whether it was quoted: ``a,"b,c"`` has two."""
+    """Splits values at commas. Returns the items, and for each item whether it was in quotes. ``a,"b,c"`` has two items."""
     items: list[tuple[str, bool]] = []
     rest = values
     while True:
@@ -176,7 +176,7 @@ def _starts_like_number(text: str) -> bool:
 
 
 def _meant_as_range(parts: list[str]) -> bool:
-    """Tests whether a range was meant: ``0.1:1.0:x`` is a range with an error; ``node1:/data`` and ``localhost:8080`` are text."""
+    """Tests whether the user meant a range. ``0.1:1.0:x`` is a range with an error. ``node1:/data`` and ``localhost:8080`` are texts."""
     if len(parts) == 3:
         return sum(_starts_like_number(part) for part in parts) >= 2
     return all(_starts_like_number(part) for part in parts)

@@ -1,4 +1,4 @@
-"""Reads parameter values from lines, CSV, TSV and JSON files."""
+"""Reads parameter values from text files with one value per line, and from CSV, TSV and JSON files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, file_axi
 from pilotfish.errors import BadInput, did_you_mean
 
 LINE = ""
-"""Parameter name of ``--each-line`` values; ``{}`` refers to it."""
+"""Name of the parameter with the lines of ``--each-line``. ``{}`` refers to it."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SMALL_FILE_BYTES = 1 << 20
 
 
 def read_lines(path: str) -> Axis:
-    """Reads one value per non-blank line of a file, or of standard input for '-'."""
+    """Reads one value per line of a file, without blank lines. The path '-' means standard input."""
     option = f"--each-line {path}"
     if path == "-":
         return _not_empty(ListedValues((LINE,), list(_values_of(without_nul(sys.stdin, option)))), option)
@@ -30,7 +30,10 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """Reads a table with the sweep source for its suffix, or as CSV. Columns are parameters, rows are combinations."""
+    """Reads a table with the sweep source for the suffix of its file. Without such a source, reads it as CSV.
+
+    Each column is a parameter. Each row has one value per parameter.
+    """
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
     read: Callable[[str], Axis] = plugins.load("sweeps", suffix if suffix in plugins.names("sweeps") else "csv")
@@ -46,7 +49,7 @@ def read_json(path: str) -> Axis:
 
 
 def read_column(name: str, path: str) -> Axis:
-    """Reads ``name=@file``: the column of that name in a CSV or JSON table, a JSON list, or the lines of another file."""
+    """Reads the values of ``name=@file``: the column ``name`` of a table, the items of a JSON list, or the lines of another file."""
     option = f"--param {name}=@{path}"
     return _not_empty(_column_axis(name, existing_file(path, option)), option)
 
@@ -175,7 +178,7 @@ def _load_json(file: Path) -> Any:
 
 
 def _json_table(file: Path) -> tuple[Row, list[Row]]:
-    """Reads a list of objects with the same keys, or an object of lists of the same length."""
+    """Reads a list of objects with equal keys, or an object with lists of equal length. Returns the names and the rows."""
     content = _load_json(file)
     hint = 'Write a list of objects, [{"a": 1, "b": 2}, ...], or an object of lists, {"a": [1, 2], "b": [3, 4]}.'
     if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):

@@ -7,9 +7,15 @@
     id=prepare                          ./prepare
     after=prepare                       ./use
 
-Fields come before the program, as variables do in a shell: ``in=`` input files, ``out=`` output files (both separated by commas),
-``cost=`` run time relative to the other tasks, ``id=`` a name for ``after=`` of other tasks, which then wait for this one. A task also
-waits for the tasks that produce its input files. ``--`` ends the fields.
+Fields come before the program, as variables in a shell. Commas separate several values of a field.
+
+- ``in=``: input files.
+- ``out=``: output files.
+- ``cost=``: duration relative to the other tasks.
+- ``id=``: a name of the task, for ``after=`` of other tasks.
+- ``after=``: the names of tasks for which this task waits.
+
+A task also waits for the tasks that produce its input files. ``--`` ends the fields.
 """
 
 from __future__ import annotations
@@ -45,9 +51,9 @@ class ListedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A task list file that was read once and is valid; each iteration reads it again.
+    """A valid task list file. Each iteration reads the file again.
 
-    ``flow``: the dependencies, if there are any; then tasks come in its order.
+    ``flow``: the dependencies, or None if there are none. With dependencies, the tasks are in topological order.
     """
 
     path: Path
@@ -59,11 +65,11 @@ class TaskFile:
 
     @property
     def intermediate_files(self) -> frozenset[str]:
-        """Intermediate files: one task produces them, another needs them."""
+        """Returns the intermediate files: one task of the list produces them, and another task needs them."""
         return self.flow.files if self.flow is not None else frozenset()
 
     def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
-        """Returns the intermediate files that a task needs."""
+        """Returns the intermediate files that the task at this position needs."""
         return self.flow.future_files[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
@@ -100,7 +106,7 @@ def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
 
 
 def parse_words(words: list[str], where: str) -> ListedTask:
-    """Parses fields, program and arguments."""
+    """Parses the words of one line: fields, program and arguments."""
     fields: dict[str, str] = {}
     rest = list(words)
     verbatim = False
@@ -167,26 +173,29 @@ def _cost(text: str, where: str) -> float:
     return cost
 
 
-# Dependencies between the tasks of a list: from ``after=``, and from files that one task produces and another needs.
+# Dependencies between the tasks of a list come from ``after=``, and from files that one task produces and another task needs.
 
 SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFlow:
-    """``order``: the tasks of the list in topological order. ``parents``: for each task in that order, the positions of its parents."""
+    """Dependencies of a task list. ``order``: the indices of the tasks in topological order.
+
+    ``parents``: for each task in this order, the positions of its parents.
+    """
 
     order: tuple[int, ...]
     parents: tuple[tuple[int, ...], ...]
     files: frozenset[str]
-    """Intermediate files: one task produces them, another needs them."""
+    """Names of the intermediate files."""
     future_files: tuple[tuple[ExpectedFile, ...], ...]
-    """Files of other tasks that each task in that order needs."""
+    """For each task in this order, the intermediate files that it needs."""
 
 
 @dataclass(slots=True)
 class DependencyBuilder:
-    """Collects the dependencies of a list while it is read."""
+    """Collects the dependencies of a task list while the list is read."""
 
     path: str
     _lines: list[int] = field(default_factory=list)
@@ -196,7 +205,7 @@ class DependencyBuilder:
     _needs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def note(self, line: int, label: str, after: tuple[str, ...], inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Adds the task of a line."""
+        """Adds the task of a line of the list."""
         index = len(self._lines)
         self._lines.append(line)
         if label:

@@ -399,7 +399,6 @@ def explain_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
     reason = state_reason(machine, site.name, site.record)
     fix = f"pilotfish doctor {site.name}".removesuffix(" local")
     failures = [
-        make_reason("failures", f"{number} of its pilots failed recently: {cause}", fix)
-        for cause, number in _failures(site.record).items()
+        make_reason("failures", f"{number} of its pilots failed recently: {cause}", fix) for cause, number in _failures(site.record).items()
     ]
     return answer(f"site {site.name}", STATES.get(reason.code, "ready"), [reason, *failures], reason.text)

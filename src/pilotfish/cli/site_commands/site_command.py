@@ -152,6 +152,8 @@ def _edit(name: str, change: Any) -> list[str]:
         if after != before:
             write_site(path, name, after)
     values = site_keys.shown(described)
+    if described.environment:
+        values["environment"] = f"{', '.join(described.environment)} (values are hidden)"
     return [f"{key} is now {values[key]}" for key in values if after.get(key) != before.get(key)]
 
 

@@ -90,7 +90,7 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
     screen.line()
     count = plural(len(base.ends_s), "sample")
     screen.line(f"Run {found.id}, {count} of each change with the same random numbers.")
-    screen.line("P(SOONER): fraction of samples that finish sooner than without the change; a sample that finishes at the same time counts half.")
+    screen.line("P(SOONER): fraction of samples that finish sooner than without the change; a sample with equal times counts half.")
     for note in notes(offline, found, base):
         screen.line(f"Note: {note}.")
 

@@ -43,7 +43,7 @@ def test_without_large_files_it_says_so(pilotfish: CommandLine, master: FakeMast
     said = pilotfish("data").out
     assert said == "No task has kept files, or inputs or outputs larger than 64 KiB; smaller ones are sent with their tasks.\n"
     pilotfish("run", "--name", "x", "--", "echo")
-    assert pilotfish("data", "x").out.startswith("No task of run 1 needs")
+    assert pilotfish("data", "x").out.startswith("No task of run 1 has kept files")
 
 
 def test_where_time_and_bytes_go_is_said_first_and_then_each_file(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -149,10 +149,10 @@ def _nothing_failed(row: dict[str, Any]) -> BadInput:
 @pool_option
 @json_option
 def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
-    """Run the failed tasks of a run again, as a new run.
+    """Run the failed tasks of a run again.
 
-    Tasks that never ran because a task that they need failed are run, too. Cancelled tasks are not. The new run numbers its tasks from 0;
-    results of the first run stay there.
+    The tasks form a new run with its own numbers and results; the first run does not change. Tasks that never ran because a task that they
+    need failed are run, too. Cancelled tasks are not run again.
     """
     master = connect(pool)
     row = find_run(master, run)

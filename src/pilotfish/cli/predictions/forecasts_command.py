@@ -15,9 +15,7 @@ def _forecast(row: dict[str, Any]) -> str:
     value = row["forecast"]
     if value is None:
         return "-"
-    if row["unit"] == "s":
-        return duration(value)
-    return f"{size(value)}/s" if row["unit"] == "bytes/s" else f"x {value:.2f}"
+    return duration(value) if row["unit"] == "s" else f"{size(value)}/s"
 
 
 COLUMNS = (

@@ -27,6 +27,8 @@ from pilotfish.applications.task_options import TASK_KEYWORDS
 from pilotfish.cli.main import pilotfish as command_group
 from pilotfish.cli.terminal.error_messages import CAUSES, EXIT_STATUSES, EXPLANATIONS
 from pilotfish.config import QUANTITIES, SITE_KEYS
+from pilotfish.core.explain import site_reasons
+from pilotfish.core.pilots.site_events import SUBMITTED_WITH
 from pilotfish.model import settings, site, states
 from pilotfish.model.settings import PoolSettings
 from pilotfish.plugins import SECTIONS
@@ -45,6 +47,10 @@ def command_page() -> str:
     lines = [
         NOTE + "# Command line\n",
         "This page shows the output of `pilotfish COMMAND --help`. Every command that prints a table has `--json`.\n",
+        "RUN is the number of a run, its name, or `last`. `last` is the newest run. If several runs have the same name, the name means the"
+        " newest of them in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
+        " `3.17`, `night.17` or `last.17`. In `why`, `logs`, `tail` and `cancel`, it can also be `RUN.ID`, with the name of the task in a"
+        " task list or DAG.\n",
     ]
     root = click.Context(command_group, info_name="pilotfish")
     for section, commands in SECTIONS.items():
@@ -130,6 +136,10 @@ def site_page() -> str:
         " can also edit the file. A master reads the file when it starts, and when you run `pilotfish site add`, `pilotfish site set` or"
         " `pilotfish run --site`. If a key is misspelt, the error suggests a similar key. See also"
         " [Clusters and remote hosts](../how-to/use-a-cluster.md).\n",
+        "Running pilots keep the values with which they were submitted. If you change one of the keys "
+        + ", ".join(f"`{name.removesuffix('_s')}`" for name in SUBMITTED_WITH)
+        + ", queued pilots are cancelled, and new pilots are submitted with the new values. If you change another key that concerns the"
+        " nodes, such as `tags` or `scratch`, queued pilots keep the old value, too.\n",
         "```text\n" + SITE_EXAMPLE + "```\n",
         'Write durations as `"90s"` or `"1h30m"`, sizes as `"8G"`.\n',
         "| key | default | meaning |",
@@ -265,7 +275,7 @@ TASK_MEANING = {
     "cancelled": "a user or a rule cancelled the task",
 }
 WORKER_MEANING = {
-    "joined": "the worker accepts tasks; it can be idle or busy",
+    "joined": "the worker accepts tasks; shown as `idle`, `busy` or `quarantined` (see below)",
     "draining": "the worker finishes its tasks and accepts no more tasks",
     "left": "the worker left the pool by itself or was released",
     "lost": "the worker died or became silent; its tasks run on other workers",
@@ -277,6 +287,24 @@ PILOT_MEANING = {
     "ending": "the pilot is being cancelled or released",
     "ended": "the pilot is no longer at the site",
 }
+RUN_MEANING = {
+    "open": "the run has no tasks yet",
+    "waiting": "no task is at a worker: tasks wait, or all tasks have ended and the client may add more; see `pilotfish why`",
+    "running": "at least one task is assigned or running",
+    "paused": "a user paused the run: no more of its tasks start",
+    "done": "all tasks succeeded",
+    "failed": "all tasks have ended, and at least one failed",
+    "cancelled": "all tasks have ended, none failed, and at least one was cancelled; or the run was cancelled before it had tasks",
+    "incomplete": "all tasks have ended, but the client disconnected before it had submitted all tasks",
+}
+SITE_MEANING = {
+    "ready": "pilots can be submitted, or there is no need for more pilots",
+    "paused": "a user paused the site: it gets no new pilots until `pilotfish site resume`",
+    "held": "the site gets no new pilots, because its pilots failed one after another",
+    "trouble": "the site does not answer, or a credential is missing",
+    "full": "the batch system refused another pilot because of a limit; it is asked again automatically",
+    "leaving": "a user removed the site, and its last pilots are ending",
+}
 LIFECYCLES = {
     "task": (states.TASK_STATES, TASK_MEANING, states.TASK_STEPS, "Tasks"),
     "worker": (states.WORKER_STATES, WORKER_MEANING, states.WORKER_STEPS, "Workers"),
@@ -286,15 +314,40 @@ LIFECYCLES = {
 
 def state_page() -> str:
     lines = [
-        NOTE + "# Task, worker and pilot states\n",
+        NOTE + "# States of tasks, runs, workers, pilots and sites\n",
         "The column *next* lists the states to which a state can change. The master refuses all other transitions.\n",
     ]
+    assert set(SITE_MEANING) == {"ready", *site_reasons.STATES.values()}
     for key, (names, meanings, steps, title) in LIFECYCLES.items():
         lines += [f"## {title}\n", f"![The states of a {key}](states-{key}.svg)\n", "| state | meaning | next |", "|---|---|---|"]
         for number, name in enumerate(names):
             lines.append(f"| {name} | {meanings[name]} | {', '.join(names[after] for after in steps[number]) or 'none (final)'} |")
-        lines.append("")
+        lines += ["", *STATE_NOTES[key]]
+    for title, meanings, note in (("Runs", RUN_MEANING, RUN_NOTE), ("Sites", SITE_MEANING, SITE_NOTE)):
+        lines += [f"## {title}\n", note, "| state | meaning |", "|---|---|"]
+        lines += [*(f"| {name} | {meaning} |" for name, meaning in meanings.items()), ""]
     return "\n".join(lines)
+
+
+STATE_NOTES = {
+    "task": [
+        "If a task fails or is cancelled, tasks that depend on it never run: their state is *failed*, and the cause of the failure is"
+        " `dependency`. If a whole run is cancelled, all its unfinished tasks are *cancelled*.\n"
+    ],
+    "worker": [
+        "For a worker in the state *joined*, `pilotfish workers` and `pilotfish status` show more: `idle` (it runs no task), `busy` (it"
+        " runs at least one task) or `quarantined` (it gets no tasks for some time, because tasks failed on it again and again).\n"
+    ],
+    "pilot": [],
+}
+RUN_NOTE = (
+    "The state of a run follows from the states of its tasks. In `pilotfish status`, the column RUNNING counts the tasks in the states"
+    " *assigned* and *running*, and the column WAITING counts the tasks in the states *waiting* and *ready*. If all runs have ended, both"
+    " columns are left out.\n"
+)
+SITE_NOTE = (
+    "`pilotfish sites` shows the state of each site. The column QUEUED counts pilots whose agent has not joined yet, RUNNING the others.\n"
+)
 
 
 def state_picture(key: str) -> str:
@@ -362,7 +415,7 @@ CLASSES: dict[type, str] = {
 MEMBERS = {
     "Executor.submit": "Submits a call as a task. If the call cannot be pickled, `result()` of the future raises the error.",
     "Run.id": "Number of the run on the command line.",
-    "Run.uid": "Unique id; `Run(uid=...)` opens the run again.",
+    "Run.uid": "Unique id of the run, for `Run(uid=...)` in another program.",
     "TaskFuture.stdout": "Standard output of the finished task.",
     "TaskFuture.stderr": "Standard error output.",
     "TaskFuture.cancel": "Cancels the task if it is not known to run. Returns whether the task was cancelled.",
@@ -386,10 +439,12 @@ MEMBERS = {
     "TaskDone.usage": "Time and memory that the task used: `wall_us`, `cpu_us` and `rss_kib`.",
 }
 TASK_OPTIONS = {
-    "name": "name in listings",
+    "name": "name of the task. `pilotfish forecasts` shows it as the [task class](../explanation/forecasts.md#task-classes),"
+    " `pilotfish tasks --json` shows it as `name`. For a Python call, the column COMMAND shows it instead of the function. It is not an id:"
+    " many tasks can have the same name",
     "cores": 'number of cores: `2`, `0.5`, or a range such as `"1-4"`; default 1',
     "nodes": "number of nodes of one pilot, each with the requested resources; default 1",
-    "memory": 'memory limit, such as `"2 GiB"`',
+    "memory": 'memory limit, such as `"2 GiB"`; if a task exceeds it, the task is tried again with twice the limit, at most two times',
     "gpus": "number of GPUs",
     "resources": 'custom resources: `{"licence": 1}`',
     "time": 'time limit: `90`, `"1h30m"`, a `timedelta`',

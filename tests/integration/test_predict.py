@@ -63,7 +63,7 @@ def test_a_run_is_predicted_and_the_record_tells_how_good_that_was(typist: Typis
     assert record["tested"] == 1
     assert record["predictions"][0]["took_s"] > 0
     refused = typist.type("predict", "1")
-    assert refused.status != 0 and "run 1 has ended" in refused.err
+    assert refused.status != 0 and "run 1 has ended" in refused.err and "pilotfish predict --accuracy" in refused.err
 
 
 def test_the_prediction_of_an_unknown_program_is_a_rough_guess(typist: Typist) -> None:
@@ -87,6 +87,7 @@ def test_a_finished_run_is_replayed(typist: Typist) -> None:
     refused = typist.type("replay", "1", "--policy", "wrkqueue")
     assert refused.status != 0 and "--policy: there is no policy 'wrkqueue'" in refused.err
     assert "pilotfish replay 1 --policy" in typist.type("whatif", "+2 cores").err
+    assert "pilotfish results 1" in typist.type("predict").err, "there is no prediction whose accuracy could be shown"
 
 
 def test_a_stopped_pool_is_looked_at_without_being_started(typist: Typist) -> None:

@@ -92,6 +92,7 @@ class _ExecutorSession(RunFutures):
 class Executor(OrderedMap, concurrent.futures.Executor):
     """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
 
+    ``pool`` and ``max_workers`` exclude each other: a named pool uses the cores of this machine that its ``local_cores`` allows.
     At the end of the ``with`` block, LeftBehind is raised if processes or files of the private pool still exist. Task options (cores,
     memory, time, retries …) apply to every task.
     """
@@ -113,7 +114,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         if pool is not None and max_workers is not None:
             raise BadInput(
                 f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
-                "leave out one of them; a shared pool has its own setting for the number of workers",
+                "leave out one of them; local_cores in config.toml is the number of cores of this machine that a shared pool uses",
             )
         self._workers = max_workers or len(os.sched_getaffinity(0))
         self._pool = pool

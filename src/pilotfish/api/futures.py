@@ -114,5 +114,8 @@ class ExecutableFuture(TaskFuture[Completed]):
     """Names and patterns of the files that the task keeps for later tasks. See ``file``."""
 
     def file(self, name: str) -> FutureFile:
-        """Returns a file or directory that the task will produce, for the ``inputs`` of later tasks. These tasks wait for the file."""
+        """Returns a file or directory that the task will keep, for the ``inputs`` of later tasks. These tasks wait for the file.
+
+        The name must be in ``keep`` of this task.
+        """
         return make_future_file(self, name, self.keep, self.task_id)

@@ -45,7 +45,10 @@ class Submitter(OrderedMap):
         self._needs = needs
 
     def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
-        """Submits a call as a task. If the call cannot be pickled, raises the error immediately."""
+        """Submits a call as a task. If the call cannot be pickled, raises the error immediately.
+
+        A future cannot be an argument: pass ``future.result()``, or use ``options(after=[future])`` if only the order matters.
+        """
         for value in itertools.chain(args, kwargs.values()):
             if isinstance(value, TaskFuture):
                 raise BadInput(
@@ -61,11 +64,15 @@ class Run(Submitter):
     """A run. It is opened immediately. At the end of the ``with`` block, it is closed, and the program waits for its last task.
 
     The run belongs to the pool, not to this program. If an exception (or Ctrl-C) ends the block, the tasks continue, and
-    ``pilotfish status`` shows them. ``Run(uid=…)`` opens the run again. ``sites``: sites that its tasks may use, such as ``"hpc"`` or
-    ``["hpc:4", "local"]``; by default, all workers of the pool. ``max_failures``: the run is cancelled after this number of failed tasks.
-    ``share``: name of its share, with an optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``, ``"2h"`` or
-    a datetime. ``speculate``: slow tasks get a second copy on idle workers, and the first result counts. A Python call runs in the current
-    directory of this program. If a node does not have that directory, the call runs in a directory of the worker.
+    ``pilotfish status`` shows them. ``sites``: sites that its tasks may use, such as ``"hpc"`` or ``["hpc:4", "local"]``; by default, all
+    workers of the pool. ``max_failures``: the run is cancelled after this number of failed tasks. ``share``: name of its share, with an
+    optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``, ``"2h"`` or a datetime. ``speculate``: slow tasks
+    get a second copy on idle workers, and the first result counts. A Python call runs in the current directory of this program. If a node
+    does not have that directory, the call runs in a directory of the worker.
+
+    ``Run(uid=…)`` opens the run with this ``uid`` again, also in another program. The new object has ``status``, ``tasks``, ``why`` and
+    ``cancel``. Until the run is closed, the new object can also submit more tasks. It has no futures of tasks that were submitted before:
+    read their results with ``pilotfish results``. If no run has this ``uid``, a new run gets it.
     """
 
     def __init__(
@@ -129,7 +136,7 @@ class Run(Submitter):
 
         If the task has inputs or outputs, it runs in a private directory. Otherwise it runs in the current directory of this program, on
         nodes that have this directory. With ``sandbox=True`` it runs in a private directory in all cases. A file that another task keeps
-        may be an input before the file exists: ``inputs=[other.file("mesh.bin")]``.
+        (``keep=``) may be an input before the file exists: ``inputs=[other.file("mesh.bin")]``.
         """
         kept = kept_patterns(options, self.defaults)
         future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])

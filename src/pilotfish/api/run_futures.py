@@ -105,8 +105,8 @@ class RunFutures:
 
     def why(self, **target: Any) -> str:
         answer = self.client.ask("why", **target)
-        lines = [answer["sentence"], *(reason["text"] for reason in answer.get("reasons", ()))]
-        return "\n".join(lines)
+        sentence, texts = answer["sentence"], [reason["text"] for reason in answer.get("reasons", ())]
+        return "\n".join([sentence, *(text for text in texts if text not in sentence)])
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
         """Returns the rows of the run's tasks, with their descriptions."""

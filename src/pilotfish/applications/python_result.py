@@ -22,10 +22,11 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 UNKNOWN_FAILURE = Failure("unknown", "task", "the task failed; nothing is known of the cause")
 MAKE_AGAIN = "run the task that produced it again, or name the file in outputs instead of keep, so that it is copied back"
+OUTPUT_SAYS_MORE = "its output says more: see completed.stdout and completed.stderr of this error"
 HINTS = {
-    "exit": "its output says more: pilotfish logs TASK",
+    "exit": OUTPUT_SAYS_MORE,
     "exception": "the traceback above is from the worker",
-    "signal": "its output says more: pilotfish logs TASK",
+    "signal": OUTPUT_SAYS_MORE,
     "killed": "something outside killed it; it was tried five times more, or as often as its retries say if that is more",
     "crash": "the process died inside the function (a native library?): run it alone to see it",
     "slot-lost": "its process was killed from outside; it was tried five times more, or as often as its retries say if that is more",

@@ -19,7 +19,8 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     linger_s: float = 30.0
     """Seconds without unfinished tasks and without a client after which the master ends."""
     author_s: float = 30.0
-    """Seconds after which a run is closed if its client has disconnected. If the client owned the run, the run is cancelled instead."""
+    """Seconds after which a run is closed if its client has disconnected. The run of an Executor is cancelled
+    instead, because only its own program can use the results."""
     idle_s: float = 0.0
     """Seconds without a task after which a worker is released; 0: never."""
     ahead_s: float = 0.05

@@ -128,7 +128,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Seconds between short connections of an agent to the master; 0: agents stay connected."""
 
     period_s: float = 30.0
-    """Interval between polls of the queue of the site; at least 1s."""
+    """Interval between polls of the queue of the site; at least 1s. In ``pilotfish site add``: ``--poll-interval``."""
     submissions_per_minute: float = 300.0
     commands_at_once: int = 4
     paused: bool = False

@@ -140,6 +140,8 @@ def test_why_is_asked_of_the_master(pool: FakePool) -> None:
         future = run.submit(abs, -1)
         assert future.why() == "asked about {'task': '1.0'}\nall workers are busy"
         assert "'run': 1" in run.why()
+        pool.master.answers["why"] = lambda arguments: {"sentence": "run 1 is waiting: no workers", "reasons": [{"text": "no workers"}]}
+        assert run.why() == "run 1 is waiting: no workers", "a reason that the sentence has is not repeated"
 
 
 def test_a_dependency_on_another_run_is_refused(pool: FakePool) -> None:

@@ -169,6 +169,7 @@ def test_a_damaged_report_is_refused() -> None:
 def test_a_failure_shows_the_end_of_stderr_and_keeps_what_was_left() -> None:
     stderr = "\n".join(f"line {i}" for i in range(50)).encode()
     error = decode_executable_failure(completed_parcel(3, b"out", stderr), Failure("exit", "task", "exit status 3"))
+    assert "completed.stderr" in error.hint and "TASK" not in error.hint
     assert isinstance(error, ExecutableFailed)
     assert "line 49" in str(error)
     assert "line 29" not in str(error)

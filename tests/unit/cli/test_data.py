@@ -40,9 +40,10 @@ def answer(*contents: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_without_large_files_it_says_so(pilotfish: CommandLine, master: FakeMaster) -> None:
     master.data = answer()
-    assert pilotfish("data").out == "No task needs or made a file larger than 64 KiB; smaller files are sent with their tasks.\n"
+    said = pilotfish("data").out
+    assert said == "No task has kept files, or inputs or outputs larger than 64 KiB; smaller ones are sent with their tasks.\n"
     pilotfish("run", "--name", "x", "--", "echo")
-    assert pilotfish("data", "x").out.startswith("No task of run 1 needs")
+    assert pilotfish("data", "x").out.startswith("No task of run 1 has kept files")
 
 
 def test_where_time_and_bytes_go_is_said_first_and_then_each_file(pilotfish: CommandLine, master: FakeMaster) -> None:

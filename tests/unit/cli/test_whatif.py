@@ -30,8 +30,10 @@ def test_several_things_at_once_are_separated_by_commas() -> None:
     [
         ("+5 pilots clusterr", "Did you mean 'cluster'?"),
         ("policy=sufferag", "Did you mean 'sufferage'?"),
-        ("+5 pilts far", "Did you mean 'pilots'?"),
-        ("polcy=near", "Did you mean 'policy'?"),
+        ("+5 pilts far", 'Did you mean the form "+50 pilots SITE"?'),
+        ("polcy=near", 'Did you mean the form "policy=near"?'),
+        ("cores", 'Did you mean the form "cores=8"?'),
+        ("more", "+50 pilots SITE"),
         ("speed far=0", "speed SITE=2"),
         ("2 more workers", "+50 pilots SITE"),
         ("workers=5", "+50 pilots SITE"),

@@ -32,6 +32,7 @@ def test_a_run_is_its_number_its_name_or_the_last(typed: Any, run: int) -> None:
     ("typed", "message", "hint"),
     [
         ("9", "there is no run '9'", "pilotfish status"),
+        ("2", "there is no run '2'", "pilotfish status"),
         ("swep.v2", "there is no run 'swep.v2'", "Did you mean 'sweep.v2'?"),
         ("1.0", "is a task, and a run is needed here", "pilotfish logs 1.0"),
         (" ", "is no run: it is empty", "pilotfish status"),
@@ -39,8 +40,11 @@ def test_a_run_is_its_number_its_name_or_the_last(typed: Any, run: int) -> None:
     ],
 )
 def test_a_name_that_no_run_has_is_answered_with_a_fix(typed: Any, message: str, hint: str) -> None:
+    stage = two_runs()
+    stage.work(name="s2")
+    del stage.machine.state.runs[2]
     with pytest.raises(BadInput) as problem:
-        find_run(two_runs().machine.state, typed)
+        find_run(stage.machine.state, typed)
     assert message in str(problem.value) and hint in problem.value.hint
 
 
@@ -81,9 +85,17 @@ def test_a_subject_may_be_anything_that_has_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "message"), [("foo", "no run 'foo'"), ("foo.0", "no run 'foo'"), ("1.7", "no task 1.7"), ("", "is empty")]
+    ("typed", "message"),
+    [
+        ("foo", "no run, worker, pilot or site 'foo'"),
+        ("pond-2", "no run, worker, pilot or site 'pond-2'"),
+        ("foo.0", "no run 'foo'"),
+        ("7", "no run '7'"),
+        ("1.7", "no task 1.7"),
+        ("", "is empty"),
+    ],
 )
-def test_a_subject_that_nothing_has_is_taken_for_a_run_or_task(typed: str, message: str) -> None:
+def test_an_error_names_all_kinds_that_an_unknown_name_could_have(typed: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         find_named(two_runs().machine.state, typed)
 

@@ -7,6 +7,7 @@ from pilotfish.core.state import Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.ids import show_task
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, DRAINING, FAILED, JOINED, READY, WAITING
 from pilotfish.model.task import Request, RunOptions, TaskSpec
@@ -86,6 +87,9 @@ def test_what_needs_a_task_that_ended_badly_never_runs_and_so_on_down_the_line()
     assert third.failure.cause == "dependency"
     (late,) = stage.submit(run, TaskSpec("python"), 1, {0: [2]})
     assert late.state == FAILED, "also if it is submitted afterwards"
+    for task in (second, third, late):
+        commands = stage.ask("why", task=show_task(task.id))["reasons"][0]["commands"]
+        assert commands == ["pilotfish why 1.0", "pilotfish rerun 1 --failed"], "it has no output, and the first task explains the failure"
 
 
 def test_a_run_is_cancelled_when_it_had_its_fill_of_failures() -> None:

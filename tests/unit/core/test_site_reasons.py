@@ -70,6 +70,14 @@ def test_a_site_that_was_removed_does_not_exist_either() -> None:
     assert code(stage, task) == "no-site"
 
 
+def test_a_run_without_sites_does_not_wait_for_a_site_that_was_removed() -> None:
+    stage = stage_with(pond=slurm())
+    describe(stage)
+    stage.ask("workers_set", local=2)
+    (task,) = stage.work()
+    assert code(stage, task) == "starting", "its worker on this machine is about to join"
+
+
 def test_a_paused_site_says_so_and_resuming_it_helps() -> None:
     stage = stage_with(pond=slurm(paused=True))
     (task,) = stage.work()

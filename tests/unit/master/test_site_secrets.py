@@ -71,7 +71,8 @@ def test_what_is_shown_of_a_site_has_no_values_of_variables() -> None:
 
 def test_only_the_plan_for_a_pilot_shows_values_and_says_so(pilotfish: CommandLine, path: Path) -> None:
     pilotfish(*ADD, "--env", "SITE_TOKEN=hush")
-    assert "environment is now" in pilotfish("site", "set", "hpc", "environment.OTHER=hush").out
+    changed = pilotfish("site", "set", "hpc", "environment.OTHER=hush").out
+    assert "environment is now SITE_TOKEN, OTHER (values are hidden)." in changed
     for words in (("show", "hpc"), ("show", "hpc", "--json"), ("list", "--json"), ("set", "hpc", "environment.MORE=hush")):
         said = pilotfish("site", *words)
         assert said.status == 0 and "SITE_TOKEN" in said.out and "hush" not in said.out + said.err

@@ -34,7 +34,8 @@ TASK = re.compile(r"[0-9]*[.][0-9]*")
 def cancel(subjects: tuple[str, ...], pool: str) -> None:
     """Cancel a run or some of its tasks.
 
-    A task is RUN.INDEX, such as 3.17. Running tasks are stopped with all their processes.
+    A task is RUN.INDEX, such as 3.17. The name of a run means the newest run with this name. Running tasks are stopped with all their
+    processes.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -60,7 +61,8 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
 def forget(subjects: tuple[str, ...], pool: str) -> None:
     """Delete finished runs and their stored results.
 
-    Files in run-N/, files saved with results --save and files that other runs need are kept.
+    RUN is a number or name; a name means only the newest run with this name. Files in run-N/, files saved with results --save and files
+    that other runs need are kept.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -147,7 +149,11 @@ def _nothing_failed(row: dict[str, Any]) -> BadInput:
 @pool_option
 @json_option
 def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
-    """Run the failed tasks of a run again."""
+    """Run the failed tasks of a run again.
+
+    The tasks form a new run with its own numbers and results; the first run does not change. Tasks that never ran because a task that they
+    need failed are run, too. Cancelled tasks are not run again.
+    """
     master = connect(pool)
     row = find_run(master, run)
     if not row["counts"].get("failed"):

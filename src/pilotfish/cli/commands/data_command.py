@@ -26,8 +26,8 @@ DIGITS = 12
 def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bool) -> None:
     """Show files, where they are, and transfers.
 
-    RUN is its number or name; by default all runs. Files up to 64 KiB are sent with their tasks and are not listed. Files in transfer
-    come first, then files that most tasks need.
+    RUN is its number or name; by default all runs. Inputs and outputs up to 64 KiB are sent with their tasks and are not listed; kept
+    files are listed in all sizes. Files in transfer come first, then files that most unfinished tasks need.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -41,7 +41,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
         return
     if not answer["total"] and not answer["moving"]:
         whose = f"No task of run {chosen['run']}" if chosen else "No task"
-        screen.line(f"{whose} needs or made a file larger than 64 KiB; smaller files are sent with their tasks.")
+        screen.line(f"{whose} has kept files, or inputs or outputs larger than 64 KiB; smaller ones are sent with their tasks.")
         return
     _show_totals(screen, answer)
     if answer["sites"]:

@@ -90,7 +90,7 @@ class RunCommandLine(click.Command):
 @click.option("--name", metavar="NAME", default="", help="Name of the run.")
 @click.option("--cores", metavar="N|A-B", help="Cores per task, or a range for moldable tasks.  [default: 1]")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes per task, for MPI; all from one pilot.  [default: 1]")
-@click.option("--memory", metavar="SIZE", help="Memory limit per task, such as 2G.")
+@click.option("--memory", metavar="SIZE", help="Memory limit per task, such as 2G; doubled if a task exceeds it, twice at most.")
 @click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Amount of a custom resource per task. Repeatable.")
 @click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")

@@ -34,7 +34,10 @@ NOT_ASSIGNED = ("waiting", "ready")
 @pool_option
 @json_option
 def status(everything: bool, pool: str, as_json: bool) -> None:
-    """Show runs, workers and warnings."""
+    """Show runs, workers and warnings.
+
+    RUNNING counts tasks that are assigned or running, WAITING tasks that are waiting or ready.
+    """
     screen = Screen.of()
     stop = last_stop(pool)
     try:

@@ -15,9 +15,7 @@ def _forecast(row: dict[str, Any]) -> str:
     value = row["forecast"]
     if value is None:
         return "-"
-    if row["unit"] == "s":
-        return duration(value)
-    return f"{size(value)}/s" if row["unit"] == "bytes/s" else f"x {value:.2f}"
+    return duration(value) if row["unit"] == "s" else f"{size(value)}/s"
 
 
 COLUMNS = (
@@ -35,8 +33,9 @@ COLUMNS = (
 def forecasts(pool: str, as_json: bool) -> None:
     """Show learned task times, link speeds and queue waits.
 
-    For a task class: the time of a task of cost 1 on a host of median speed. For a site: how many times as long its hosts take.
-    MEDIAN ERROR is the median error of recent forecasts, PREDICTOR the method that was best recently.
+    ITEM is a task class (time of a task of cost 1 on a worker of average speed; "on N cores" for moldable tasks), the queue wait of
+    pilots at a site, or the link to a site (bandwidth). MEDIAN ERROR is the median error of recent forecasts, PREDICTOR the method that
+    was best recently.
     """
     screen = Screen.of()
     answer = connect_read_only(pool).ask("forecasts")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
 
 RECORD = "predictions.jsonl"
-ACCURACY_HINT = "See the accuracy of its predictions: pilotfish predict --accuracy"
 
 
 def find(state: State, name: str | None, unfinished: bool = True) -> Run:
@@ -29,7 +28,7 @@ def find(state: State, name: str | None, unfinished: bool = True) -> Run:
     return find_run(state, name)
 
 
-def find_unfinished(state: State, name: str | None, hint: str = ACCURACY_HINT) -> Run:
+def find_unfinished(state: State, name: str | None, hint: str) -> Run:
     """Find an unfinished run. If the run has ended, the error has this ``hint``, in which {} stands for the number of the run."""
     run = find(state, name)
     if not run.unfinished:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
     from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
 
+RESULTS_HINT = "See how long its tasks took: pilotfish results {}"
 SHOWN = 20
 """Maximum number of recorded predictions that are shown; the newest are shown."""
 PARTS = {
@@ -57,7 +58,8 @@ def predict(run: str | None, accuracy: bool, samples: int | None, pool: str, as_
         return
     from pilotfish.sim.projections.finish_estimate import estimate_finish
 
-    found = find_unfinished(offline.state, run)
+    hint = "See the accuracy of earlier predictions: pilotfish predict --accuracy" if calibration.predictions else RESULTS_HINT
+    found = find_unfinished(offline.state, run, hint)
     estimate = estimate_finish(snapshot, found.id, samples=samples or 0, on_progress=progress_of(screen, as_json))[0]
     factor = calibration.factor()
     low, high = estimate.interval(factor)
@@ -164,7 +166,7 @@ def _show_record(screen: Screen, calibration: PredictionRecord, as_json: bool) -
         screen.json({"predictions": rows, "tested": len(tested), "held": held, "median_error": middle, "factor": calibration.factor()})
         return
     if not calibration.predictions:
-        screen.line("There are no predictions yet. Make one: pilotfish predict")
+        screen.line("There are no predictions yet. Make one while a run is unfinished: pilotfish predict")
         return
     screen.table(RECORD_COLUMNS, calibration.predictions[-SHOWN:])
     if tested:

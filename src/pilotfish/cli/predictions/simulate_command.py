@@ -59,7 +59,7 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
 @click.option(
     "--seconds",
     metavar="TIME",
-    help='Time of a task: 60, "uniform(10, 90)", "normal(60, 10)", "lognormal(60, 0.5)" or "exponential(60)".',
+    help='Time of a task: 60, "uniform(10, 90)", "normal(60, 10)", "lognormal(60, 0.5)" or "exponential(60)".  [default: 60]',
 )
 @click.option("--cores", type=int, metavar="N", help="Cores per task.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,8 @@ def whatif(options: tuple[str, ...], run: str | None, samples: int | None, pool:
     screen.table(COLUMNS, [_cells(estimate, base, offline.now, factor) for estimate in ranked])
     screen.line()
     count = plural(len(base.ends_s), "sample")
-    screen.line(f"Run {found.id}, {count} of each change with the same random numbers. P(SOONER): fraction of samples that finish sooner.")
+    screen.line(f"Run {found.id}, {count} of each change with the same random numbers.")
+    screen.line("P(SOONER): fraction of samples that finish sooner than without the change; a sample with equal times counts half.")
     for note in notes(offline, found, base):
         screen.line(f"Note: {note}.")
 
@@ -130,6 +132,9 @@ OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
 SYNTAX_HINT = (
     'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
 )
+EXAMPLES = {"pilots": "+50 pilots SITE", "site": "+site X", "policy": "policy=near", "cores": "cores=8", "speed": "speed SITE=2"}
+MIN_SIMILARITY = 0.7
+"""Minimum similarity of a misspelt word to a word of a form."""
 MAX_ADDED = 100_000
 
 
@@ -184,7 +189,6 @@ def _read(word: str) -> tuple[str, tuple[str, ...]]:
         if matched is not None:
             return kind, tuple(group or "" for group in matched.groups())
     words = re.findall("[a-z]+", word)
-    misspelt = (
-        did_you_mean(words[0], FORMS) if words and not any(known in ("pilot", "worker", "workers", *FORMS) for known in words) else None
-    )
-    raise BadInput(f"{word!r} is not a change that can be simulated", misspelt or SYNTAX_HINT)
+    near = get_close_matches(words[0], list(FORMS), 1, MIN_SIMILARITY) if words else []
+    hint = f'Did you mean the form "{EXAMPLES[near[0]]}"?' if near else SYNTAX_HINT
+    raise BadInput(f"{word!r} is not a change that can be simulated", hint)

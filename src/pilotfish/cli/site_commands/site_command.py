@@ -91,7 +91,7 @@ name_argument = click.argument("name", metavar="NAME", shell_complete=complete_s
 @click.option("--reach", metavar="HOW", help="Connection of agents to the master: direct, tunnel or auto.  [default: auto]")
 @click.option("--address", metavar="HOST", help="Address of this machine as seen from the nodes, for direct.")
 @click.option("--idle", metavar="DURATION", help="Release a pilot after this time without tasks; 0 never.  [default: 5m]")
-@click.option("--poll-interval", "period", metavar="DURATION", help="Interval between queue polls.  [default: 30s]")
+@click.option("--poll-interval", "period", metavar="DURATION", help="Interval between queue polls; the key is period.  [default: 30s]")
 @old_option("--period", "--poll-interval")
 def add(name: str, **given: Any) -> None:
     """Add a site."""
@@ -136,7 +136,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
     pilotfish site set hpc environment.SLURM_CONF=/etc/slurm/slurm.conf
     pilotfish site set hpc queue=
 
-    An empty value restores the default. The keys are those of sites.toml.
+    An empty value restores the default. The keys are those of sites.toml. Running pilots keep the old values.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
     _notify_and_print(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
@@ -152,6 +152,8 @@ def _edit(name: str, change: Any) -> list[str]:
         if after != before:
             write_site(path, name, after)
     values = site_keys.shown(described)
+    if described.environment:
+        values["environment"] = f"{', '.join(described.environment)} (values are hidden)"
     return [f"{key} is now {values[key]}" for key in values if after.get(key) != before.get(key)]
 
 

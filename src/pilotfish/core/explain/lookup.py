@@ -52,7 +52,8 @@ def find_run(state: State, wanted: object = LAST) -> Run:
         hint = f"Its run is {number}; for the task alone: pilotfish logs {text}"
         raise BadInput(f"{text!r} is a task, and a run is needed here", hint)
     names = dict.fromkeys(run.options.name for run in state.runs.values() if run.options.name)
-    raise BadInput(f"there is no run {wanted!r}", did_you_mean(text, names) or "See the runs there are: pilotfish status")
+    near = "" if _is_number(text) else did_you_mean(text, names)
+    raise BadInput(f"there is no run {wanted!r}", near or "See the runs there are: pilotfish status")
 
 
 def _run_named(state: State, text: str) -> Run | None:
@@ -134,4 +135,9 @@ def find_named(state: State, wanted: object = None) -> NamedObject:
     if dot and _is_number(index) and name.strip():
         find_run(state, name)  # raises the error for a wrong run name
         return find_task(state, text)
-    return find_run(state, text)
+    if _is_number(text) or not text.strip():
+        return find_run(state, text)  # raises the error for a wrong run number
+    names = [run.options.name for run in state.runs.values() if run.options.name]
+    near = did_you_mean(text, [*names, *state.workers, *state.pilots, *state.sites])
+    hint = near or "See what there is: pilotfish status, pilotfish workers --all, pilotfish pilots or pilotfish sites"
+    raise BadInput(f"there is no run, worker, pilot or site {text!r}", hint)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.explain import remedies
 from pilotfish.core.explain.lookup import NamedPilot, NamedSite
-from pilotfish.core.explain.reasons import Reason, answer, make_reason, show_amount
+from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
 from pilotfish.core.state import UNIT, TaskShape, Worker
@@ -47,10 +47,11 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
-    """Sites that this pool uses, or where it has pilots."""
+    """Sites that this pool uses, or where it has pilots. A removed site is none of them, although the pool used it before."""
     state = machine.state
     there = {pilot.site for pilot in state.pilots.values()} - {LOCAL}
-    return tuple(name for name, record in state.sites.items() if record.wanted is not None or name in there)
+    present = {name: record for name, record in state.sites.items() if record.site is not None and not record.leaving}
+    return tuple(name for name, record in present.items() if record.wanted is not None or name in there)
 
 
 def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteRecord | None) -> Reason:
@@ -200,7 +201,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
     coming = [pilot for pilot in machine.state.pilots_at(name) if not pilot.joined]
     if coming:
         shown = "; ".join(_pending(machine, pilot) for pilot in coming[:MAX_SHOWN_PILOTS])
-        text = f"{len(coming)} of its pilots wait at site {name}: {shown}"
+        text = f"{count(len(coming), 'pilot')} {'waits' if len(coming) == 1 else 'wait'} at site {name}: {shown}"
         return make_reason("pending", text, *_fixes_for(machine, name, record.site, coming))
     return None
 
@@ -398,6 +399,6 @@ def explain_site(machine: Machine, site: NamedSite) -> dict[str, Any]:
     reason = state_reason(machine, site.name, site.record)
     fix = f"pilotfish doctor {site.name}".removesuffix(" local")
     failures = [
-        make_reason("failures", f"{count} of its pilots failed recently: {cause}", fix) for cause, count in _failures(site.record).items()
+        make_reason("failures", f"{number} of its pilots failed recently: {cause}", fix) for cause, number in _failures(site.record).items()
     ]
     return answer(f"site {site.name}", STATES.get(reason.code, "ready"), [reason, *failures], reason.text)

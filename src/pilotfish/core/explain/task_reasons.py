@@ -80,7 +80,20 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
         return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
         return data_reasons.fixes_for_missing_input(machine, task)
-    return [f"pilotfish logs {show_task(task.id)}", f"pilotfish rerun {task.shape.run.id} --failed"]
+    look = f"why {show_task(_root_of_failure(task).id)}" if failure.cause == DEPENDENCY else f"logs {show_task(task.id)}"
+    return [f"pilotfish {look}", f"pilotfish rerun {task.shape.run.id} --failed"]
+
+
+def _root_of_failure(task: Task) -> Task:
+    """Returns the task because of which this task never ran: a task that it needs, directly or through others."""
+    while task.failure is not None and task.failure.cause == DEPENDENCY:
+        index = task.id & INDEX_MASK
+        needed = (other for other in task.shape.run.tasks if other.children and index in other.children)
+        unsuccessful = next((other for other in needed if other.state in (FAILED, CANCELLED)), None)
+        if unsuccessful is None:
+            break
+        task = unsuccessful
+    return task
 
 
 def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:

@@ -35,11 +35,6 @@ class RunFile(NamedTuple):
     manager: ApplicationManager | None
 
 
-def is_application(path: str) -> bool:
-    """Tests whether an application plug-in reads files with the suffix of this path."""
-    return Path(path).suffix[1:] in plugins.names("applications")
-
-
 def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
     """Loads a file with the application plug-in for the file's suffix."""
     read = plugins.load("applications", Path(path).suffix[1:])

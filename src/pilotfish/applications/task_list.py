@@ -100,7 +100,7 @@ class TaskList:
         raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
 
     def file(self, task: int, name: str) -> FutureFile:
-        """Returns a file or directory of ``keep`` that the task will produce, for the ``inputs`` of later tasks. Those tasks wait for it."""
+        """Returns a kept file or directory that the task will produce, for the ``inputs`` of later tasks. Those tasks wait for it."""
         return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:

@@ -14,17 +14,14 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotfish.applications.dagman.dag_file import read_dag
-from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
+from pilotfish import plugins
 from pilotfish.applications.input_files import digests
-from pilotfish.applications.run_file import RunFile, is_application, load_application
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.cli.commands.attach_command import RunOutcome, exit_status_of, follow, show_outcome
-from pilotfish.cli.commands.dag_rescue import keep_rescue
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.results_command import SavedFiles, save_results, show_report
 from pilotfish.cli.completions import complete_site
@@ -38,6 +35,9 @@ from pilotfish.client.task_descriptions import TaskDescription
 from pilotfish.client.task_source import PastOutputs, Progress, TaskSource, connect_for, make_source, submit_source, submit_tasks
 from pilotfish.errors import BadInput
 from pilotfish.model.quantities import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from pilotfish.applications.run_file import RunFile
 
 OF_FILES = ("--input", "--output", "--keep")
 LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
@@ -171,7 +171,8 @@ def run_request(request: RunRequest) -> int:
     command = request.command
     if request.dag is not None:
         return run_dag(request.dag, command, request)
-    if command and is_application(command[0]) and not request.after_dashes and not request.is_sweep:
+    may_be_file = bool(command) and not request.after_dashes and not request.is_sweep
+    if may_be_file and Path(command[0]).suffix[1:] in plugins.names("applications"):
         run_application = run_dag if command[0].endswith(".dag") else run_file
         return run_application(command[0], command[1:], request)
     if len(command) == 1 and not request.after_dashes:
@@ -319,11 +320,18 @@ BELONGS_INSIDE = {
 def run_file(path: str, arguments: Sequence[str], request: RunRequest) -> int:
     program = f"If it is a program: pilotfish run ... -- python {path}"
     _refuse_inner(f"a run file ({path})", f"Set it in the file, for each task: tasks.add([...], cores=2). {program}", request)
+    from pilotfish.applications.run_file import load_application
+
     loaded = load_application(path, arguments)
     return _run_loaded(loaded, shlex.join([loaded.path.name, *arguments]), request)
 
 
 def run_dag(path: str, arguments: Sequence[str], request: RunRequest) -> int:
+    from pilotfish.applications.dagman.dag_file import read_dag
+    from pilotfish.applications.dagman.node_tasks import node_tasks, task_list
+    from pilotfish.applications.run_file import RunFile
+    from pilotfish.cli.commands.dag_rescue import keep_rescue
+
     if arguments:
         raise BadInput(
             f"a DAGMan file takes no arguments, and there are some: {shlex.join(arguments)}", f"Leave them out: pilotfish run {path}"

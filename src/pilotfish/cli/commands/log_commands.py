@@ -157,7 +157,7 @@ def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: 
 
 
 def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
-    """If the task waits for an input, print which: this is why it has no output yet."""
+    """If the task waits for an input, print the reason: such a task has no output yet."""
     if row["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=row["id"])["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:

@@ -33,7 +33,7 @@ class Iteration:
     equal_s: float
     """Expected seconds if all workers had equal chunks. They are computed from the measured speeds."""
     phi: float
-    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is the mean of mu."""
+    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is its mean."""
     ratio: float
     """f_c, the transferred bytes per unit."""
     planned_s: float | None = None

@@ -131,7 +131,7 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Read which tasks already run, because the master does not report them again. A call before ``watch_run`` would miss some tasks."""
+        """Read which tasks already run: the master does not report them again. A call before ``watch_run`` would miss some tasks."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)

@@ -156,7 +156,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. ``cell`` returns the value to show for a row. If the terminal is narrow, ``elastic`` columns shrink before other columns."""
+    """A table column. ``cell`` returns the value to show for a row. On a narrow terminal, ``elastic`` columns shrink before others."""
 
     title: str
     cell: Callable[[Any], object]

@@ -33,7 +33,7 @@ class Iteration:
     equal_s: float
     """Expected seconds if all workers had equal chunks. They are computed from the measured speeds."""
     phi: float
-    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is the mean."""
+    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is its mean."""
     ratio: float
     """f_c, the transferred bytes per unit."""
     planned_s: float | None = None
@@ -55,7 +55,7 @@ class Iteration:
 
     @property
     def theta(self) -> float:
-        """Speed-up compared with equal chunks: T unbalanced / T balanced. Both are seconds of the iteration."""
+        """Speed-up compared with equal chunks: T unbalanced / T balanced. T is the duration of the iteration."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
 
     @property

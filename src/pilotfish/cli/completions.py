@@ -1,6 +1,6 @@
 """Completes runs, tasks, sites and pools for the shell.
 
-Completion asks the master if a master runs; it never starts one. After an error it suggests nothing.
+If a master runs, completion asks this master. It never starts a master. After an error, it suggests nothing.
 """
 
 from __future__ import annotations

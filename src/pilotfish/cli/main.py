@@ -27,7 +27,7 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 
 
 class LazyGroup(SuggestingGroup):
-    """Imports a command when it is called. For the overview, plug-in commands are imported too: section and help are in their code."""
+    """Imports a command when it is called. For the overview, plug-in commands are imported too: their code has the section and the help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))

@@ -110,5 +110,5 @@ class OldWords(click.Argument):
 
 
 def old_option(old: str, new: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Add an option with a former name. Its parameter name is ``old_…``, so that no other option of the command has the same."""
+    """Add an option with a former name. Its parameter name is ``old_…``, so that it differs from all other parameters."""
     return click.option(old, f"old_{old.strip('-')}", cls=OldOption, new=new, **attributes)

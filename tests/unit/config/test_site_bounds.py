@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotfish import plugins
-from pilotfish.cli.site_commands.site_keys import changed
+from pilotfish.cli.site_commands.site_keys import apply_changes
 from pilotfish.config import SITE_KEYS, make_site, read_sites
 from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
@@ -340,6 +340,6 @@ def test_every_key_has_a_type_that_is_checked() -> None:
 
 
 def test_a_key_that_does_not_exist_can_be_taken_out_by_hand() -> None:
-    assert changed("x", {"backend": "slurm", "quue": "a", "max-cores": 1}, ["quue=", "max-cores="]) == {"backend": "slurm"}
+    assert apply_changes("x", {"backend": "slurm", "quue": "a", "max-cores": 1}, ["quue=", "max-cores="]) == {"backend": "slurm"}
     with pytest.raises(BadInput, match="there is no key 'quue'"):
-        changed("x", {"backend": "slurm"}, ["quue="])
+        apply_changes("x", {"backend": "slurm"}, ["quue="])

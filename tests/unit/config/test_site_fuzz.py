@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilotfish import plugins
 from pilotfish.backends.interface import PilotBatch
-from pilotfish.cli.site_commands.site_keys import as_data, changed, shown
+from pilotfish.cli.site_commands.site_keys import apply_changes, as_data, shown
 from pilotfish.client.sites_file import with_table
 from pilotfish.config import SITE_KEYS, make_site, parse_toml
 from pilotfish.errors import BadInput
@@ -106,7 +106,7 @@ def test_whatever_is_no_table_is_no_site(name: str, value: Any) -> None:
 @given(st.sampled_from(SITE_KEYS), texts | st.sampled_from(["[" * 5000, "{", "[1]", "9" * 5000, "9" * 400 + ":1:1", "nan", "inf", "²"]))
 def test_whatever_is_typed_is_understood_or_refused_in_words(key: str, text: str) -> None:
     try:
-        table = changed("x", {"backend": "slurm"}, [f"{key}={text}"])
+        table = apply_changes("x", {"backend": "slurm"}, [f"{key}={text}"])
     except BadInput as problem:
         assert problem.hint
         return

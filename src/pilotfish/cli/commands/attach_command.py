@@ -39,7 +39,7 @@ QUEUED = "pending"
 QUEUE_SHOWN_AFTER_S = 10.0
 """Seconds until queued pilots are mentioned, because short queue waits are normal."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
-"""Reasons that may end without the user. If one site has such a reason, waiting is useful, even if no worker of another site fits."""
+"""Reasons that may end without the user. While one site has such a reason, waiting is useful, even if another site is hopeless."""
 WORTH_SHOWING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
@@ -131,7 +131,7 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Read which tasks already run, because the master does not report them again. A call before ``watch`` would miss some."""
+        """Read which tasks already run: the master does not report them again. A call before ``watch_run`` would miss some tasks."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)

@@ -34,7 +34,7 @@ def keep_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool)
 
 
 def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
-    """Write the rescue file for a run that another command started. If its DAG file was changed since then, write nothing."""
+    """Write the rescue file for a run that another command started. If its DAG file was changed after the start, write nothing."""
     words = _words(row)
     if not words or outcome.left:
         return

@@ -55,7 +55,7 @@ def demo(count: int, as_json: bool) -> int:
     return 0 if good else CANNOT
 
 
-# (fraction of tasks that have ended, process to kill, its description, what happens after it)
+# (fraction of tasks that have ended, process to kill, its description, what happens after the kill)
 KILLS = (
     (0.15, "slot", "a running task (process {})", "its task is tried again"),
     (0.40, "agent", f"the agent (process {{}}) that runs all {WORKERS} slots", "a new one is started, its tasks are tried again"),

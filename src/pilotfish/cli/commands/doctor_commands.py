@@ -82,7 +82,7 @@ def check_python(place: Path) -> CheckResult:
 
 
 def check_home(place: Path) -> CheckResult:
-    """Check that this user can write to the directory and that no other user can read it."""
+    """Check that this user can write to the directory and that no other user has access."""
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = place / f".doctor-{os.getpid()}"

@@ -81,7 +81,7 @@ def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str)
 def _print_log(master: PoolSession, row: dict[str, Any], only: str | None, raw: bool) -> bool:
     """Print the output of a task. Return whether the task has written output."""
     if row["state"] == "running":
-        texts = {name: _peek(master, row, name, 0) for name in STREAMS if only in (None, name)}
+        texts = {name: _output_from(master, row, name, 0) for name in STREAMS if only in (None, name)}
     else:
         output = fetch_output(master, row)
         texts = {"stdout": output.stdout, "stderr": output.stderr + _failure_text(output)}
@@ -132,6 +132,8 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
     name, stream = named_task(master, task) or task_name(task), stream or "stdout"
     row = master.ask("task", task=name)
     data = _output_from(master, row, stream, 0)
+    while row["state"] == "running" and (more := _output_from(master, row, stream, len(data))):
+        data += more
     kept = data.splitlines(keepends=True)[-lines:] if lines else []
     write_bytes(b"".join(kept), sys.stdout, raw)
     _show_missing_input(master, row)
@@ -146,26 +148,16 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 
 
 def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """Return the output of a task from byte ``offset`` on."""
+    """Return the output of a task from byte ``offset`` on. If the task runs, this may be only the first part of it."""
     if row["state"] in ENDED:
         whole: bytes = getattr(fetch_output(master, row), stream)
         return whole[offset:]
-    data = b""
-    while more := _peek(master, row, stream, offset + len(data)):
-        data += more
-    return data
+    return master.peek(row["id"], STREAMS[stream], offset) if row["state"] == "running" else b""
 
 
 def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
-    """If the task waits for an input, print which: this is why it has no output yet."""
+    """If the task waits for an input, print the reason: such a task has no output yet."""
     if row["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=row["id"])["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:
             Screen.of(sys.stderr).line(f"task {row['id']} has not begun: {clean(reason['text'])}")
-
-
-def _peek(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """Return a part of the output of a running task, from byte ``offset`` on."""
-    if row["state"] != "running":
-        return b""
-    return master.peek(row["id"], STREAMS[stream], offset)

@@ -366,7 +366,7 @@ def _run_loaded(
     lines: Iterable[TaskDescription] = (),
     ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
-    """Submit a loaded run file and follow the run. ``lines`` describe its tasks. ``ended`` is called at the end."""
+    """Submit a loaded run file and follow the run. ``lines`` describe its tasks. ``ended`` is called at the end of the run."""
     screen = Screen.of()
     if request.dry_run:
         show_run_file_plan(screen, loaded, request.as_json)

@@ -102,13 +102,13 @@ def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
 
 
 NEAR_S = 600.0
-"""If fewer seconds than this separate now and a deadline, the deadline is shown with seconds."""
+"""A deadline that is fewer seconds away from now than this is shown with seconds."""
 LATEST = 2.5e11
 """Latest time (in seconds since 1970) that can be shown as a date."""
 
 
 def describe_deadline(row: dict[str, Any], now: float) -> str:
-    """Describe the deadline of a run. If it is known whether the deadline is met, say so."""
+    """Describe the deadline of a run. If it is known whether the run meets the deadline, the text says this."""
     if not row.get("deadline"):
         return "-"
     deadline, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"

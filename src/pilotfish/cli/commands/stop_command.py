@@ -13,7 +13,7 @@ from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.store.pool_directory import pool_home, stop_mark_path
 
 RELEASE_TIMEOUT_S = 75.0
-"""Seconds until stop gives up. A master waits less long for a site that does not answer."""
+"""Seconds until stop gives up. This is longer than a master waits for a site that does not answer."""
 SHOWN_CELLS = 100
 
 

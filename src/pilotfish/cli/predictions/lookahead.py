@@ -21,7 +21,7 @@ RECORD = "predictions.jsonl"
 
 
 def find(state: State, name: str | None, unfinished: bool = True) -> Run:
-    """Find a run by its name. Without a name, find the newest unfinished run or, if not ``unfinished``, the newest finished run."""
+    """Find a run by its name. Without a name, find the newest unfinished run; with ``unfinished=False``, the newest finished run."""
     if name is None or name == LAST:
         candidates = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
         return max(candidates, key=lambda run: run.id) if candidates else find_run(state)

@@ -89,7 +89,7 @@ def _count_bad(results: list[CheckResult]) -> int:
 
 
 def _summary(name: str, results: list[CheckResult]) -> str:
-    """Summarise the results. If the test pilot is doubtful, nobody knows whether pilots work at the site."""
+    """Summarise the results. A doubtful test pilot means that pilots may not work at the site."""
     doubtful = [result.check for result in results if result.state == DOUBTFUL]
     if _count_bad(results):
         return f"{plural(_count_bad(results), 'thing')} to fix."
@@ -117,7 +117,7 @@ def _check_description(name: str, note: Note) -> Site | None:
 
 
 async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
-    """Run all checks but the test pilot. If a machine cannot be reached, the other checks are skipped."""
+    """Run all checks except the test pilot. If a machine cannot be reached, the other checks are skipped."""
     runner = runner_of(name, site, pool)
     try:
         reached = [await _check_reach(runner, place, note) for place in destinations(site)]

@@ -138,7 +138,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
 
     An empty value restores the default. The keys are those of sites.toml. Running pilots keep the old values.
     """
-    shown = ", ".join(_edit(name, lambda table: site_keys.changed(name, table, changes)))
+    shown = ", ".join(_edit(name, lambda table: site_keys.apply_changes(name, table, changes)))
     _notify_and_print(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
 
 

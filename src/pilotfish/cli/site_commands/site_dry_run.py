@@ -34,7 +34,7 @@ class SiteUnreachable(PilotfishError):
 
 
 def _digest(pool: str) -> str:
-    """Return the digest in the names of the pool's pilots. If the pool does not exist yet, return zeros."""
+    """Return the digest in the names of the pool's pilot batches. If the pool does not exist yet, return zeros."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory

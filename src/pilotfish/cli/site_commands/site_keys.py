@@ -17,7 +17,7 @@ from pilotfish.model.site import Site
 
 Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
-SEVERAL = ("hosts",)
+COMMA_LISTS = ("hosts",)
 """Keys whose value is a list that may be written with commas. No element of such a list contains a comma."""
 
 
@@ -29,7 +29,7 @@ def table_of(name: str, path: Path) -> Any:
     return tables[name]
 
 
-def changed(name: str, table: Table, assignments: Iterable[str]) -> Table:
+def apply_changes(name: str, table: Table, assignments: Iterable[str]) -> Table:
     """Return the table of ``sites.toml`` after all ``KEY=VALUE`` changes. An empty value restores the default."""
     after = dict(table)
     for assignment in assignments:
@@ -78,7 +78,7 @@ def read_value(name: str, key: str, text: str) -> Any:
         if text.lower() not in YES + NO:
             raise BadInput(f"{field} = {text!r} is neither true nor false", f"pilotfish site set {name} {key}=true")
         return text.lower() in YES
-    return _several(field, kind, key, text) if kind in (tuple, dict) else text
+    return _read_list_or_table(field, kind, key, text) if kind in (tuple, dict) else text
 
 
 def _number(text: str, otherwise: Any) -> Any:
@@ -90,7 +90,7 @@ def _number(text: str, otherwise: Any) -> Any:
     return otherwise
 
 
-def _several(field: str, kind: Any, key: str, text: str) -> Any:
+def _read_list_or_table(field: str, kind: Any, key: str, text: str) -> Any:
     """Read a list or a table, written in TOML. A list may also be written as one element."""
     if text[0] in "[{":
         try:
@@ -99,7 +99,7 @@ def _several(field: str, kind: Any, key: str, text: str) -> Any:
             raise BadInput(f"{field} = {text!r} is not TOML: {problem}", f"write it like {_example(kind, key)}") from None
     if kind is dict:
         raise BadInput(f"{field} = {text!r} is not a table", f"write it like {_example(kind, key)}")
-    return [value for value in text.split(",") if value] if key in SEVERAL else [text]
+    return [value for value in text.split(",") if value] if key in COMMA_LISTS else [text]
 
 
 def _example(kind: Any, key: str) -> str:

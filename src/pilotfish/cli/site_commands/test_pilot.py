@@ -120,7 +120,7 @@ class TestPilot:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
     def _ask_about_pilot(self, *, at_once: bool = False) -> None:
-        """Ask the master about the pilot. If the master, which polls rarely, knows no status yet, query the queue from here."""
+        """Ask the master about the pilot. The master polls the queue rarely: if it knows no status yet, query the queue from here."""
         try:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
@@ -153,7 +153,7 @@ class TestPilot:
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """Return a remark if the pilot used another Python than configured: the configured path may be a script that starts it."""
+        """Return a remark if the pilot used another Python than configured. This is no error: the configured path may be a script."""
         configured, used = self.site.python, str(info.get("executable", ""))
         if not configured.startswith("/") or not used or os.path.normpath(configured) == os.path.normpath(used):
             return ""
@@ -209,7 +209,7 @@ def _row(master: PoolSession, name: str) -> dict[str, Any]:
 
 
 async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
-    """Query the queue for a batch job. The connection is that of the master, so it stays open."""
+    """Query the queue for a batch job. The master uses the same connection, so the connection stays open."""
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
@@ -230,7 +230,7 @@ MISSING = re.compile(r"no such command|not found")
 
 
 def fix_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
-    """If commands of the master may fail because its variables differ from those of this shell, return the fix; otherwise an empty text."""
+    """Return the fix if commands of the master may fail because its variables differ from the variables of this shell."""
     theirs = _variables_of(master)
     if theirs is None:
         return ""

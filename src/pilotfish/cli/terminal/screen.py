@@ -99,7 +99,7 @@ class Screen:
         return (self.stream.encoding or "").lower().replace("-", "") == "utf8"
 
     def line(self, text: str = "") -> None:
-        """Write one line of text, and add ``--pool`` to the commands in it. Text of the user must be cleaned before."""
+        """Write one line of text, and add ``--pool`` to the commands in it. The caller must clean text of the user."""
         self._write(with_pool(text))
 
     def _write(self, text: str) -> None:
@@ -156,7 +156,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. ``cell`` returns its value for a row. If the terminal is narrow, ``elastic`` columns shrink before other columns."""
+    """A table column. ``cell`` returns the value to show for a row. On a narrow terminal, ``elastic`` columns shrink before others."""
 
     title: str
     cell: Callable[[Any], object]
@@ -184,7 +184,7 @@ def fits(columns: Sequence[Column], rows: Iterable[Any], width: int) -> bool:
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
-    """Shrink columns until the table fits: the widest elastic columns, then the widest of all columns. No column gets below MIN_WIDTH."""
+    """Shrink columns until the table fits: the widest elastic columns, then the widest of all columns. The minimum width is MIN_WIDTH."""
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])

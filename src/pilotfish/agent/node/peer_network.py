@@ -123,7 +123,7 @@ class PeerNetwork:
         self._post(lambda: self._overlay.matching.delegated(header, tasks, time.monotonic()))
 
     def drop_delegated(self, items: Sequence[Sequence[int]], back: bool) -> None:
-        self._post(lambda: self._overlay.matching.dropped(items, back, time.monotonic()))
+        self._post(lambda: self._overlay.matching.dropped(items, back))
 
     def report_free(self, free: Dict[str, float]) -> None:
         self._post(lambda: self._overlay.matching.free_changed(free, time.monotonic()))
@@ -250,7 +250,7 @@ class PeerNetwork:
         self._overlay.kademlia.bootstrap(contacts, now)
         for contact in master:
             self._overlay.election.consider_claim(term, contact, now)
-        self._overlay.matching.connected(self._overlay.election.term, now)
+        self._overlay.matching.connected(self._overlay.election.term)
         for digest in list(self.holds):
             if int(digest, 16) not in self._overlay.kademlia.published:
                 self._overlay.kademlia.publish(int(digest, 16), now)

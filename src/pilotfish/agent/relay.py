@@ -1,8 +1,8 @@
 """Passes bytes between agents and the ssh tunnel at a login node.
 
 Agents connect over the network. ssh makes a Unix socket that leads to the master. The relay cannot read the bytes, because agents and
-master use TLS. The other end of the tunnel writes to the standard input of the relay every few seconds, and the relay answers. If standard input
-ends or is silent for too long, the relay ends.
+master use TLS. The other end of the tunnel writes to the standard input of the relay every few seconds, and the relay answers. If standard
+input ends or is silent for too long, the relay ends.
 """
 
 from __future__ import annotations

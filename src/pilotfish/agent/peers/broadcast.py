@@ -1,8 +1,9 @@
 """Sends one message to all peers of a site through a tree, and concatenates the answers, which are lists.
 
 A region consists of all ids with the same prefix. A peer that is responsible for a region divides it into eight parts by the next three
-bits. It delegates each part to one peer in that part, so that no peer sends to more than eight peers. The sender is itself in one of the
-parts. Therefore the message has the ids of the peers above: they have the broadcast already and need not be reached.
+bits. It delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer are those
+that passed the message to it, from the origin on. Some of them are in the parts, too. The message has their ids, because they need not be
+reached again.
 
 A peer acknowledges the message at once. It answers when all its parts have answered, or when its time is over. Its parts get less time than
 the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. The peers that

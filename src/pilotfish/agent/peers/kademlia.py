@@ -1,6 +1,6 @@
 """Finds nodes and holders of contents in the distributed hash table of a site.
 
-The table is Kademlia with three changes that suit pilots. A key can have many holders: a new record does not replace the others. A node
+The table is Kademlia with changes that suit pilots. A key can have many holders: a new record does not replace the others. A node
 that leaves informs the other nodes and passes on the records that it keeps. A holder publishes its contents periodically; a record that is
 not published again expires.
 
@@ -149,8 +149,8 @@ class RoutingTable:
 class PeerRequests:
     """Questions to peers that have no answer yet. All have the same time-out, so they expire in the order in which they were asked.
 
-    ``then(answer, now)`` gets the fields of the answer, or None if no answer came. If ``then`` raises MalformedMessage, it is called again
-    with None. ``on_silent(node)`` is called for a node that did not answer. Numbers of questions begin after ``first``. A restarted process
+    ``then(answer, now)`` gets the fields of the answer, or None if no answer came. If ``then`` raises MalformedMessage, it is called once
+    more, with None. ``on_silent(node)`` is called for a node that did not answer. Numbers of questions begin after ``first``. A restarted process
     must use another ``first``, so that it takes no answer to a question of its predecessor.
     """
 
@@ -379,7 +379,7 @@ class Kademlia:
         self._begin(lookup, now)
 
     def find_holders(self, key: int, then: Found, now: float, min_holders: int = MIN_HOLDERS) -> None:
-        """Calls ``then`` with holders of the key, except this node, some of which may have left.
+        """Calls ``then`` with holders of the key. This node is not among them, and some of them may have left.
 
         The search ends when ``min_holders`` are known, or when the nodes that should keep the records have answered. If ``min_holders`` is
         0, the search goes on and finds all holders. Use 0 if the holders of an earlier search were useless.
@@ -442,7 +442,7 @@ class Kademlia:
     # --- contents -------------------------------------------------------------------------------------------------------------------
 
     def publish(self, key: int, now: float) -> None:
-        """Announces that this node holds a content, again and again until ``withdraw``."""
+        """Announces that this node holds a content. This is repeated periodically until ``withdraw``."""
         self.published[key] = NEVER
         self._find_keepers(key, lambda found, at: Publication(self, key, found).advance(at), now)
 
@@ -474,7 +474,7 @@ class Kademlia:
         self.requests.answer(sender, number, [kept])
 
     def on_inherit(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaving node may not know these."""
+        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaver may not know these nodes."""
         rows = read_rows(read_fields(message, 1)[0], self.tuning.max_holders)
         for key, holders in rows:
             self.content_holders.add(key, holders, now)

@@ -228,10 +228,8 @@ def _raise_limit() -> None:
 
 
 def _end_predecessors(name: str) -> None:
-    """Ends older relays of this name.
-
-    A relay may not have noticed that its ssh connection broke. It would keep the port, and agents would connect to it in vain.
-    """
+    """Ends older relays of this name. A relay may not have noticed that its ssh connection broke. It would keep the port, and agents would
+    connect to it in vain."""
     end = time.monotonic() + TAKEOVER_TIMEOUT_S
     signalled: List[str] = []
     while name:

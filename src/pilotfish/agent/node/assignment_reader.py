@@ -17,10 +17,8 @@ _FILE = (str, int, str, int)
 
 
 def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) -> List[Tuple[Attempt, str]]:
-    """Returns the new attempts. Each comes with the reason why it cannot run here, or with "".
-
-    Specs are added to ``attempts``. A malformed message raises IndexError, KeyError, TypeError or ValueError.
-    """
+    """Returns the new attempts, each with the reason why it cannot run here, or with "". Adds specs to ``attempts``. A malformed message
+    raises IndexError, KeyError, TypeError or ValueError."""
     view = memoryview(body)
     offset = 0
     for number, kind, time_s, needs, launch, length, contents, _, _, _ in header[1]:

@@ -144,10 +144,8 @@ class MasterTransferConnection:
 
 
 class Fetcher:
-    """Fetches inputs and uploads outputs.
-
-    Threads of the fetcher call ``notify`` with an input of the machine: fetched, not_fetched or uploaded, and its arguments.
-    """
+    """Fetches inputs and uploads outputs. Its threads call ``notify`` with the name and arguments of an input of the machine: fetched,
+    not_fetched or uploaded."""
 
     def __init__(self, cache: ContentCache, credentials_path: str, settings: Dict[str, Any], peers: PeerNetwork, notify: Notify) -> None:
         self.cache = cache
@@ -457,11 +455,9 @@ class Fetcher:
                 time.sleep(CACHE_FULL_RETRY_S)
 
     def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
-        """Moves a file into the content store of the master, if the master is on this node; returns digest and size.
-
-        Returns None if the store is on another disk, because then the master must check for free space. The file is not put into the cache
-        as well, because tasks may have links to files of the cache.
-        """
+        """Moves a file into the content store of the master, if the master is on this node; returns digest and size. Returns None if the
+        store is on another disk, because then the master must check for free space. The file must not be in the cache as well, because
+        tasks may have links to files of the cache."""
         try:
             if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
                 return None

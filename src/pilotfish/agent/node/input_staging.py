@@ -20,7 +20,7 @@ Content = Sequence[Any]
 
 
 class InputStaging:
-    """Inputs of attempts that have not ended, and outputs of attempts that have."""
+    """The inputs and outputs of all attempts of this agent."""
 
     def __init__(self) -> None:
         self.effects: List[Tuple[Any, ...]] = []

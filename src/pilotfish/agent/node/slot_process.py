@@ -73,7 +73,11 @@ class SlotReportReader:
         if self._large is not None:
             count = channel.recv_into(memoryview(self._large)[self._filled :])
             self._filled += count
-            return self._take_large(), count > 0
+            if self._filled < len(self._large):
+                return [], count > 0
+            large, self._large = self._large, None
+            failure_length = self._head[4]
+            return [(*self._head[:4], bytes(large[:failure_length]), memoryview(large)[failure_length:])], True
         count = channel.recv_into(self._view[self._end :])
         self._end += count
         reports, rest = parse_reports(bytes(self._view[: self._end]))
@@ -90,21 +94,13 @@ class SlotReportReader:
         length = head[4] + head[5]
         if head[4] > LARGE_BYTES or head[5] > MAX_BODY:
             raise SlotBroken("a report of %d bytes was announced" % length)
-        if length <= BUFFER_BYTES - REPORT.size and length <= LARGE_BYTES:
+        if length <= LARGE_BYTES:
             return
         self._head = head
         self._large = bytearray(length)
         self._filled = self._end - REPORT.size
         self._large[: self._filled] = self._view[REPORT.size : self._end]
         self._end = 0
-
-    def _take_large(self) -> List[Report]:
-        if self._large is None or self._filled < len(self._large):
-            return []
-        large, self._large = self._large, None
-        failure_length = self._head[4]
-        payload = memoryview(large)[failure_length:]
-        return [(*self._head[:4], bytes(large[:failure_length]), payload)]
 
 
 class SlotProcess:

@@ -106,11 +106,8 @@ class BroadcastState:
 
 
 class Broadcast:
-    """Broadcasts of this peer and of other peers.
-
-    ``deliver(state, now)`` is called once for each broadcast. ``gathered(state, count, result)`` is called at the end of each broadcast of
-    this peer.
-    """
+    """Broadcasts of this peer and of other peers. ``deliver(state, now)`` is called once for each broadcast, and
+    ``gathered(state, count, result)`` at the end of each broadcast of this peer."""
 
     def __init__(self, kademlia: Kademlia, random: Random, effects: List[Effect]) -> None:
         self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
@@ -181,11 +178,8 @@ class Broadcast:
         return [BroadcastRegion(mine | eighth, deeper) for eighth in range(1 << (deeper - length))]
 
     def _delegate(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
-        """Delegates a part to a peer in it, and closes the part if there is none.
-
-        If no peer of the part is known, but there may be one, a lookup searches for it once. There may be one if a bucket is full, or if
-        known peers have failed.
-        """
+        """Delegates a part to a peer in it, or closes the part if there is none. If no peer is known, but a bucket is full or peers have
+        failed, a lookup searches once for another peer."""
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
         excluded = region.asked.union(duty.part[1], [self._me.node])
         candidates = [contact for contact in [*contacts, *found] if contact.node not in excluded and region.holds(contact.node)]

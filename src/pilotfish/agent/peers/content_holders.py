@@ -48,10 +48,7 @@ class ContentHolders:
         self.sweep_at = NEVER
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """Adds holders of a key; returns False if there are too many keys.
-
-        A leaving node passes on records that may be older than the record here. Such a record never makes this record expire earlier.
-        """
+        """Adds holders of a key; returns False if there are too many keys. An old record never replaces one that expires later."""
         if not holders:
             return True
         records = self._records.get(key)

@@ -7,8 +7,8 @@ claim with the lower id is better. A peer believes the best claim that it knows.
 broadcasts heartbeats until it learns of a better claim.
 
 If the site master is silent for too long, or its connection is lost, a peer asks the site master whether it is alive. If no answer comes,
-the peer looks up the live node with the lowest id. If the peer itself is that node, it claims the next term. Otherwise the peer informs that
-node, and that node does the same.
+the peer looks up the live node with the lowest id. If the peer itself is that node, it claims the next term. Otherwise the peer informs
+that node, and that node does the same.
 
 Guarantees: after any deaths and partitions, and after some time without changes, all peers believe the claim of the same live peer.
 If the site master dies in a network without partitions, the live peer with the lowest id follows. If a partition ends, the best claim of

@@ -98,15 +98,12 @@ class RoutingTable:
             self._indices.remove(index)
 
     def nearest(self, target: int, count: int, exclude: int = -1) -> List[Contact]:
-        """Returns the contacts nearest to ``target``, nearest first, without the node ``exclude``.
-
-        Each bucket is sorted separately, because all its contacts are nearer than the contacts of the next bucket in this order.
-        """
+        """Returns the contacts nearest to ``target``, nearest first, without the node ``exclude``."""
         distance = self.node ^ target
         found: List[Contact] = []
         for index in self._by_distance(distance):
             contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != exclude]
-            contacts.sort(key=lambda contact: contact.node ^ target)
+            contacts.sort(key=lambda contact: contact.node ^ target)  # all are nearer than the contacts of the next bucket
             found += contacts
             if len(found) >= count:
                 return found[:count]
@@ -149,9 +146,9 @@ class RoutingTable:
 class PeerRequests:
     """Questions to peers that have no answer yet. All have the same time-out, so they expire in the order in which they were asked.
 
-    ``then(answer, now)`` gets the fields of the answer, or None if no answer came. If ``then`` raises MalformedMessage, it is called once
-    more, with None. ``on_silent(node)`` is called for a node that did not answer. Numbers of questions begin after ``first``. A restarted process
-    must use another ``first``, so that it takes no answer to a question of its predecessor.
+    ``then(answer, now)`` gets the fields of the answer, or None if no answer came or the answer was malformed. ``on_silent(node)`` is
+    called for a node that did not answer. Numbers of questions begin after ``first``, a random number, so that a restarted process takes no
+    answer to a question of its predecessor.
     """
 
     def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
@@ -205,9 +202,7 @@ class PeerRequests:
 
 class NodeLookup:
     """Finds the k live nodes nearest to a target: asks the nearest known nodes for nearer nodes until the k nearest have answered.
-
-    The result is exact if every node knows all nodes of the buckets that are not full, and a live node of each full bucket.
-    """
+    The result is exact if every node knows all nodes of the buckets that are not full, and a live node of each full bucket."""
 
     def __init__(
         self, target: int, k: int, wants_holders: bool, stop_after: Tuple[int, int], then: Callable[[NodeLookup, float], None]
@@ -332,10 +327,7 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Looks up a random id in each bucket beyond the k-th neighbour of this node. Nearer buckets are complete now.
-
-        Full buckets are skipped: their silent peers were pinged.
-        """
+        """Looks up a random id in each bucket that is not full, beyond the k-th neighbour of this node. Nearer buckets are complete."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):

@@ -198,10 +198,8 @@ class SiteWorker:
 
 
 class SiteMatching:
-    """Matching at one worker. At the site master, also the matching for all workers.
-
-    ``properties``, ``holds`` and ``capacity`` describe this worker. ``ends_at``: when its walltime ends.
-    """
+    """Matching at one worker. At the site master, also the matching for all workers. ``properties``, ``holds`` and ``capacity`` describe
+    this worker. ``ends_at``: when its walltime ends."""
 
     def __init__(self, me: Contact, worker: str, properties: Mapping[str, Any], holds: Mapping[str, Any], capacity: Amounts) -> None:
         self.me = me
@@ -425,10 +423,8 @@ class SiteMatching:
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
-        """Puts back tasks that were assigned to this worker until ``before`` and that it has not acknowledged.
-
-        If the worker has such a task and another worker gets it, too, the first claim counts.
-        """
+        """Puts back tasks that this worker got until ``before`` and has not acknowledged. If two workers have a task, the first claim
+        counts."""
         lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
             self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])

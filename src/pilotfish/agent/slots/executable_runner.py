@@ -369,11 +369,8 @@ def _directory_failure(requested: str, error: OSError) -> Failure:
 
 
 def _own_peak_kib(reported_kib: int) -> int:
-    """Returns the peak memory of an executable, or 0 if it is unknown.
-
-    Linux also counts the memory of the process that spawned the executable. If the slot itself was large, the reported peak may be the
-    peak of the slot.
-    """
+    """Returns the peak memory of an executable, or 0 if it is unknown. Linux also counts the memory of the process that spawned it. If the
+    slot is large, the reported peak may be the peak of the slot."""
     if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         return 0
     return int(reported_kib)

@@ -229,10 +229,8 @@ def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
 
 
 def _open_unreadable(name: str, above: Optional[int] = None) -> int:
-    """Opens a directory that may be unreadable, and makes it readable.
-
-    The mode is changed through a descriptor, so that no other file is changed if the name refers to another file by then.
-    """
+    """Opens a directory that may be unreadable, and makes it readable. The mode is changed through a descriptor, because the task may
+    replace the directory by another file."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -254,10 +252,8 @@ def name_parts(name: Any) -> List[str]:
 
 
 def check_target(depth: int, target: Any) -> None:
-    """Raises AttemptError if a link at this depth could lead out of the sandbox.
-
-    ".." is allowed only at the beginning of the target. After a name, which may itself be a link, its meaning would be unknown.
-    """
+    """Raises AttemptError if a link at this depth could lead out of the sandbox. ".." is allowed only at the beginning of the target:
+    after a name, which may itself be a link, it could lead anywhere."""
     good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
     named = False
     for part in target.split("/") if good else ():

@@ -67,10 +67,7 @@ def memory_file(name: str) -> int:
 
 
 def _keep_size(descriptor: int) -> None:
-    """Forbids that the file shrinks.
-
-    User code may truncate any descriptor. If it truncated this file, the next access of the agent to the page would kill the agent.
-    """
+    """Forbids that the file shrinks. If user code truncated it, the next access of the agent to the page would kill the agent."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except (AttributeError, OSError):

@@ -38,11 +38,10 @@ class ReportWriter:
         length = len(head)
         for part in parts:
             length += len(part)
-        record = REPORT.pack(*numbers, len(text), length)
         if length > SHARE_BYTES and self._share and not raw and parts[0][: len(UPLOAD_MARK)] != UPLOAD_MARK:
             parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
-            record = REPORT.pack(*numbers, len(text), length)
+        record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length
         if size > MAX_SMALL_REPORT_BYTES:
             self.flush()

@@ -357,7 +357,7 @@ def _which(name: str, path: str) -> str:
 
 
 def _directory_failure(requested: str, error: OSError) -> Failure:
-    """Returns the failure. If the user requested the directory, the site is at fault. Otherwise the worker is at fault."""
+    """Returns the failure for a directory that cannot be entered. If the user requested it, the site is at fault, otherwise the worker."""
     if not requested:
         return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
     node = os.uname().nodename

@@ -82,7 +82,7 @@ def move_high(descriptor: int) -> int:
 
 
 def copy_high(descriptor: int) -> int:
-    """Duplicates a descriptor to a high number, because user code may close low descriptors. Programs do not inherit it."""
+    """Duplicates a descriptor to a high number, because user code may close low descriptors. Started programs do not inherit it."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lowest = HIGH_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, limit // 2)
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)

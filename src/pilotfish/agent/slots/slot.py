@@ -129,7 +129,7 @@ def _monitor(child: int, last_descriptor: int) -> NoReturn:
 
 
 def _prefer_for_oom_kill() -> None:
-    """When memory runs out, the kernel should kill slots and tasks, not the agent or the monitor."""
+    """Makes the kernel kill slots and tasks first when memory runs out, not the agent or the monitor."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
@@ -278,7 +278,7 @@ class SlotLoop:
         return failure, parts
 
     def _cpu_used(self, wall_s: float) -> int:
-        """Returns the CPU time since the last attempt in microseconds. Skips values that are slow to read after very short attempts."""
+        """Returns the CPU time since the last attempt in microseconds. After a very short attempt, skips slow measurements."""
         cpu_s = process_time()
         used = cpu_s - self._cpu_s
         self._cpu_s = cpu_s

@@ -205,7 +205,7 @@ class OverlayNode:
         self.member.kademlia.bootstrap(list(valid_contacts(contacts)), now)
         for contact in valid_contacts([master] if master else []):
             self.member.election.consider_claim(term, contact, now)
-        self.member.matching.connected(self.member.election.term, now)
+        self.member.matching.connected(self.member.election.term)
         self._member_turn()
 
     def _delegate(self, header: list[Any], body: Any) -> None:
@@ -215,7 +215,7 @@ class OverlayNode:
 
     def _drop_delegated(self, items: list[list[int]], back: bool) -> None:
         if self.member is not None:
-            self.member.matching.dropped(items, back, self.world.now)
+            self.member.matching.dropped(items, back)
             self._member_turn()
 
     def _report_free(self, free: dict[str, float]) -> None:

@@ -75,13 +75,13 @@ class Node:
     _terminate = _kill
 
     def _introduce(self, header: Row, body: Any) -> None:
-        self._later(lambda: self.agent.matching.connected(self.agent.matching.term, self.pool.site.now))
+        self._later(lambda: self.agent.matching.connected(self.agent.matching.term))
 
     def _delegate(self, header: Row, body: Any) -> None:
         self._later(lambda: self.agent.matching.delegated(header, bytes(body), self.pool.site.now))
 
     def _drop_delegated(self, items: list[Row], back: bool) -> None:
-        self._later(lambda: self.agent.matching.dropped(items, back, self.pool.site.now))
+        self._later(lambda: self.agent.matching.dropped(items, back))
 
     def _report_free(self, free: dict[str, float]) -> None:
         self._later(lambda: self.agent.matching.free_changed(free, self.pool.site.now))
@@ -177,7 +177,7 @@ class Pool:
             node.turn()
 
     def lose_sight(self, node: Node, other: Node) -> None:
-        node.agent.matching.unreachable(other.agent.me.node, self.site.now)
+        node.agent.matching.unreachable(other.agent.me.node)
         self.site.step(node.agent)
 
     def give_again(self) -> None:

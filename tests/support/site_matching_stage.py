@@ -101,7 +101,7 @@ class Site:
         """Make an agent site master; all others are informed except ``but``."""
         for agent in self.living():
             if agent.me.node not in but:
-                agent.matching.site_master_changed(term, self.agents[number].me, self.now)
+                agent.matching.site_master_changed(term, self.agents[number].me)
                 self.step(agent)
 
     def living(self) -> list[Agent]:
@@ -110,7 +110,7 @@ class Site:
     def die(self, number: int) -> None:
         self.agents[number].alive = False
         for agent in self.living():
-            agent.matching.unreachable(number, self.now)
+            agent.matching.unreachable(number)
             self.step(agent)
 
     def delegate(self, number: int, *rows: Row, specs: tuple[Row, ...] = ()) -> None:

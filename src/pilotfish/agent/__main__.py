@@ -1,6 +1,6 @@
 """Starts the supervisor, the agent, a slot or the relay.
 
-Each imports no more than it needs: a node may start hundreds of slots at once.
+Each of them imports only the modules that it needs, because a node may start hundreds of slots at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["slot"]:
-        # Our modules must not shadow the user's.
+        # Modules of the bundle must not hide modules of the user.
         sys.path[:] = [path for path in sys.path if path != sys.argv[0]]
         from .slots.slot import main as run_slot
 

@@ -1,7 +1,8 @@
 """Passes bytes between agents and the ssh tunnel at a login node.
 
-Agents connect over the network; the master is behind a Unix socket made by ssh. The relay does not read what it passes: agents and master
-use TLS. It lives as long as its standard input, on which the other end of the tunnel sends a byte now and then; the relay answers each.
+Agents connect over the network. ssh makes a Unix socket that leads to the master. The relay cannot read the bytes, because agents and
+master use TLS. The other end of the tunnel writes to the standard input of the relay every few seconds, and the relay answers. If standard
+input ends or is silent for too long, the relay ends.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import time
 from typing import Any, Dict, List, Optional
 
 LISTENING_PREFIX = "pilotfish-relay "
-"""Prefix of the line that reports the listening address."""
+"""Prefix of the line that reports the address at which the relay listens."""
 ENDED_LINE = "pilotfish-relay-ended"
-"""The last line: ssh itself might wait for connections that never close."""
+"""The last line of output. The reader need not wait for ssh, which might wait for connections that never close."""
 HIGH_WATER_BYTES = 256 * 1024
 TAKEOVER_TIMEOUT_S = 3.0
 MAX_ADDRESSES = 4
 
 
 class RelaySide(asyncio.Protocol):
-    """One side of a relayed connection. A slow reader pauses the other side, so that little is buffered here."""
+    """One side of a relayed connection. If this side reads slowly, the other side is paused, so that few bytes are buffered here."""
 
     def __init__(self, relay: Relay, other: Optional[RelaySide]) -> None:
         self.relay = relay
@@ -73,6 +74,8 @@ class RelaySide(asyncio.Protocol):
 
 
 class Relay:
+    """The connections of one relay."""
+
     def __init__(self, options: Any) -> None:
         self.to = options.to
         self.max_connections = options.most
@@ -94,7 +97,7 @@ class Relay:
             return
         _keep_alive(agent_side.transport.get_extra_info("socket"))
         self.agents[agent_side] = None
-        # Not at once: older asyncio starts to read after this call in any case.
+        # The pause must come later, because older versions of asyncio begin to read after this call.
         self.loop.call_soon(agent_side.transport.pause_reading)
         self.loop.create_task(self.connect(agent_side))
 
@@ -106,7 +109,7 @@ class Relay:
             agent_side.transport.abort()
 
     def connected(self, master_side: RelaySide) -> None:
-        """The connection to the master is open; the agent may have disconnected by now."""
+        """Joins a new connection to the master with its agent, which may have disconnected meanwhile."""
         agent_side = master_side.other
         assert agent_side is not None
         if agent_side.transport.is_closing():
@@ -118,7 +121,7 @@ class Relay:
             agent_side.transport.resume_reading()
 
     def on_input(self) -> None:
-        """Read standard input: only that something arrives matters. Answer likewise; end at its end."""
+        """Reads and ignores bytes from standard input, and answers each read. Ends the relay at the end of the input."""
         self.last_input_at = time.monotonic()
         try:
             if os.read(0, 4096):
@@ -195,7 +198,7 @@ def _parse(arguments: List[str]) -> Any:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind the requested port, so that agents find this relay where the previous one was; any other port if it is taken."""
+    """Binds the requested port, so that agents find this relay at the port of the previous relay. If it is taken, binds any port."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -208,7 +211,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Notice nodes that vanish without closing their connections."""
+    """Enables keep-alive, to detect nodes that disappear without closing their connections."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -216,7 +219,7 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _raise_limit() -> None:
-    """Raise the limit of open files: each connection takes two."""
+    """Raises the limit of open files, because each connection needs two."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -225,8 +228,8 @@ def _raise_limit() -> None:
 
 
 def _end_predecessors(name: str) -> None:
-    """End older relays of this name. One whose ssh connection broke may not have noticed: it holds the port, and agents would wait behind
-    it in vain."""
+    """Ends older relays of this name. A relay may not have noticed that its ssh connection broke. It would keep the port, and agents would
+    connect to it in vain."""
     end = time.monotonic() + TAKEOVER_TIMEOUT_S
     signalled: List[str] = []
     while name:
@@ -235,7 +238,7 @@ def _end_predecessors(name: str) -> None:
             return
         late = end - time.monotonic() < TAKEOVER_TIMEOUT_S / 2
         for pid in older:
-            # Signal once: a second signal would disturb its clean-up.
+            # A second signal would disturb the clean-up of the relay.
             if late or pid not in signalled:
                 signalled.append(pid)
                 try:
@@ -258,7 +261,7 @@ def _is_relay(pid: str, name: str) -> bool:
 
 
 def own_addresses() -> List[str]:
-    """Addresses of this machine without loopback: nodes may not know its name."""
+    """Returns the addresses of this machine without loopback. Nodes may not be able to look up its name."""
     found: List[str] = []
     try:
         with open("/proc/net/fib_trie") as file:

@@ -1,7 +1,7 @@
 """Parses the agent's command line, starts the agent and reports its death.
 
-This is the process that a user or batch system starts. When the agent dies, it kills all descendants, reports to the master and exits; when
-the supervisor dies, the agent notices and does the same.
+A user or batch system starts the supervisor. When the agent dies, the supervisor kills all descendants, reports to the master and exits.
+When the supervisor dies, the agent notices it, kills its slots and leaves.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def _amount(text: str) -> List[Any]:
 
 
 def supervise(options: Dict[str, Any]) -> int:
+    """Starts the agent and waits for its end; returns the exit status."""
     options["credentials"] = os.path.abspath(options["credentials"])
     try:
         options["pilot"] = read_credentials(options["credentials"]).pilot
@@ -120,7 +121,7 @@ def supervise(options: Dict[str, Any]) -> int:
 
 
 def _elapsed_s() -> float:
-    """Seconds since the batch job began: commands before the agent use up its walltime, too."""
+    """Returns the seconds since the batch job began. Commands that ran before the agent have used some of its walltime."""
     try:
         elapsed = time.time() - float(os.environ.pop("PILOTFISH_STARTED", "nan"))
     except ValueError:
@@ -129,7 +130,7 @@ def _elapsed_s() -> float:
 
 
 def _unpack(workdir: str) -> str:
-    """Unpack the bundle: slots start faster from files than from an archive, because compiled modules are kept."""
+    """Unpacks the bundle; returns its path. Slots start faster from files, because Python keeps compiled modules there."""
     bundle = sys.argv[0]
     if os.path.isfile(bundle) and not bundle.endswith(".py"):
         import zipfile
@@ -148,7 +149,7 @@ def _remove(workdir: str) -> None:
 
 
 def _report_death(options: Dict[str, Any], reason: str) -> None:
-    """Report the death, so that the master need not wait for the lease: all processes here have ended."""
+    """Reports the death of the agent, so that the master need not wait until the lease ends. All processes here have ended."""
     from ..portable.wire.frame_link import LinkLost, Rejected, dial
 
     try:

@@ -130,7 +130,7 @@ def test_a_worker_that_joins_later_gets_tasks_announced_before() -> None:
     site.delegate(1, *map(task_row, range(3)))
     site.settle(1.0)
     site.add(2)
-    site.agents[2].matching.site_master_changed(1, site.agents[1].me, site.now)
+    site.agents[2].matching.site_master_changed(1, site.agents[1].me)
     site.settle(2 * IDLE_ROUND_S)
     assert len(site.agents[2].has) == 1
 
@@ -222,7 +222,7 @@ def test_a_site_master_replaced_while_disconnected_reports_it_when_connected() -
     site.agents[1].matching.disconnected()
     site.appoint(2, 2)
     sent = len(site.messages_of(1, "loans"))
-    site.agents[1].matching.connected(2, site.now)
+    site.agents[1].matching.connected(2)
     site.settle(IDLE_ROUND_S)
     assert site.messages_of(1, "loans")[sent:] == [["loans", []]]
     assert site.messages_of(1, "reigns")[-1] == ["reigns", 0], "or it would be lent tasks, and return them, without end"
@@ -243,14 +243,14 @@ def test_a_reconnected_site_master_reports_exactly_its_workers() -> None:
     site.appoint(1)
     site.settle(IDLE_ROUND_S)
     matching = site.agents[1].matching
-    matching.unreachable(3, site.now)
+    matching.unreachable(3)
     matching.disconnected()
     site.agents[3].alive = False
     site.appoint(2, 2)
     site.appoint(1, 3)
     site.settle(IDLE_ROUND_S)
     sent = len(site.messages_of(1, "vouch"))
-    matching.connected(3, site.now)
+    matching.connected(3)
     site.step(site.agents[1])
     assert [(sorted(joined), gone) for _, joined, gone, _ in site.messages_of(1, "vouch")[sent:]] == [(["w1", "w2"], [])]
 
@@ -270,7 +270,7 @@ def test_a_recalled_task_is_not_assigned() -> None:
     site.appoint(1)
     site.settle()
     site.delegate(1, task_row(0, attempt=2), task_row(1))
-    site.agents[1].matching.dropped([[0, 2], [1, 7], [9, 1]], False, site.now)
+    site.agents[1].matching.dropped([[0, 2], [1, 7], [9, 1]], False)
     site.settle(IDLE_ROUND_S)
     assert assigned_to(site) == {1: "w1"}, "another attempt is not meant"
 
@@ -280,7 +280,7 @@ def test_an_assignment_before_the_site_master_is_known_is_counted_once() -> None
     site.appoint(1, 1, 2)
     site.delegate(1, *map(task_row, range(6)))
     site.settle(1.0)
-    site.agents[2].matching.site_master_changed(1, site.agents[1].me, site.now)
+    site.agents[2].matching.site_master_changed(1, site.agents[1].me)
     for _ in range(3):
         for agent in site.living():
             if agent.has:
@@ -301,7 +301,7 @@ def test_without_the_master_a_site_continues_and_reports_its_claims_afterwards()
             agent.end(next(iter(agent.has)))
         site.settle(5.0)
     assert len(site.assignments) == 6 and site.sent == []
-    site.agents[1].matching.connected(1, site.now)
+    site.agents[1].matching.connected(1)
     site.step(site.agents[1])
     assert {task for _, task, _ in site.claimed()} == {2, 3, 4, 5}
     kinds = [header[0] for _, header in site.sent]

@@ -1,1 +1,1 @@
-"""Names the parts of the agent process."""
+"""The agent process."""

@@ -1,6 +1,6 @@
-"""Drives the agent machine with sockets and slots.
+"""Drives the agent machine with sockets and slots, in one thread.
 
-One thread; only dialling happens in another, because it may block for long.
+Other threads dial the master, fetch contents and talk to peers, because these may block for long.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LAST_SEND_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
-"""Share of the free disk space that the cache may use, unless a size is set."""
+"""Share of the free disk space that the cache may use, if no size is set."""
 TOUCH_S = 30.0
-"""Seconds between marks on contents in use; other agents of this node may remove contents without a mark of the last minute."""
+"""Seconds between marks on contents in use. Other agents of this node may remove contents without a mark of the last minute."""
 _SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
 _PEER_EFFECTS = ("introduce", "delegate", "drop_delegated", "report_free")
-"""Effects that are calls of the slot pool, of the fetcher and of the peers."""
+"""Effects that are calls of the slot pool, of the fetcher and of the peer network."""
 
 
 class AgentLoop:
-    """Drives one AgentMachine until it exits."""
+    """Drives one agent machine until it exits."""
 
     def __init__(self, offer: WorkerOffer, credentials_path: str, settings: Dict[str, Any]) -> None:
         now = time.monotonic()
@@ -72,14 +72,14 @@ class AgentLoop:
         self._dials = 0
         self._touch_at = 0.0
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
-        """Calls for the thread of this loop, with their arguments but the last, which is the time."""
+        """(function, arguments): calls for the thread of this loop. The last argument, the time, is added there."""
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
 
     def run(self) -> Tuple[str, int]:
-        """Run until the machine exits; return the reason and the exit status."""
+        """Runs until the machine exits; returns the reason and the exit status."""
         become_subreaper()
         keep_freed_memory(KEPT_MEMORY_BYTES)
         for number in (*END_SIGNALS, signal.SIGINT, signal.SIGCHLD):
@@ -192,7 +192,7 @@ class AgentLoop:
         self._post(lambda now: self.machine.staging.changed([], [digest]))
 
     def _post(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Lets the thread of this loop call ``act``; any thread may call this method."""
+        """Lets the thread of this loop call ``act``. Any thread may call this method."""
         self._inbox.append((act, arguments))
         try:
             os.write(self._wake_write, b"w")
@@ -227,7 +227,7 @@ class AgentLoop:
             self.selector.register(answer, selectors.EVENT_READ, "link")
             self._listen_for_peers(answer)
             self.machine.linked(answer.epoch, now)
-            # Bytes that arrived with the handshake are already in the reader, where no selector sees them.
+            # Bytes that arrived with the handshake are in the reader already, so the selector does not report them.
             answer.has_more = True
         elif isinstance(answer, Rejected):
             self.machine.refused(str(answer), now)
@@ -236,7 +236,7 @@ class AgentLoop:
             self.machine.unlinked(now)
 
     def _listen_for_peers(self, link: FrameLink) -> None:
-        """Listen for peers at the address of the connection to the master: peers of the site may reach it."""
+        """Listens for peers at the local address of the connection to the master, because peers of the site may reach this address."""
         if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
             contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
@@ -271,7 +271,7 @@ class AgentLoop:
             self._link.send(["peeked", query, found, offset], [data])
 
     def _shut_down(self) -> None:
-        """Kill running attempts, report to the master, then let idle slots clean up."""
+        """Kills running attempts, sends pending frames to the master, then lets idle slots clean up."""
         self.slots.kill_busy()
         self.peers.leave()
         link = self._link
@@ -287,7 +287,7 @@ class AgentLoop:
 
 
 def _open_cache(settings: Dict[str, Any], needed: Dict[str, int], pool: str) -> ContentCache:
-    """Open the cache of this node, or a private one that ends with this agent."""
+    """Opens the cache of this node. If that fails, opens a private cache that ends with this agent."""
     for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
         settings["cache"] = directory
         try:
@@ -305,7 +305,7 @@ def _open_cache(settings: Dict[str, Any], needed: Dict[str, int], pool: str) -> 
 
 
 def main(options_text: str) -> NoReturn:
-    """Run the agent, in the process that the supervisor started."""
+    """Runs the agent, in the process that the supervisor started."""
     options = json.loads(options_text)
     signal_on_parent_death(signal.SIGTERM, options["supervisor"])
     os.set_inheritable(options["supervisor_pipe"], False)

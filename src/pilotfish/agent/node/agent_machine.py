@@ -1,58 +1,59 @@
 """Decides what the agent does: inputs in, effects out, no I/O.
 
-No clock, no threads, no unseeded random numbers. Three hosts drive it: ``agent_loop``, the fault world of the tests and the overlay
-experiment. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order; it also calls ``turn`` when
-``deadline`` is reached. ``now`` is any monotonic clock in seconds. Headers and bodies are those of the wire contract
-(``model/messages.py``), as ``json.loads`` gives them; a body is any bytes-like object.
+There is no clock and no thread, and all random numbers come from a seed. Three hosts drive the machine: ``agent_loop``, the fault world of
+the tests and the overlay experiment. A host calls any number of inputs, then ``turn(now)``, which returns the effects in order. The host
+also calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Headers and bodies are as in
+``model/messages.py``: a header is what ``json.loads`` returns, a body is any bytes-like object.
 
 Inputs (they return nothing)
-    linked(epoch, now)          a connection was dialled and authenticated; ``epoch`` is that of the master
+    linked(epoch, now)          a connection was dialled and authenticated. ``epoch`` is the epoch of the master
     unlinked(now)               the connection is lost, or a dial failed
     refused(reason, now)        the master refused the dial
-    received(header, body, now)   one frame from the master
-    assigned_by_peer(header, body, now)   an Assign from the site master
-    link_active(now)            bytes of an unfinished frame arrived: the master is alive
+    received(header, body, now)   a frame of the master arrived
+    assigned_by_peer(header, body, now)   an Assign of the site master arrived
+    link_active(now)            a part of a frame arrived, so the master is alive
     slot_finished(slot, items, now)
-                                attempts of this slot ended, in the order they were assigned:
-                                items = [(failure or None, wall_us, cpu_us, rss_kib, payload), ...], failure = [cause, blame, message]
+                                attempts of this slot ended, in the order in which they were assigned.
+                                items: [(failure or None, wall_us, cpu_us, rss_kib, payload), ...]; failure: [cause, blame, message]
     slot_died(slot, started, failure, usage, now)
-                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts: the
-                                last of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]), earlier ones as
-                                slot-lost; the others return to the head of the queue. Slot numbers are never reused.
+                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts. The
+                                last of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]); the earlier ones end
+                                as slot-lost. Attempts that had not started return to the head of the queue. Slot numbers are never reused
     slot_returned(slot, count, now)
-                                answer to recall: the last ``count`` attempts of this slot will not be started
-    not_started(slot, now)      answer to terminate: the attempt has not started yet; its time limit counts from now
+                                answer to recall: the slot will not start its last ``count`` attempts
+    not_started(slot, now)      answer to terminate: the attempt has not started yet. Its time limit counts from now
     fetched(digest, now)        a content is in the cache
     not_fetched(digest, failure, now)   a content cannot be fetched
     staging.changed(gained, lost)   contents entered or left the cache
     uploaded(number, failure, payload, produced, now)
-                                answer to upload: the payload of the result, and rows of produced contents
-    over_limit(slot, failure, now)   the running attempt exceeded a limit that the host watches (memory): it is killed with this failure
-    send_to_master(header, now)   a message of the peer overlay for the master
-    stop(reason, now)           a signal came, or the supervisor is dead: leave at once
+                                answer to upload: the payload of the result, and the rows of produced contents
+    over_limit(slot, failure, now)   the running attempt exceeded its memory limit. It is killed with this failure
+    send_to_master(header, now)   the peer overlay has a message for the master
+    stop(reason, now)           a signal came, or the supervisor is dead. The agent leaves at once
 
 Effects (tuples)
-    ("dial",)                   connect and authenticate; the answer is linked, unlinked or refused
-    ("disconnect", reason)      drop the connection or the dial; unlinked must not follow
-    ("send", header, parts)     send one frame; the parts together are the body
-    ("start", slot, attempts)   assign these Attempt objects to the slot, in order; an unknown number asks for a new slot process
-    ("recall", slot)            recall the attempts that this slot has not started; answer slot_returned, with 0 if there are none
-    ("terminate", slot)         send TERM to the whole process tree of the attempt; slot_finished or slot_died may follow
-    ("kill", slot)              kill the whole process tree of the attempt; slot_finished or slot_died must follow. Kill and terminate come
-                                only when the slot has a single attempt.
-    ("warn", slot, number)      send this signal to the attempt, which asked for it before the walltime ends
-    ("fetch", content)          bring this content ([digest, size, path, mtime_ns, inode]) into the cache; answer fetched or not_fetched
-    ("cancel_fetch", digest)    the content is not needed any more
-    ("upload", number, payload)   store the files that this payload names in the cache and send them to the master, except those that stay
-                                here; answer uploaded
-    ("cancel_upload", number)   the files of that upload are not needed any more
+    ("dial",)                   connect and authenticate. Answer with linked, unlinked or refused
+    ("disconnect", reason)      close the connection or give up the dial. Do not call unlinked
+    ("send", header, parts)     send one frame. The parts together are the body
+    ("start", slot, attempts)   assign these Attempt objects to the slot, in order. If the slot is unknown, start a slot process
+    ("recall", slot)            recall the attempts that this slot has not started. Answer with slot_returned, also if there are none
+    ("terminate", slot)         send TERM to the whole process tree of the attempt. slot_finished or slot_died may follow
+    ("kill", slot)              kill the whole process tree of the attempt. slot_finished or slot_died must follow. Kill and terminate come
+                                only if the slot has a single attempt
+    ("warn", slot, number)      send this signal to the attempt. The attempt wants it before the walltime ends
+    ("fetch", content)          bring this content into the cache: [digest, size, path, mtime_ns, inode]. Answer: fetched or not_fetched
+    ("cancel_fetch", digest)    the content is no longer needed
+    ("upload", number, payload)   store the files that this payload names in the cache, and send them to the master unless they stay
+                                with this worker. Answer with uploaded
+    ("cancel_upload", number)   the files of that upload are no longer needed
     ("discard", payload)        delete the files that this payload names
-    ("release", header, body)   contents need not be kept in the cache any more
-    ("introduce", header, body), ("delegate", header, body), ("drop_delegated", items, back), ("report_free", amounts)   for the overlay
+    ("release", header, body)   the cache may evict contents
+    ("introduce", header, body), ("delegate", header, body), ("drop_delegated", items, back), ("report_free", amounts)
+                                inputs of the peer overlay
     ("peek", query, slot, stream, offset)   send Peeked with output of the running attempt
-    ("exit", reason, code)      send what is pending, kill everything, exit. Later inputs are ignored.
+    ("exit", reason, code)      send pending frames, kill all processes, exit. Later inputs are ignored
 
-``deadline`` is the time of the next turn if no input comes before.
+``deadline`` is the time of the next turn if no input comes earlier.
 """
 
 from __future__ import annotations
@@ -70,35 +71,35 @@ Effect = Tuple[Any, ...]
 
 DOWN, DIALLING, LINKED, WELCOMED = range(4)
 _FORWARDED = {"introduce": "introduce", "lend": "delegate", "let_go": "release"}
-"""Messages of the master that the host handles, and the effect of each."""
+"""kind of a message of the master that the host handles -> kind of the effect"""
 _UNREADABLE = (IndexError, KeyError, TypeError, ValueError)
 
 DIAL_TIMEOUT_S = 20.0
 REDIAL_FIRST_S = 0.1
 MAX_REDIAL_S = 5.0
 REDIAL_APART_S = 1.0
-"""Minimum seconds between two dials without a wait."""
+"""If the last dial was at least this many seconds ago, the first dial after a lost connection comes at once."""
 MAX_REFUSALS = 3
-"""Maximum refusals in a row until the agent exits."""
+"""Number of refusals in a row after which the agent exits."""
 SILENT_HEARTBEATS = 3
-"""Heartbeat intervals of silence until the agent disconnects."""
+"""Silence of the master, in heartbeat intervals, after which the agent disconnects."""
 STALL_S = 1.0
-"""A turn later than this means that the agent itself was suspended."""
+"""If a turn comes later than this many seconds after its deadline, the agent itself was suspended."""
 LINGER_S = 0.05
-"""Seconds of silence until a polling agent disconnects."""
+"""Seconds of silence after which a polling agent disconnects."""
 RESULTS_APART_S = 0.02
 """Seconds between two frames of results while more attempts are queued."""
 WARN_S = 60.0
-"""Seconds before the end of the walltime at which the agent drains and sends signals, but not before the last ``WARN_SHARE`` of it."""
+"""The agent drains and sends signals this many seconds before the walltime ends, or when ``WARN_SHARE`` of it is left, if that is later."""
 WARN_SHARE = 0.2
 TRANSFER_HEARTBEAT_S = 1.0
-"""Seconds between heartbeats during transfers: users may be watching the progress."""
+"""Seconds between heartbeats during transfers. Heartbeats report the progress."""
 MAX_UNREADABLE = 5
-"""Maximum unreadable messages in a row until the agent exits."""
+"""Number of unreadable messages in a row after which the agent exits."""
 
 
 class WorkerOffer:
-    """What an agent reports when it joins. ``ends_at``: when its walltime ends, on the machine's clock; None: never."""
+    """The values that an agent reports when it joins. ``ends_at``: when its walltime ends, or None. It is a time of the machine's clock."""
 
     def __init__(self, worker: str, pilot: str, capacity: Dict[str, float]) -> None:
         self.worker = worker
@@ -111,18 +112,21 @@ class WorkerOffer:
 
 
 class Reconnect:
-    """Decides when to dial the master again: at once after a connection that lasted a while. After failures it waits longer each time, with
-    a random part so that agents do not dial in step."""
+    """Decides when to dial the master again.
+
+    After a connection that lasted a while, the first dial comes at once. After each further failure the wait is longer. A part of the wait
+    is random, so that agents do not dial all at the same time.
+    """
 
     def __init__(self, seed: int, now: float) -> None:
         self.at = now
-        """When to dial next."""
+        """Time of the next dial."""
         self.last = -NEVER
         self.failures = 0
         self._random = random.Random(seed)
 
     def plan(self, now: float) -> None:
-        """Plan the next dial after a lost connection or failed dial."""
+        """Plans the next dial after a lost connection or a failed dial."""
         self.failures += 1
         if self.failures == 1 and now - self.last >= REDIAL_APART_S:
             self.at = now
@@ -132,7 +136,7 @@ class Reconnect:
 
 
 class AgentMachine:
-    """The pure core of an agent; inputs and effects are listed in the module docstring."""
+    """The decisions of an agent. The module docstring lists inputs and effects."""
 
     def __init__(self, offer: WorkerOffer, seed: int, now: float, heartbeat_s: float = 5.0, orphan_s: float = 120.0) -> None:
         self.offer = offer
@@ -145,18 +149,19 @@ class AgentMachine:
         self.draining = ""
         self.exited = False
         self.ending = False
-        """The walltime is nearly over: nothing is started any more, and running attempts that asked for a signal get it."""
+        """Whether the walltime is nearly over. Then no attempt starts, and running attempts that want a signal get it."""
         self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = PendingResults()
         self.staging = InputStaging()
         self.attempts.released = self.staging.release
         self.transfers: Callable[[], List[List[Any]]] = list
-        """Transfers of the host: [digest, bytes so far, total bytes]. ``fetch_totals``: counts and bytes by source, as in a heartbeat."""
+        """Returns the transfers of the host: [digest, bytes so far, total bytes] each."""
         self._unreadable = 0
         self.delegated = False
         self._busy_since = NEVER
         self._reported_free: Any = None
         self.fetch_totals: Callable[[], List[int]] = list
+        """Returns number and bytes of fetched contents by source, as in a heartbeat."""
         self._reconnect = Reconnect(seed, now)
         self._effects: List[Effect] = []
         self._returned: List[List[int]] = []
@@ -230,7 +235,7 @@ class AgentMachine:
             elif header[0] in _FORWARDED:
                 self._effects.append((_FORWARDED[header[0]], header, body))
                 if header[0] == "introduce":
-                    self._reported_free = None  # peers may not know it: there may have been none before
+                    self._reported_free = None  # report free resources again: the peers may be new
         except _UNREADABLE as error:
             self._unreadable += 1
             self._disconnect("the master sent an unreadable message: %r" % (error,), now)
@@ -248,12 +253,12 @@ class AgentMachine:
         self._reconnect.failures = 0
         self._last_contact = now
         self._heartbeat_answered = False
-        self.delegated = False  # this master may know no site master; if it does, it says so next
+        self.delegated = False  # if this master knows the site master, it sends "quiet" next
         self.results.resend_all()
         self.staging.reported = False
         if self.draining:
             self._effects.append(("send", ["draining", self.draining], []))
-        # A heartbeat after the first results asks for an answer, which tells a polling agent that everything was received.
+        # A polling agent sends a heartbeat after its first results. The answer means that the master has received them.
         self._last_heartbeat = -NEVER if self.offer.poll_s > 0 else now
 
     def _on_assign(self, header: Sequence[Any], body: Any, now: float) -> None:
@@ -295,7 +300,7 @@ class AgentMachine:
         self._exit("retired: " + str(header[1]), 0)
 
     def _on_set_heartbeats(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """The site master reports this worker and assigns its tasks: heartbeats are not needed."""
+        """Sets whether the site master reports this worker. Then the master needs no heartbeats of it."""
         self.delegated = bool(header[1])
         self._reported_free = None
 
@@ -378,7 +383,7 @@ class AgentMachine:
             self.attempts.next_check = 0.0
 
     def _keep_result(self, attempt: Attempt, item: Item, now: float) -> None:
-        """Keep a result until it is acknowledged. On a full disk, drain: no other task must come."""
+        """Keeps a result until it is acknowledged. After a failure of the disk, the agent drains."""
         if item[0] is not None and is_disk_full(item[0]):
             self._drain(item[0][2])
         if not attempt.forgotten:
@@ -397,8 +402,8 @@ class AgentMachine:
             self._keep_result(attempt, (failure, 0, 0, 0, b""), now)
 
     def assigned_by_peer(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Take an assignment of the site master. An unreadable one is dropped: no peer may end this agent."""
-        self._reported_free = None  # the site master counts the resources as taken, even if the attempt is not new
+        """Takes an assignment of the site master. Ignores an unreadable assignment, because no peer may end this agent."""
+        self._reported_free = None  # the site master has reserved the resources, even if no attempt is new
         try:
             if not self.exited:
                 self._on_assign(header, body, now)
@@ -406,7 +411,7 @@ class AgentMachine:
             pass
 
     def send_to_master(self, header: Sequence[Any], now: float) -> None:
-        """Send a message of the peer overlay."""
+        """Sends a message of the peer overlay."""
         if self.link == WELCOMED and not self.exited:
             self._effects.append(("send", header, []))
 
@@ -427,7 +432,7 @@ class AgentMachine:
         self._exit(reason, 0)
 
     def turn(self, now: float) -> List[Effect]:
-        """Return the effects that are due."""
+        """Returns the effects that are due."""
         if not self.exited:
             self._forgive_stall(now)
             self._check_time(now)
@@ -451,7 +456,7 @@ class AgentMachine:
         return effects
 
     def _forgive_stall(self, now: float) -> None:
-        """Forgive silence while this process itself was suspended: a turn that comes much too late means that it slept."""
+        """Does not count silence while this process was suspended. A turn that comes much too late means that it was."""
         late = now - self.deadline
         if late > STALL_S:
             self._last_received += late
@@ -474,7 +479,7 @@ class AgentMachine:
             self._disconnect("the master is silent", now)
 
     def _drain(self, reason: str) -> None:
-        """Return queued attempts to the master and ask it to assign no more."""
+        """Returns queued attempts to the master and asks it to assign no more."""
         self.draining = self.draining or reason
         self._returned.extend(self.attempts.return_all_queued())
         if self.link == WELCOMED:
@@ -505,7 +510,7 @@ class AgentMachine:
             self._returned = []
         if not self.delegated:
             self._effects.extend(("send", header, []) for header in self.staging.report())
-        # While more is queued, frames are sent a moment apart: then one carries many results, and no slot waits in the meantime.
+        # While attempts are queued, frames are sent a moment apart, so that one frame has many results. No slot waits for them.
         if self.results.unsent and (not self.attempts.queue or now >= self._last_results + RESULTS_APART_S):
             self._last_results = now
             for header, parts in self.results.frames(now):
@@ -522,12 +527,12 @@ class AgentMachine:
 
     def _next_heartbeat(self) -> float:
         if self.delegated:
-            # The site master confirms that the master is alive; if it does not, ask. Users also want the progress of long transfers.
+            # The site master reports that the master is alive. If no report comes, a heartbeat asks. Long transfers report their progress.
             return min(self._last_contact + self.orphan_s / 2, max(self._last_heartbeat, self._busy_since) + self.heartbeat_s)
         return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
-        """When a polling agent disconnects: all results are acknowledged and nothing has arrived for a moment."""
+        """Returns the time at which a polling agent disconnects: all results are acknowledged, and nothing has arrived for a moment."""
         if self.results.kept or not self._heartbeat_answered:
             return NEVER
         return self._last_received + LINGER_S

@@ -1,4 +1,4 @@
-"""Reads an Assign message and finds attempts that cannot run here. Pure."""
+"""Reads Assign messages, and finds attempts that cannot run on this worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FILE = (str, int, str, int)
 
 
 def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) -> List[Tuple[Attempt, str]]:
-    """Return the new attempts, each with the reason why it cannot run here, or "". Specs are kept in ``attempts``. Raises ValueError and
-    the like on a malformed message."""
+    """Returns the new attempts, each with the reason why it cannot run here, or with "". Adds specs to ``attempts``. A malformed message
+    raises IndexError, KeyError, TypeError or ValueError."""
     view = memoryview(body)
     offset = 0
     for number, kind, time_s, needs, launch, length, contents, _, _, _ in header[1]:
@@ -46,7 +46,7 @@ def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) ->
 
 
 def check_assignment(header: Sequence[Any], body: Any) -> None:
-    """Raise MalformedMessage unless it is a well-formed Assign. The master is trusted to send such; a peer is not."""
+    """Raises MalformedMessage if an Assign of a peer is not well-formed. Messages of the master need no such check."""
     if len(header) != 3:
         raise MalformedMessage("an Assign of %d fields" % len(header))
     length = sum(row[5] for row in _rows(header[1], _SPEC)) + sum(row[3] for row in _rows(header[2], _TASK))

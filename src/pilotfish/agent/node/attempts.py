@@ -1,8 +1,9 @@
-"""Queues attempts, fills slots and accounts for free resources.
+"""Queues attempts, fills slots and accounts for free resources. There is no I/O and no clock here.
 
-Pure: no I/O, no clock. Attempts start in the order received; one that does not fit blocks those behind it. A slot runs one attempt at a
-time, but short attempts are prefetched to it (about 20 ms of measured run time at most), because a message per attempt costs more than such
-an attempt. Prefetched attempts behind one that turns out long are recalled.
+Attempts start in the order in which they were received. An attempt that does not fit blocks the attempts behind it.
+
+A slot runs one attempt at a time. For very short attempts, one message per attempt would cost more than the attempt itself. Therefore a
+slot gets several short attempts in advance: at most 20 ms of measured run time. If the running attempt takes long, the others are recalled.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ Effect = Tuple[Any, ...]
 QUEUED, STARTED, FINISHED = range(3)
 
 PREFETCH_S = 0.020
-"""Maximum run time of the attempts in a slot, for prefetching."""
+"""Maximum sum of the measured run times of the attempts in a slot."""
 MAX_PREFETCHED = 128
 PREFETCH_EXECUTABLE_S = 0.005
-"""Maximum run time of an executable that is prefetched."""
+"""Maximum measured run time of an executable that is prefetched."""
 RECALL_AFTER_S = 0.025
-"""Seconds until the attempts behind a running one are recalled."""
+"""Run time of an attempt after which the attempts behind it are recalled."""
 REPORT_START_S = 0.050
-"""Seconds until the start of an attempt is reported; most end earlier."""
+"""Run time of an attempt after which its start is reported. Most attempts end earlier."""
 TERMINATE_GRACE_S = 2.0
 """Seconds from TERM to KILL."""
 MAX_REMEMBERED_TASKS = 1 << 16
@@ -33,7 +34,7 @@ _ROUNDING = 1e-6
 
 
 class AttemptSpec:
-    """What the attempts of one spec share. ``estimate_s``: measured run time; negative: none yet."""
+    """The values that the attempts of one spec share. ``estimate_s``: measured run time, or -1 before the first measurement."""
 
     __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s", "granted")
 
@@ -47,14 +48,14 @@ class AttemptSpec:
         self.code = code
         self.estimate_s = -1.0
         self.granted: Dict[Tuple[float, int], Needs] = {}
-        """Needs of its attempts, by the cores and memory that the master granted."""
+        """(cores, memory) that the master granted -> needs of the attempt"""
 
     def same(self, other: AttemptSpec) -> bool:
         compared = ("kind", "time_s", "needs", "launch", "code", "contents")
         return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def measured(self, wall_s: float) -> None:
-        """Update the running mean. It falls fast, because the first attempt in a slot pays for imports that later ones do not."""
+        """Updates the estimate with a run time. The estimate falls fast, because only the first attempt in a slot imports modules."""
         old = self.estimate_s
         if old < 0:
             self.estimate_s = wall_s
@@ -64,13 +65,13 @@ class AttemptSpec:
             self.estimate_s = old + 0.2 * (wall_s - old)
 
     def prefetch_s(self) -> float:
-        """Run time that one prefetched attempt adds to a slot; negative if it must not be prefetched."""
+        """Returns the expected run time of a prefetched attempt, or -1 if attempts of this spec must not be prefetched."""
         limit = PREFETCH_EXECUTABLE_S if self.kind == "exec" else PREFETCH_S
         return self.estimate_s + 1e-5 if 0 <= self.estimate_s < limit else -1.0
 
 
 class Attempt:
-    """One attempt of a task. ``forgotten``: the master does not want its result any more. ``missing``: number of contents to be fetched."""
+    """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: number of contents that are not here."""
 
     __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "prefetch_s")
 
@@ -94,10 +95,10 @@ class Attempt:
 
 
 class SlotView:
-    """One slot process as the machine sees it: its attempts in order, the first of which runs.
+    """What the machine knows about one slot process: its attempts in order. The first attempt runs.
 
-    ``slow``: the running attempt takes longer than measured before, so nothing is prefetched. ``recalling``: the host was asked to recall
-    prefetched attempts. ``stop_stage`` of the running attempt: 0 runs, 1 stop requested, 2 terminated, 3 killed.
+    ``slow``: the running attempt takes long, so the slot gets no more attempts in advance. ``recalling``: the host was asked to recall the
+    attempts behind the running attempt. ``stop_stage`` of the running attempt: 0 runs, 1 must stop, 2 terminated, 3 killed.
     """
 
     def __init__(self, number: int) -> None:
@@ -109,7 +110,7 @@ class SlotView:
         self.begin_next(0.0)
 
     def begin_next(self, now: float) -> None:
-        """The next attempt is the first now: reset what is known of the running one."""
+        """Resets the values of the running attempt, because another attempt runs now."""
         self.started_at = now
         self.reported = False
         self.slow = False
@@ -120,21 +121,21 @@ class SlotView:
         self.signalled = False
 
     def request_stop(self, stop_failure: Optional[Failure], graceful: bool = False) -> None:
-        """Stop the running attempt with this failure. ``graceful``: terminate it before it is killed."""
+        """Requests that the running attempt is stopped and ends with this failure. ``graceful``: terminate it before it is killed."""
         if not self.stop_stage:
             self.stop_stage = 1
             self.stop_failure = stop_failure
             self.graceful = graceful
 
     def take_signal(self) -> int:
-        """The signal that the running attempt asked for before the walltime ends, once; 0: none."""
+        """Returns the signal that the running attempt wants before the walltime ends, or 0. Returns each signal once."""
         if self.signalled or self.stop_stage or len(self.attempts) > 1:
             return 0
         self.signalled = True
         return int(self.attempts[0].spec.launch.get("warn_signal") or 0)
 
     def next_check(self) -> float:
-        """When the running attempt must be checked next."""
+        """Returns the time at which the running attempt must be checked next."""
         if self.stop_stage:
             return self.kill_at if self.stop_stage == 2 else NEVER
         due = NEVER if self.reported else self.started_at + REPORT_START_S
@@ -145,21 +146,21 @@ class SlotView:
 
 
 class AttemptQueue:
-    """All unfinished attempts of this agent, and the resources they leave free."""
+    """All unfinished attempts of this agent, and the resources that are free."""
 
     def __init__(self, capacity: Dict[str, float]) -> None:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
         self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
         self.max_slots = self.usual_max_slots
-        """Fewer than ``usual_max_slots`` while the machine limits the number of processes."""
+        """Maximum slots now. It is less than ``usual_max_slots`` after a limit of this node was met."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
         self.staged: Dict[int, Attempt] = {}
         """Attempts that wait for contents."""
         self.released: Callable[[Attempt], None] = lambda attempt: None
-        """Called with each attempt that no longer needs its contents."""
+        """This is called with each attempt that no longer needs its contents."""
         self.slots: Dict[int, SlotView] = {}
         self.busy: Dict[int, SlotView] = {}
         self.idle: List[SlotView] = []
@@ -172,13 +173,13 @@ class AttemptQueue:
     # --- adding attempts ------------------------------------------------------------------------------------------------------
 
     def keep_spec(self, spec: AttemptSpec) -> None:
-        """Keep a spec. One sent again replaces the old, unless they are equal: warm slots know the old object."""
+        """Keeps a spec. If an equal spec is here already, that one stays, because slots know its object."""
         old = self.specs.get(spec.number)
         if old is None or not old.same(spec):
             self.specs[spec.number] = spec
 
     def needs_of(self, spec: AttemptSpec, cores: float, memory: int) -> Needs:
-        """The needs of an attempt, as one shared tuple, so that equal needs are the same object."""
+        """Returns the needs of an attempt. Equal needs are the same object."""
         needs = spec.granted.get((cores, memory))
         if needs is None:
             amounts = dict(spec.needs)
@@ -191,14 +192,14 @@ class AttemptQueue:
         return needs
 
     def why_too_big(self, needs: Needs) -> str:
-        """Why these needs can never be met here; empty if they can."""
+        """Returns the reason why this worker can never meet these needs, or ""."""
         for name, amount in needs:
             if amount > self.capacity.get(name, 0.0) + _ROUNDING:
                 return f"it needs {amount:g} {name}, this worker has {self.capacity.get(name, 0.0):g}"
         return ""
 
     def is_new(self, task: int, number: int) -> bool:
-        """Whether this attempt was never added before: an attempt runs at most once, even if messages are repeated."""
+        """Returns whether this attempt was never received before. An attempt runs at most once, even if messages are repeated."""
         highest = self._highest.get(task, 0)
         if number <= highest:
             return False
@@ -208,7 +209,7 @@ class AttemptQueue:
         return True
 
     def enqueue(self, attempt: Attempt) -> None:
-        """Add an attempt; an older attempt of the task is dropped."""
+        """Adds an attempt, and drops an older attempt of the same task."""
         self.drop(attempt.task)
         self.live[attempt.task] = attempt
         if attempt.missing:
@@ -217,7 +218,7 @@ class AttemptQueue:
             self.queue.append(attempt)
 
     def unstage(self, attempt: Attempt) -> None:
-        """Queue an attempt whose contents are all in the cache."""
+        """Queues an attempt whose contents are now all in the cache."""
         if self.staged.get(attempt.task) is attempt:
             del self.staged[attempt.task]
             self.queue.append(attempt)
@@ -225,7 +226,7 @@ class AttemptQueue:
     # --- filling slots --------------------------------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        """Start attempts that fit, then prefetch short ones. ``to_start`` collects the new attempts of each slot."""
+        """Starts attempts that fit, then prefetches short attempts. ``to_start`` collects the new attempts of each slot."""
         queue = self.queue
         while queue:
             head = queue[0]
@@ -244,7 +245,7 @@ class AttemptQueue:
             self.next_check = min(self.next_check, slot.next_check())
 
     def _reserve_slot(self, needs: Needs) -> Optional[SlotView]:
-        """A slot with these needs reserved; None if they do not fit now."""
+        """Reserves these needs and returns a slot, or None if the needs do not fit now."""
         free = self.free
         for name, amount in needs:
             if free.get(name, 0.0) < amount - _ROUNDING:
@@ -268,7 +269,7 @@ class AttemptQueue:
         self.to_start.setdefault(slot.number, []).append(attempt)
 
     def _prefetch(self) -> None:
-        """Give every busy slot of the same needs that is more than half done an equal share of the queue's head."""
+        """Gives attempts from the head of the queue to busy slots that are more than half done. Each slot gets an equal share."""
         queue = self.queue
         if queue[0].spec.prefetch_s() < 0:
             return
@@ -299,7 +300,7 @@ class AttemptQueue:
     # --- attempts end ---------------------------------------------------------------------------------------------------------
 
     def finished(self, slot: SlotView, now: float) -> Attempt:
-        """The first attempt of this slot ended; the next one, if any, runs."""
+        """Ends the first attempt of this slot and returns it. The next attempt runs now."""
         attempt = slot.attempts.popleft()
         self.end_attempt(attempt)
         slot.begin_next(now)
@@ -331,7 +332,7 @@ class AttemptQueue:
             self.released(attempt)
 
     def slot_lost(self, slot: SlotView, started: int) -> List[Attempt]:
-        """The slot is dead: return the attempts it had started, in order. The others become first in the queue."""
+        """Removes a dead slot. Returns the attempts that it had started, in order. Its other attempts return to the head of the queue."""
         ended = [slot.attempts.popleft() for _ in range(min(started, len(slot.attempts)))]
         for attempt in ended:
             self.end_attempt(attempt)
@@ -345,7 +346,7 @@ class AttemptQueue:
         return ended
 
     def recalled(self, slot: SlotView, count: int) -> None:
-        """The slot will not run its last ``count`` attempts."""
+        """Returns the last ``count`` attempts of a slot to the queue, because the slot will not run them."""
         slot.recalling = False
         back = [slot.attempts.pop() for _ in range(min(count, len(slot.attempts)))]
         back.reverse()
@@ -356,7 +357,7 @@ class AttemptQueue:
             self._make_idle(slot)
 
     def _requeue(self, attempts: Iterable[Attempt]) -> None:
-        """Put attempts that were not dropped at the head of the queue."""
+        """Puts attempts at the head of the queue, except dropped attempts."""
         kept = []
         for attempt in attempts:
             if attempt.forgotten:
@@ -378,7 +379,7 @@ class AttemptQueue:
     # --- dropping and queries -------------------------------------------------------------------------------------------------
 
     def drop(self, task: int, number: int = 0) -> None:
-        """Forget the live attempt of this task (if it has this number), and stop it if it runs."""
+        """Drops the unfinished attempt of this task, and stops it if it runs. ``number``: drops only the attempt with this number."""
         attempt = self.live.get(task)
         if attempt is None or (number and attempt.attempt != number):
             return
@@ -394,7 +395,7 @@ class AttemptQueue:
                 return
 
     def return_queued(self, task: int, number: int) -> bool:
-        """Remove a queued attempt to return it to the master; False if it is not queued here."""
+        """Removes a queued attempt, which returns to the master. Returns False if it is not queued here."""
         attempt = self.live.get(task)
         if attempt is None or attempt.attempt != number or not attempt.queued:
             return False
@@ -406,6 +407,7 @@ class AttemptQueue:
         return True
 
     def return_all_queued(self) -> List[List[int]]:
+        """Removes all attempts that have not started; returns [task, attempt] of each."""
         waiting = [[attempt.task, attempt.attempt] for attempt in (*self.queue, *self.staged.values()) if not attempt.forgotten]
         for task, number in waiting:
             self.return_queued(task, number)
@@ -413,7 +415,7 @@ class AttemptQueue:
         return waiting
 
     def running(self, task: int, number: int) -> Optional[SlotView]:
-        """The slot that runs this attempt."""
+        """Returns the slot that runs this attempt."""
         for slot in self.busy.values():
             head = slot.attempts[0]
             if head.task == task and head.attempt == number and not head.forgotten:
@@ -421,18 +423,18 @@ class AttemptQueue:
         return None
 
     def cut_off(self, now: float) -> List[List[Any]]:
-        """[task, attempt, seconds] of running attempts that the end of the walltime cuts off, except those that asked for a signal."""
+        """Returns [task, attempt, seconds] of running attempts that the end of the walltime stops and that asked for no signal."""
         heads = [(slot.attempts[0], now - slot.started_at) for slot in self.busy.values() if not slot.stop_stage]
         return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
 
     def holding(self) -> List[List[int]]:
-        """[task, attempt, QUEUED|STARTED] of all unfinished attempts; prefetched ones count as started."""
+        """Returns [task, attempt, QUEUED or STARTED] of all unfinished attempts. Prefetched attempts count as started."""
         held = [[a.task, a.attempt, STARTED] for slot in self.busy.values() for a in slot.attempts if not a.forgotten]
         held.extend([a.task, a.attempt, QUEUED] for a in (*self.queue, *self.staged.values()) if not a.forgotten)
         return held
 
     def free_after_queue(self) -> Dict[str, float]:
-        """Free resources after all queued and staged attempts have started."""
+        """Returns the resources that stay free when all queued and staged attempts run."""
         free = dict(self.free)
         for attempt in (*self.queue, *self.staged.values()):
             if not attempt.forgotten:
@@ -441,12 +443,12 @@ class AttemptQueue:
         return free
 
     def has_idle_core(self) -> bool:
-        """Whether a task with one core would start at once."""
+        """Returns whether a task with one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
-    """Report long-running attempts (in ``started``), recall those behind them, and stop those over their time limit."""
+    """Adds attempts that run for a while to ``started``, recalls the attempts behind them, and stops attempts over their time limit."""
     effects: List[Effect] = []
     due = NEVER
     for slot in attempts.busy.values():
@@ -478,7 +480,7 @@ def _ask_recall(slot: SlotView, effects: List[Effect]) -> None:
 
 
 def _stop_in_steps(slot: SlotView, now: float, effects: List[Effect]) -> None:
-    """Stop the running attempt step by step; prefetched attempts are recalled first."""
+    """Stops the running attempt step by step. The attempts behind it are recalled first."""
     if slot.stop_stage == 1 and (len(slot.attempts) > 1 or slot.recalling):
         _ask_recall(slot, effects)
     elif slot.stop_stage == 1 and slot.graceful:

@@ -1,7 +1,7 @@
-"""Fetches inputs and uploads outputs in threads: the event loop must never wait for a disk or a transfer.
+"""Fetches inputs and uploads outputs in threads, because the event loop must never wait for a disk or a transfer.
 
-Sources of a content, in order: the cache, peers, the site's storage and local files, the master. A lost connection costs only time: a
-transfer is resumed where it stopped.
+Sources of a content, in this order: the cache, peers, the storage of the site and local files, the master. After a lost connection, a
+transfer goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ MAX_RETRY_S = 5.0
 WRITER_BUSY_RETRY_S = 0.2
 PEER_SEARCH_APART_S = 5.0
 CACHE_FULL_TIMEOUT_S = 120.0
-"""Seconds until a cache that is full of contents in use counts as a full disk."""
+"""Seconds after which a cache that is full of contents in use counts as a full disk."""
 CACHE_FULL_RETRY_S = 0.5
 MAX_DAMAGED = 3
 MAX_SOURCES = 16
 MAX_NAMES_BYTES = 4 * 1024 * 1024
 """Maximum bytes of file names in the header of a result. Files beyond it cannot be passed to other tasks."""
 HERE, PEERS, STORAGE, MASTER = range(4)
-"""Sources of contents."""
+"""Sources of a content."""
 
 Notify = Callable[..., None]
 
 
 class TransferCancelled(Exception):
-    """The transfer is not needed any more."""
+    """The transfer is no longer needed."""
 
 
 class Fetch:
@@ -65,9 +65,9 @@ class Fetch:
         self.next_search_at = 0.0
         self.started_at = time.monotonic()
         self.received_bytes = 0
-        """Bytes received when the last connection ended."""
+        """Bytes that had been received when the last connection ended."""
         self.copied = 0
-        """Bytes copied from a local disk."""
+        """Bytes that have been copied from a local disk."""
 
     def on_progress(self, offset: int) -> None:
         self.copied = offset
@@ -124,7 +124,7 @@ class OutputReport:
 
 
 class MasterTransferConnection:
-    """The transfer connection of one thread to the master; dialled when needed, and again after a cut."""
+    """The transfer connection of one thread to the master. It is dialled when needed, and again after it was lost."""
 
     def __init__(self, credentials_path: str, worker: str) -> None:
         self._credentials_path = credentials_path
@@ -144,7 +144,7 @@ class MasterTransferConnection:
 
 
 class Fetcher:
-    """Fetches inputs and uploads outputs. ``notify(method, *arguments)`` is called from any thread with an input of the machine: fetched,
+    """Fetches inputs and uploads outputs. Its threads call ``notify`` with the name and arguments of an input of the machine: fetched,
     not_fetched or uploaded."""
 
     def __init__(self, cache: ContentCache, credentials_path: str, settings: Dict[str, Any], peers: PeerNetwork, notify: Notify) -> None:
@@ -154,7 +154,7 @@ class Fetcher:
         self._credentials_path = credentials_path
         self._outbox: str = settings["outbox"]
         self._master_store: str = settings.get("home", "")
-        """The master's content store, if it is on this machine."""
+        """Directory of the content store of the master, if the master is on this node."""
         self._store = _open_store(self._master_store)
         self._storage: Sequence[str] = settings.get("storage", ())
         self._notify = notify
@@ -194,24 +194,25 @@ class Fetcher:
             uploading.channel.abort()
 
     def discard(self, payload: Any) -> None:
-        """Delete the files of a report."""
+        """Deletes the files that a report lists."""
         try:
             for _, _, path, _ in OutputReport(payload, self._outbox).files():
                 remove(path)
         except (ValueError, LookupError, TypeError):
-            pass  # user code can make a slot report anything; then no files are known
+            pass  # user code can forge a report; then its files are unknown
 
     def release(self, header: Sequence[Any], body: Any) -> None:
-        """Allow the cache to evict contents that no run needs any more."""
+        """Allows the cache to evict contents that no run needs any more."""
         self.cache.release([digest for digest in header[1] if is_digest(digest)])
 
     def transfers(self) -> List[List[Any]]:
-        """[digest, bytes so far, total bytes] of running transfers."""
+        """Returns [digest, bytes so far, total bytes] of running transfers."""
         transfers: List[List[Any]] = [[fetching.digest, fetching.done, fetching.size] for fetching in list(self._active.values())]
         transfers.extend([uploading.digest, uploading.progress.offset, uploading.size] for uploading in list(self._uploads.values()))
         return transfers
 
     def fetch_totals(self) -> List[int]:
+        """Returns number and bytes of fetched contents for each source."""
         return list(self._fetch_totals)
 
     def _count(self, source: int, size: int) -> None:
@@ -226,7 +227,7 @@ class Fetcher:
             except RuntimeError:
                 if not self._threads[group]:
                     raise
-                return  # this machine allows no more threads
+                return  # this node allows no more threads
             self._threads[group] += 1
 
     # --- fetching -----------------------------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ class Fetcher:
             self._notify("not_fetched", fetching.digest, failure)
 
     def _fetch(self, fetching: Fetch, master: MasterTransferConnection) -> None:
-        """Fetch from the best source and retry. After damaged bytes from peers only the master is asked."""
+        """Fetches a content from the first source that has it, and retries. After damaged bytes no peer is asked any more."""
         damaged = 0
         wait_s = RETRY_S
         received_before = 0
@@ -307,7 +308,7 @@ class Fetcher:
                 self._pause(fetching, wait_s)
 
     def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], skip_peers: bool) -> Optional[int]:
-        """Take the content from the cache, peers, or local files; return its source, or None."""
+        """Takes a content from the cache, a peer or a local file; returns the source, or None if none of them has it."""
         if self.cache.verified_path(fetching.digest, fetching.size) is not None:
             return HERE
         if not skip_peers and self._fetch_from_peers(fetching, sources):
@@ -319,7 +320,7 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:
-        """Raises WriterBusy while another agent of this node fetches the content."""
+        """Opens the content in the cache for writing. Raises WriterBusy while another agent of this node writes it."""
         try:
             with self.cache.incoming(fetching.digest, fetching.size) as fetching.incoming:
                 yield fetching.incoming
@@ -329,7 +330,7 @@ class Fetcher:
 
     def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, no_redirect: bool) -> None:
         def on_progress(length: int) -> None:
-            if not fetching.published:  # from now on peers get the received part from here, and the rest as it arrives
+            if not fetching.published:  # from now on peers can fetch the received part from here, and the rest as it arrives
                 fetching.published = True
                 self.peers.publish(fetching.digest)
 
@@ -342,7 +343,7 @@ class Fetcher:
             fetching.channel = None
 
     def _fetch_from_peers(self, fetching: Fetch, sources: Sequence[Contact]) -> bool:
-        """Try the holders, and the peers that they name instead."""
+        """Tries to fetch from the holders, and from the peers to which holders redirect."""
         with self._writing(fetching) as incoming:
             sources = sources or self._holders(fetching)
             asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
@@ -368,7 +369,7 @@ class Fetcher:
         return False
 
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
-        """Search for holders, but not every second while waiting."""
+        """Returns holders of the content. Searches at most once in PEER_SEARCH_APART_S."""
         now = time.monotonic()
         if now < fetching.next_search_at:
             return ()
@@ -443,7 +444,7 @@ class Fetcher:
         return contents, produced
 
     def _adopt(self, path: str) -> Tuple[str, int]:
-        """Move the file into the cache. Wait while the cache is full: contents in use may be released soon."""
+        """Moves a file into the cache; returns digest and size. Waits while the cache is full, because contents may be released soon."""
         deadline = time.monotonic() + CACHE_FULL_TIMEOUT_S
         while True:
             try:
@@ -454,8 +455,9 @@ class Fetcher:
                 time.sleep(CACHE_FULL_RETRY_S)
 
     def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
-        """On the master's machine, move the file into its store; return digest and size. It must not be the same file as one in the cache,
-        to which tasks have links. None if the store is on another disk: then the master itself must check for free space."""
+        """Moves a file into the content store of the master, if the master is on this node; returns digest and size. Returns None if the
+        store is on another disk, because then the master must check for free space. The file must not be in the cache as well, because
+        tasks may have links to files of the cache."""
         try:
             if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
                 return None
@@ -464,7 +466,7 @@ class Fetcher:
             return None
 
     def _upload_content(self, number: int, digest: str, size: int, master: MasterTransferConnection) -> None:
-        """Retry until the master has the content, for without it the task has no result, or until the upload is cancelled."""
+        """Sends a content to the master. Retries until the master has it or the upload is cancelled, because the result needs it."""
         uploading = self._uploads[number] = Upload(digest, size)
         wait_s = RETRY_S
         received_before = 0
@@ -476,7 +478,7 @@ class Fetcher:
                     return
                 except AskLater as answer:
                     time.sleep(answer.seconds)
-                except (ConnectionCut, DigestMismatch, NoSpace) as error:  # wait while the master's disk is full
+                except (ConnectionCut, DigestMismatch, NoSpace) as error:  # NoSpace: the disk of the master is full
                     if isinstance(error, DigestMismatch) and self.cache.verified_path(digest, size) is None:
                         raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
                     wait_s = RETRY_S if uploading.progress.offset > received_before else min(2 * wait_s, MAX_RETRY_S)
@@ -501,4 +503,4 @@ def _open_store(directory: str) -> Optional[ContentCache]:
     try:
         return ContentCache(directory, 1 << 62, lambda digest: True, durable=True) if directory else None
     except (CacheError, OSError):
-        return None  # then the content is sent to the master
+        return None  # contents are sent to the master instead

@@ -1,7 +1,7 @@
-"""Tracks which inputs are here, arriving or missing, and which outputs are being uploaded. Pure.
+"""Tracks which inputs are here, arriving or missing, and which outputs are being uploaded.
 
-A content is requested from the host (``fetch``) when an attempt needs it and it was not seen here recently. The host checks the cache
-first, so that an evicted or damaged content is fetched again.
+If an attempt needs a content that was not seen in the cache recently, the host must fetch it. The host looks in the cache first. If the
+content there is damaged or was evicted, the host fetches it again.
 """
 
 from __future__ import annotations
@@ -13,44 +13,46 @@ from .attempts import STARTED, Attempt
 from .pending_results import Item
 
 SEEN_S = 300.0
-"""Seconds until a content seen in the cache is checked again."""
+"""Seconds after which a content that was seen in the cache is checked again."""
 
 Content = Sequence[Any]
 """[digest, size, path, mtime_ns, inode], as the master sends it"""
 
 
 class InputStaging:
+    """The inputs and outputs of all attempts of this agent."""
+
     def __init__(self) -> None:
         self.effects: List[Tuple[Any, ...]] = []
         self.needed: Dict[str, int] = {}
-        """Number of attempts that need each content: the cache must keep it."""
+        """digest -> number of attempts that need the content. The cache must keep these contents."""
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
-        """Ended attempts whose files are being stored in the cache or sent to the master."""
+        """number -> ended attempt, and its result, whose files are being stored in the cache or sent to the master"""
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
         """Whether the master was sent all of ``holds`` on this connection."""
         self.held: Dict[str, None] = {}
-        """Contents kept here because a run depends on them."""
+        """Contents that must stay here because a run depends on them."""
         self._gained: Dict[str, None] = {}
         self._lost: Dict[str, None] = {}
         self._unclaimed: Dict[str, None] = {}
-        """Contents kept for an attempt that was dropped. The master decides whether a run depends on them."""
+        """Contents that stay here although their attempt was dropped. The master decides whether a run depends on them."""
         self.cache_hits = self.cache_hit_bytes = 0
-        """Number and bytes of needed contents that were in the cache recently."""
+        """Number and bytes of needed contents that were seen in the cache recently."""
         self._seen_at: Dict[str, float] = {}
         self.is_unchanged: Callable[[str], bool] = lambda digest: True
-        """A cheap check by the host: a content seen recently may have been removed or damaged since."""
+        """A cheap check by the host: whether a content is still in the cache."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
         self._last_upload = 0
 
     @property
     def is_busy(self) -> bool:
-        """Whether contents are being fetched or uploaded."""
+        """Whether contents are being fetched or uploaded now."""
         return bool(self._waiting or self.uploads)
 
     def require(self, attempt: Attempt, now: float) -> None:
-        """Register the needs of an attempt and fetch what is missing."""
+        """Registers the contents that an attempt needs, and requests missing contents from the host."""
         attempt.missing = 0
         for content in attempt.contents:
             digest = content[0]
@@ -67,11 +69,11 @@ class InputStaging:
             waiting[attempt] = None
 
     def add_cache_hits(self, totals: List[int]) -> List[int]:
-        """Add the cache hits to the fetch totals of the host."""
+        """Adds the cache hits to the totals of the host. The first two totals are number and bytes of contents that were in the cache."""
         return [totals[0] + self.cache_hits, totals[1] + self.cache_hit_bytes, *totals[2:]] if totals else totals
 
     def release(self, attempt: Attempt) -> None:
-        """The attempt ended or was dropped: cancel fetches that no other attempt needs."""
+        """Releases the contents of an attempt that ended or was dropped. Cancels fetches that no other attempt needs."""
         for content in attempt.contents:
             digest = content[0]
             self.unpin(digest)
@@ -82,7 +84,7 @@ class InputStaging:
         attempt.contents = ()
 
     def arrived(self, digest: str, now: float) -> List[Attempt]:
-        """Return the attempts whose last missing content this is."""
+        """Returns the attempts for which this was the last missing content."""
         self._seen_at[digest] = now
         ready = []
         for attempt in self._waiting.pop(digest, ()):
@@ -92,11 +94,11 @@ class InputStaging:
         return ready
 
     def waiting_for(self, digest: str) -> List[Attempt]:
-        """Attempts that wait for this content."""
+        """Returns the attempts that wait for this content."""
         return list(self._waiting.get(digest, ()))
 
     def changed(self, gained: Sequence[str], lost: Sequence[str]) -> None:
-        """Contents entered or left the cache."""
+        """Records contents that entered or left the cache."""
         for digest in gained:
             if digest not in self.holds:
                 self.holds[digest] = self._gained[digest] = None
@@ -113,13 +115,13 @@ class InputStaging:
             del self.needed[digest]
 
     def changes(self) -> List[List[str]]:
-        """Return and clear the changes since the last call."""
+        """Returns [gained contents, lost contents] since the last call."""
         gained, lost = list(self._gained), list(self._lost)
         self._gained, self._lost = {}, {}
         return [gained, lost]
 
     def report(self) -> List[List[Any]]:
-        """Messages for the master: all contents once per connection, then changes. An empty cache is reported by the hello."""
+        """Returns messages for the master: all contents once per connection, later the changes. The hello reports an empty cache."""
         reported, self.reported = self.reported, True
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}
@@ -130,7 +132,7 @@ class InputStaging:
         return [["holds", gained, lost, False]] if gained or lost else []
 
     def begin_upload(self, attempt: Attempt, item: Item) -> None:
-        """Upload files of an ended attempt that are too large for its result."""
+        """Requests the upload of files that are too large for the result of their attempt."""
         if attempt.forgotten:
             self.effects.append(("discard", item[4]))
             return
@@ -139,6 +141,7 @@ class InputStaging:
         self.effects.append(("upload", self._last_upload, item[4]))
 
     def finish_upload(self, number: int, failure: Any, payload: Any, produced: List[Any]) -> Tuple[Attempt, Item]:
+        """Returns the attempt of an ended upload, and its result with the produced contents."""
         attempt, item = self.uploads.pop(number)
         for digest, _, at_master, at_worker, *_ in produced:
             if not at_worker:
@@ -149,12 +152,13 @@ class InputStaging:
                 if not at_master:
                     self.held[digest] = self._unclaimed[digest] = None
                 continue
-            self.needed[digest] = self.needed.get(digest, 0) + 1  # the cache must keep it until the master knows of it
+            self.needed[digest] = self.needed.get(digest, 0) + 1  # the cache must keep it until the master has acknowledged the result
             if not at_master:
                 self.held[digest] = None
         return attempt, (failure or item[0], item[1], item[2], item[3], payload, produced)
 
     def drop(self, task: int) -> None:
+        """Cancels the uploads of a task."""
         for number, (attempt, _) in self.uploads.items():
             if attempt.task == task:
                 attempt.forgotten = True
@@ -165,5 +169,5 @@ class InputStaging:
 
 
 def is_disk_full(failure: Failure) -> bool:
-    """Whether a failure is due to a full or broken disk of this worker."""
+    """Returns whether a full or broken disk of this worker caused a failure."""
     return failure[0] == "disk" and failure[1] == "worker"

@@ -1,4 +1,4 @@
-"""Describes the node: CPU, memory, GPUs, benchmark. The master gets this when the agent joins."""
+"""Describes the node: CPU, memory, GPUs, benchmark. The agent sends the description when it joins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _read(path: str) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity, limited by its control group."""
+    """Returns the number of cores that the CPU affinity and the control group allow to this process."""
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -37,7 +37,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Memory in bytes: that of the machine, or of the control group if that is less."""
+    """Returns the memory of the node in bytes, or the limit of the control group if it is less."""
     memory = 0
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
@@ -50,7 +50,7 @@ def usable_memory() -> int:
 
 
 def _control_groups() -> List[str]:
-    """The control group of this process and its parents (version 2)."""
+    """Returns the directories of the control group of this process and of its parents (version 2)."""
     found = []
     for line in _read("/proc/self/cgroup").splitlines():
         number, _, name = line.split(":", 2)
@@ -62,7 +62,7 @@ def _control_groups() -> List[str]:
 
 
 def gpu_names() -> List[str]:
-    """Names of GPUs by nvidia-smi, which is slow: it runs only where there is a driver."""
+    """Returns the names of the GPUs. nvidia-smi is slow, so it runs only if there is a driver."""
     program = shutil.which("nvidia-smi")
     if program is None or not os.path.exists("/dev/nvidiactl"):
         return []
@@ -88,7 +88,7 @@ def cpu_model() -> str:
 
 
 def benchmark(duration_s: float = BENCHMARK_S) -> float:
-    """Thousands of loop rounds of plain Python per second: a rough measure to compare nodes."""
+    """Returns the speed of a Python loop, in thousands of steps per second. It is a rough measure to compare nodes."""
     rounds = 0
     started_at = time.perf_counter()
     while True:
@@ -102,17 +102,18 @@ def benchmark(duration_s: float = BENCHMARK_S) -> float:
 
 
 def readable(text: str) -> str:
-    """Replace bytes that are no text: the master must be able to read names of the system."""
+    """Replaces characters that UTF-8 cannot encode. Names from the system may contain them."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def describe(workdir: str, gpus: Optional[List[str]] = None) -> Dict[str, Any]:
+    """Returns the description of this node."""
     try:
         disk_free: Optional[int] = shutil.disk_usage(workdir).free
     except OSError:
         disk_free = None
     system = os.uname()
-    node = os.environ.get("SLURMD_NODENAME", "")  # the name that srun uses, if it is another
+    node = os.environ.get("SLURMD_NODENAME", "")  # the name of this node for srun
     return {
         "hostname": readable(socket.gethostname()),
         "pid": os.getpid(),

@@ -1,7 +1,7 @@
-"""Authenticates two agents of a site to each other: TLS with the certificate that the master gave all of them, and a proof by each side
-that it has their key.
+"""Authenticates two agents of a site to each other.
 
-The dialled side sends first. After the proof the dialler sends its purpose and waits for "proceed".
+The connection uses TLS with a certificate that all agents of the site got from the master. Then each side proves that it has the key of the
+site. The dialled side sends first. After the proof the dialler sends its purpose, "peer" or "bulk", and waits for "proceed".
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..peers.contacts import Contact, MalformedMessage, read_id
 
 ROLE = "peer"
 DIAL_TIMEOUT_S = 2.0
-"""Seconds until a dial fails. Short, because peers are at the same site."""
+"""Seconds after which a dial fails. The time is short, because peers are at the same site."""
 
 
 def node_id(worker: str) -> int:
-    """The id of a worker in the id space of its site."""
+    """Returns the id of a worker in the overlay of its site."""
     return int.from_bytes(hashlib.sha256(worker.encode()).digest(), "big")
 
 
 class PeerIdentity:
-    """Key and certificate of a peer, sent by the master over the agent's own connection and never left on disk."""
+    """Key and certificate of a peer. The master sends both, and they do not stay on the disk."""
 
     def __init__(self, worker: str, key: bytes, certificate: str, private_key: str, workdir: str) -> None:
         import ssl
@@ -52,7 +52,7 @@ class PeerIdentity:
 
 
 def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any]) -> FrameLink:
-    """Connect to a peer; return an authenticated, blocking link. Raises LinkLost for every problem."""
+    """Connects to a peer; returns an authenticated, blocking link. Raises LinkLost for every problem."""
     try:
         host, port = contact.address
         sock = socket.create_connection((str(host), int(port)), DIAL_TIMEOUT_S)
@@ -76,10 +76,10 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
 
 
 def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink, str]:
-    """Authenticate a dialler; return the blocking link and its purpose. Raises LinkLost, without closing the socket, if it is no peer.
+    """Authenticates a dialler; returns the blocking link and its purpose. Raises LinkLost if the dialler is no peer.
 
-    There is no time limit here, because a dialler that sends a byte now and then would never meet it: the caller shuts the socket down when
-    it takes too long.
+    This function does not close the socket, and it has no time limit: the time limit of a socket restarts with each byte. If the handshake
+    takes too long, the caller shuts the socket down.
     """
     try:
         keep_alive(sock)
@@ -101,7 +101,7 @@ def _verify(link: FrameLink, identity: PeerIdentity) -> str:
     link.send_now(["pilotfish", PROTOCOL, ours])
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
     for text in (node, theirs):
-        read_id(text)  # MalformedMessage if it is none: what is signed must have one meaning only
+        read_id(text)  # the proof signs these texts, so each must have only one meaning
     claim = Claim(ROLE, node, identity.fingerprint)
     if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not verify_proof(proof, identity.key, DIALLER, claim, (ours, theirs)):
         raise LinkLost("the dialler does not have the key of the site")

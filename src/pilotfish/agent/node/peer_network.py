@@ -1,6 +1,6 @@
-"""Connects this agent to the peers of its site, in a thread of its own so that peers never delay the slots.
+"""Connects this agent to the peers of its site. A separate thread does this, so that peers never delay the slots.
 
-Unreachable peers are no failure: searches then find fewer holders, and the fetcher uses the site's storage or the master.
+Unreachable peers are no failure. If a search finds no holders, the fetcher uses the storage of the site or the master.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 FIND_TIMEOUT_S = 3.0
 FIRST_BACKOFF_S = 5.0
 MAX_BACKOFF_S = 600.0
-"""Maximum seconds until an unreachable peer is tried again. The pause doubles each time, because a firewall may block the peer for good."""
+"""Maximum seconds until an unreachable peer is tried again. The pause doubles each time, because a firewall may block the peer."""
 MAX_BACKOFFS = 1000
-"""Maximum unreachable peers in memory; the oldest failures are forgotten first."""
+"""Maximum unreachable peers in memory. The peers with the oldest failures are deleted first."""
 MAX_LINKS = 96
 MAX_LINKS_OF_SITE_MASTER = 1024
-"""Maximum links of a site master, which sends to every worker of the site with free resources."""
+"""Maximum links of a site master. It sends to every worker of the site that has free resources."""
 MAX_UNAUTHENTICATED = 32
 HANDSHAKE_TIMEOUT_S = 5.0
 """Seconds until an unauthenticated peer is disconnected."""
 MAX_SPARE_CHANNELS = 8
-"""Maximum idle transfer connections, each to another peer."""
+"""Maximum idle transfer connections. Each goes to another peer."""
 MAX_UNSENT = 1000
 MAX_READERS = 2
 MAX_CONTACTS = 1000
-"""Maximum peers to which others may be redirected."""
+"""Maximum peers in memory to which other peers may be redirected."""
 GOODBYE = ["goodbye"]
 
 
 class PeerNetwork:
-    """The peers of this agent. Public methods may be called from any thread. Without ``introduce`` there are no peers."""
+    """The peers of this agent. Any thread may call the public methods. There are no peers before ``introduce``."""
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
         self.notify: Callable[..., None] = lambda *call: None
-        """Called from the peer thread with an input of the agent machine."""
+        """The peer thread calls this with an input of the agent machine: name and arguments."""
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
         self.me: Optional[Contact] = None
@@ -72,13 +72,13 @@ class PeerNetwork:
         self._selector = selectors.DefaultSelector()
         self._inbox: Deque[Callable[[], None]] = deque()
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
-        """Links used for sending. Others are still read until the other side closes them."""
+        """Links on which this agent sends. Other links are still read until the peer closes them."""
         self._unsent: Dict[int, List[Tuple[Sequence[Any], Sequence[Any]]]] = {}
         self._backoff = PeerBackoff()
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
         self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
-        """Deadlines of connections in their handshake. Only the peer thread closes them, because a closed socket must not be shut down."""
+        """connection during its handshake -> deadline. Only the peer thread closes it, because a closed socket must not be shut down."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -87,7 +87,7 @@ class PeerNetwork:
     # --- for other threads ----------------------------------------------------------------------------------------------------------------
 
     def listen(self, host: str) -> Optional[List[Any]]:
-        """Listens at this local address; returns our contact for the master, or None if that fails."""
+        """Listens at this local address. Returns the contact of this agent for the master, or None if listening fails."""
         if self.me is None:
             try:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -101,7 +101,7 @@ class PeerNetwork:
         return self.me.wire
 
     def introduce(self, header: Sequence[Any], body: Any = b"") -> None:
-        """Receives identity, contacts and site master from the master, which sends them on every connection."""
+        """Takes identity, contacts and site master from a message of the master. The master sends it on every connection."""
         if self.me is None or self._left:
             return
         _, site, key, certificate, private_key, contacts, term, master = header[:8]
@@ -118,12 +118,12 @@ class PeerNetwork:
         self._post(lambda: self._introduced(known, term, masters))
 
     def delegate(self, header: Sequence[Any], body: Any) -> None:
-        """Receives tasks that the master delegated to this site master."""
+        """Takes tasks that the master delegated to this site master."""
         tasks = bytes(body)
         self._post(lambda: self._overlay.matching.delegated(header, tasks, time.monotonic()))
 
     def drop_delegated(self, items: Sequence[Sequence[int]], back: bool) -> None:
-        self._post(lambda: self._overlay.matching.dropped(items, back, time.monotonic()))
+        self._post(lambda: self._overlay.matching.dropped(items, back))
 
     def report_free(self, free: Dict[str, float]) -> None:
         self._post(lambda: self._overlay.matching.free_changed(free, time.monotonic()))
@@ -191,7 +191,7 @@ class PeerNetwork:
             done.wait(1.0)
 
     def _post(self, act: Callable[[], None]) -> None:
-        """Lets the peer thread do this; nothing before the introduction."""
+        """Lets the peer thread call ``act``. Does nothing before the introduction."""
         if self._member is None:
             return
         self._inbox.append(act)
@@ -204,7 +204,7 @@ class PeerNetwork:
 
     @property
     def _overlay(self) -> SiteMember:
-        """The overlay member, for the peer thread, which starts after it was made."""
+        """The site member. It exists before the peer thread starts."""
         assert self._member is not None
         return self._member
 
@@ -250,7 +250,7 @@ class PeerNetwork:
         self._overlay.kademlia.bootstrap(contacts, now)
         for contact in master:
             self._overlay.election.consider_claim(term, contact, now)
-        self._overlay.matching.connected(self._overlay.election.term, now)
+        self._overlay.matching.connected(self._overlay.election.term)
         for digest in list(self.holds):
             if int(digest, 16) not in self._overlay.kademlia.published:
                 self._overlay.kademlia.publish(int(digest, 16), now)
@@ -291,7 +291,7 @@ class PeerNetwork:
 
     def _unreachable(self, node: int) -> None:
         self._unsent.pop(node, None)
-        if node not in self._links:  # otherwise it has connected to us in the meantime
+        if node not in self._links:  # otherwise the peer has connected to this agent meanwhile
             self._forget(node)
 
     def _accept(self) -> None:
@@ -307,12 +307,12 @@ class PeerNetwork:
             self._authenticated(connection, None)
 
     def _reject_oldest(self) -> None:
-        """Disconnects the oldest unauthenticated peer. This wakes its thread."""
+        """Disconnects the oldest unauthenticated peer. This ends the thread that authenticates it."""
         connection, _ = self._unauthenticated.popitem(last=False)
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # already disconnected
+            pass  # the peer has disconnected
 
     def _authenticate(self, connection: socket.socket) -> None:
         assert self._identity is not None
@@ -384,9 +384,9 @@ class PeerNetwork:
             self._lose(link)
 
     def _retire(self, link: FrameLink) -> None:
-        """Stops sending on a link: there is a better one, or there are too many and this one was used longest ago.
+        """Stops sending on a link, because there is a better link, or because there are too many links.
 
-        The peer is not lost: messages that it sent before the goodbye are still read.
+        The peer is not lost. Messages that it sent before it received the goodbye are still read.
         """
         if self._links.get(link.contact.node) is link:
             del self._links[link.contact.node]
@@ -402,7 +402,7 @@ class PeerNetwork:
             self._lose(link)
 
     def _forget(self, node: int) -> None:
-        """Removes a peer that left or cannot be reached."""
+        """Handles the loss of a peer that left or cannot be reached."""
         self._content_source.forget("%064x" % node)
         self._overlay.unreachable(node, time.monotonic())
 
@@ -411,7 +411,7 @@ class PeerNetwork:
             self._forget(link.contact.node)
 
     def _drop(self, link: FrameLink) -> bool:
-        """Closes a link; returns whether it was used for sending."""
+        """Closes a link; returns whether this agent sent on it."""
         self._selector.unregister(link)
         link.close()
         if self._links.get(link.contact.node) is not link:
@@ -423,19 +423,19 @@ class PeerNetwork:
 class PeerContentSource:
     """Serves the cache of this agent to its peers, including contents that are still arriving.
 
-    When two peers already fetch a content from here, others are redirected to those two. A file that all peers need at once is therefore
-    distributed through a tree, in any order of requests.
+    If two peers fetch a content from this agent already, other peers are redirected to these two. Therefore a file that all peers need at
+    once is distributed through a tree.
     """
 
     def __init__(self, cache: ContentCache) -> None:
         self._contacts: OrderedDict[str, Any] = OrderedDict()
-        """Contacts of peers that may request contents, by id; the latest last."""
+        """id -> contact of a peer that may request contents. The latest is the last."""
         self._cache = cache
         self._lock = threading.Lock()
         self._readers: Dict[str, List[str]] = {}
 
     def introduce(self, contact: Any) -> None:
-        """Stores the contact, [id, address], of a peer that may request contents."""
+        """Stores the contact ([id, address]) of a peer that may request contents."""
         with self._lock:
             self._contacts.pop(contact[0], None)
             self._contacts[contact[0]] = contact
@@ -443,7 +443,7 @@ class PeerContentSource:
                 self._contacts.popitem(last=False)
 
     def forget(self, asker: str) -> None:
-        """Stops redirecting to a peer that left or cannot be reached."""
+        """Stops redirecting peers to a peer that left or cannot be reached."""
         with self._lock:
             self._contacts.pop(asker, None)
 
@@ -483,15 +483,15 @@ class PeerContentSource:
 
 
 class PeerBackoff:
-    """Pauses before the next attempt for unreachable peers. Any thread may call it."""
+    """Pauses before an unreachable peer is tried again. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until: OrderedDict[int, Tuple[float, float]] = OrderedDict()
-        """node -> (end of the pause, its seconds), the latest failure last"""
+        """node -> (end of the pause, length of the pause in seconds). The latest failure is the last."""
 
     def applies(self, node: int) -> bool:
-        """Tests whether the peer must not be tried now."""
+        """Returns whether the peer must not be tried now."""
         with self._lock:
             return self._until.get(node, (0.0, 0.0))[0] > time.monotonic()
 
@@ -512,7 +512,7 @@ class PeerBackoff:
 
 
 def _start_thread(target: Callable[..., None], *arguments: Any) -> bool:
-    """Starts a thread; returns False if this machine allows no more."""
+    """Starts a thread; returns False if this node allows no more threads."""
     try:
         threading.Thread(target=target, args=arguments, daemon=True).start()
         return True
@@ -521,6 +521,7 @@ def _start_thread(target: Callable[..., None], *arguments: Any) -> bool:
 
 
 def valid_contacts(contacts: Sequence[Any]) -> Iterator[Contact]:
+    """Yields the contacts that are well-formed."""
     for contact in contacts:
         try:
             yield Contact.read(contact)

@@ -1,4 +1,4 @@
-"""Keeps results until the master acknowledges them. They are numbered 0, 1, 2 … over the agent's life. Pure."""
+"""Keeps results until the master acknowledges them. The results of an agent have the numbers 0, 1, 2, …"""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
 AMBIGUOUS = ("exit", "killed", "slot-lost")
 AMBIGUOUS_S = 0.2
-"""Seconds before an ambiguous failure is sent. A batch system that ends a pilot signals agent and tasks alike; if the agent is stopped
-within this time, the failure was not the task's and is dropped."""
+"""Seconds that an ambiguous failure waits before it is sent. A batch system that ends a pilot sends signals to agent and tasks. If the
+agent is stopped within this time, the task was not at fault, and its failure is dropped."""
 
 
 class FinishedAttempt:
@@ -39,7 +39,7 @@ class FinishedAttempt:
 
 
 class PendingResults:
-    """Results by number, sent once per connection until acknowledged."""
+    """Results by number. Each connection sends all results that are not acknowledged."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[int, FinishedAttempt] = OrderedDict()
@@ -52,7 +52,7 @@ class PendingResults:
         self._next_number += 1
 
     def acknowledge(self, first: int, last: int) -> List[str]:
-        """Forget these results; return the contents they produced, which the master knows now."""
+        """Deletes acknowledged results. Returns the contents that they produced, which the master knows now."""
         digests: List[str] = []
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
             result = self.kept.pop(number, None)
@@ -71,7 +71,7 @@ class PendingResults:
         return [[result.task, result.attempt, FINISHED] for result in self.kept.values()]
 
     def frames(self, now: float) -> Iterator[Tuple[List[Any], List[Any]]]:
-        """(header, body parts) of everything to send: consecutive numbers, in frames small enough that heartbeats do not wait long."""
+        """Yields (header, body parts) of frames with unsent results. Frames are small, so that heartbeats do not wait long."""
         later: List[int] = []
         rows: List[List[Any]] = []
         parts: List[Any] = []
@@ -84,7 +84,7 @@ class PendingResults:
                 later.append(number)
                 continue
             length = len(result.payload)
-            # Count a message with its maximum size in JSON.
+            # A character can take six bytes in JSON.
             weight = length + (6 * len(result.failure[2]) if result.failure else 0)
             weight += sum([128 + 6 * len(row[4]) for row in result.produced])
             if rows and (number != next_number or size + weight > MAX_FRAME_BYTES or len(rows) >= MAX_FRAME_ITEMS):

@@ -1,4 +1,4 @@
-"""Starts, watches and kills all slots of an agent. The agent loop drives it; it reports to the machine."""
+"""Starts, watches and kills the slots of an agent. The agent loop calls the pool, and the pool calls inputs of the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .pending_results import Item
 from .slot_process import SlotBroken, SlotProcess
 
 RECALL_WAIT_S = 0.001
-"""Seconds from a recall until the started attempts are read: the slot may be about to start one."""
+"""Seconds from a recall until the pool reads which attempts have started. Meanwhile the slot may start another attempt."""
 SAMPLE_S = 0.2
 """Seconds between memory samples of attempts with a limit."""
 SAMPLE_UNLIMITED_S = 1.0
@@ -31,20 +31,20 @@ STATE_S = 1.0
 KILL_TIMEOUT_S = 1.0
 QUIT_TIMEOUT_S = 2.0
 MAX_FAILED_STARTS = 3
-"""Failed starts in a row, with no other slot alive, until an attempt or the agent fails."""
+"""Number of failed starts in a row, while no other slot is alive, after which an attempt or the agent fails."""
 START_PAUSE_S = 1.0
 RAISE_LIMIT_S = 10.0
-"""Seconds until more slots are tried after a limit was met."""
+"""Seconds after which more slots are tried when a limit was met."""
 PEEK_TIMEOUT_S = 1.0
 MAX_EARLY_DEATHS = 5
-"""Slots in a row that die before they start an attempt until that attempt is blamed."""
+"""Number of slots in a row that die before they start an attempt, after which that attempt is blamed."""
 PUNCH_ABOVE = 2 * OUTPUT_CAP
-"""Minimum bytes in the middle of an output that are freed."""
+"""If more bytes than this are in the middle of an output, they are freed."""
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
 
 
 class SlotPool:
-    """The slot processes of one agent. ``deadline``: when ``check_timers`` must be called next."""
+    """The slot processes of one agent. ``deadline``: time of the next call of ``check_timers``."""
 
     def __init__(self, machine: AgentMachine, selector: selectors.BaseSelector, settings: Dict[str, Any]) -> None:
         self.machine = machine
@@ -53,7 +53,7 @@ class SlotPool:
         self.stopped_s = float(settings.get("stopped_after", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
-        """Whether an effect changed the machine, which needs another turn."""
+        """Whether an effect changed the machine. Then the machine needs another turn."""
         self.answer_peek: Callable[[int, bool, int, bytes], None] = lambda query, known, offset, data: None
         self._spare: List[SlotProcess] = []
         self._next_spare = 0
@@ -75,7 +75,7 @@ class SlotPool:
     # --- effects of the machine ---------------------------------------------------------------------------------------------------
 
     def warm_up(self, count: int) -> None:
-        """Start spare processes for the first tasks. Failures are ignored here: those tasks will meet them."""
+        """Starts spare processes for the first tasks. Failures are ignored here, because the first tasks will meet them."""
         try:
             for _ in range(count):
                 self._spare.append(self._spawn())
@@ -114,7 +114,7 @@ class SlotPool:
     def terminate(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None and not process.running():
-            # A slot may take longer to start than a short time limit; that is not the attempt's time.
+            # A slot may take longer to start than a short time limit. This time is not part of the attempt.
             self.machine.not_started(slot, now)
             self.machine_changed = True
         elif process is not None:
@@ -144,7 +144,7 @@ class SlotPool:
             self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
-        """Answer open peeks of an ended attempt; the slot may read them much later."""
+        """Answers open peeks of an ended attempt, because the slot may read them much later."""
         for query, offset in process.peeks.items():
             self.answer_peek(query, False, offset, b"")
         process.peeks.clear()
@@ -153,7 +153,7 @@ class SlotPool:
 
     def ready(self, process: SlotProcess, events: int, now: float) -> None:
         if not process.is_open():
-            # Its death was noticed in this same turn.
+            # The slot died, and its death was noticed in the same turn.
             return
         if events & selectors.EVENT_WRITE:
             process.flush()
@@ -161,7 +161,7 @@ class SlotPool:
             self._receive(process, now)
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
-        """Read reports of a slot; return whether there may be more."""
+        """Reads reports of a slot; returns whether there may be more."""
         if not process.is_open():
             return False
         try:
@@ -186,7 +186,7 @@ class SlotPool:
     # --- deaths -------------------------------------------------------------------------------------------------------------------
 
     def reap(self, now: float) -> None:
-        """Reap ended children. Unknown children were left by a dead slot and are killed."""
+        """Reaps ended children. A dead slot may have left other children; they are killed."""
         for process in [*self.processes.values(), *self._spare]:
             if process.has_ended():
                 self._died(process, process.process.returncode, now)
@@ -233,10 +233,11 @@ class SlotPool:
         self.machine.slot_died(process.number, started, _death_failure(process, status), usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
-        """A slot did not start, or met a limit of the machine. Return how many of its attempts must fail for that.
+        """Handles a slot that did not start or met a limit of the node. Returns how many of its attempts must fail: 0 or 1.
 
-        While other slots are alive, they do the work. Several failed starts in a row with no other slot mean that none will start. A limit
-        may be temporary, or another worker may do better, so one attempt fails now and then.
+        If other slots are alive, they do the work. If several starts in a row fail and no other slot is alive, no slot will start: the
+        agent stops. If the cause is a limit, the agent goes on, because the limit may be temporary. But one attempt fails, because another
+        worker may be able to run it.
         """
         others = len(self.processes) + len(self._spare)
         if others:
@@ -257,7 +258,7 @@ class SlotPool:
         self._raise_at = until
 
     def _raise_slot_limit(self, now: float) -> None:
-        """Allow more slots again, until there are as many as wanted."""
+        """Allows more slots again, step by step."""
         attempts = self.machine.attempts
         attempts.max_slots = min(attempts.usual_max_slots, 2 * attempts.max_slots + 1)
         self._raise_at = NEVER if attempts.max_slots == attempts.usual_max_slots else now + RAISE_LIMIT_S
@@ -305,7 +306,7 @@ class SlotPool:
             self.machine.slot_returned(process.number, count, now)
 
     def _sample(self, now: float) -> None:
-        """Check memory of running attempts, and output that grows without bound."""
+        """Checks the memory of running attempts, and frees the middle of large outputs."""
         check_all = now >= self._unlimited_sampled_at + SAMPLE_UNLIMITED_S
         if check_all:
             self._unlimited_sampled_at = now
@@ -327,7 +328,7 @@ class SlotPool:
 
     @staticmethod
     def _bound_output(process: SlotProcess) -> bool:
-        """Free the middle of large outputs, which would be dropped anyway: calls write to files in memory. Return whether there was any."""
+        """Frees the middle of large outputs, which are files in memory; returns whether it did. Results do not contain the middle."""
         flooded = False
         for stream, output in enumerate(process.outputs):
             size = os.fstat(output).st_size
@@ -340,7 +341,7 @@ class SlotPool:
         return flooded
 
     def _replace_stopped(self, now: float) -> None:
-        """Kill slots that were stopped (SIGSTOP) for a while: they do nothing and report nothing."""
+        """Kills slots that were stopped by SIGSTOP for a while, because they would never report."""
         busy = False
         for process in list(self.processes.values()):
             busy = busy or bool(process.assigned)
@@ -362,7 +363,7 @@ class SlotPool:
                 process.kill_all()
 
     def end(self) -> None:
-        """Let idle slots clean up; kill those that are not gone in time."""
+        """Lets idle slots clean up, and kills slots that have not ended in time."""
         waiting = [*self.processes.values(), *self._spare]
         for process in waiting:
             if not process.assigned:

@@ -1,4 +1,4 @@
-"""Runs one slot process from the agent's side: starts it, assigns attempts, reads its reports, ends it. Nothing here blocks."""
+"""The agent's side of one slot process: starts it, assigns attempts, reads its reports, ends it. Nothing here blocks."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ SOCKET_BUFFER = 1024 * 1024
 JOIN_BYTES = 128 * 1024
 ERROR_TAIL_BYTES = 4000
 SLOT_SETTINGS = ("worker", "bundle", "share", "cache", "outbox")
-"""Settings of the agent that its slots get, too."""
+"""Names of settings of the agent that its slots get, too."""
 
 
 class SlotBroken(Exception):
-    """The slot violated the protocol: user code has accessed its channel."""
+    """The slot violated the protocol: user code used its channel."""
 
 
 class SlotReportReader:
-    """Splits received bytes into reports; a large payload is received into its own buffer."""
+    """Splits received bytes into reports. A large payload gets its own buffer."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(BUFFER_BYTES)
@@ -69,11 +69,15 @@ class SlotReportReader:
         self._filled = 0
 
     def receive(self, channel: socket.socket) -> Tuple[List[Report], bool]:
-        """Return the reports of one read, and whether the channel is still open. BlockingIOError: nothing to read now."""
+        """Returns the reports of one read, and whether the channel is still open. Raises BlockingIOError if nothing has arrived."""
         if self._large is not None:
             count = channel.recv_into(memoryview(self._large)[self._filled :])
             self._filled += count
-            return self._take_large(), count > 0
+            if self._filled < len(self._large):
+                return [], count > 0
+            large, self._large = self._large, None
+            failure_length = self._head[4]
+            return [(*self._head[:4], bytes(large[:failure_length]), memoryview(large)[failure_length:])], True
         count = channel.recv_into(self._view[self._end :])
         self._end += count
         reports, rest = parse_reports(bytes(self._view[: self._end]))
@@ -90,7 +94,7 @@ class SlotReportReader:
         length = head[4] + head[5]
         if head[4] > LARGE_BYTES or head[5] > MAX_BODY:
             raise SlotBroken("a report of %d bytes was announced" % length)
-        if length <= BUFFER_BYTES - REPORT.size and length <= LARGE_BYTES:
+        if length <= LARGE_BYTES:
             return
         self._head = head
         self._large = bytearray(length)
@@ -98,19 +102,11 @@ class SlotReportReader:
         self._large[: self._filled] = self._view[REPORT.size : self._end]
         self._end = 0
 
-    def _take_large(self) -> List[Report]:
-        if self._large is None or self._filled < len(self._large):
-            return []
-        large, self._large = self._large, None
-        failure_length = self._head[4]
-        payload = memoryview(large)[failure_length:]
-        return [(*self._head[:4], bytes(large[:failure_length]), payload)]
-
 
 class SlotProcess:
-    """One slot and its monitor process. ``assigned``: attempts without a report, with sequence numbers, in order.
+    """One slot and its monitor process.
 
-    The selector reports this object when its channel is ready.
+    ``assigned``: attempts without a report, with sequence numbers, in order. The selector returns this object when its channel is ready.
     """
 
     def __init__(self, number: int, settings: Dict[str, Any], selector: selectors.BaseSelector) -> None:
@@ -120,12 +116,12 @@ class SlotProcess:
         self.started_at = 0.0
         self.peak_bytes = 0
         self.inherited_bytes = 0
-        """Memory that earlier calls had left when the present attempts were assigned."""
+        """Memory of the slot when its attempts were assigned: earlier calls had not freed it."""
         self.killing = False
         self._open = True
         self._waits_to_write = False
         self.peeks: Dict[int, int] = {}
-        """Open peeks that the slot answers, with their offsets."""
+        """query -> offset, of peeks that the slot must answer"""
         self.stopped_since: Optional[float] = None
         self.punched_to = [0, 0]
         self.reader = SlotReportReader()
@@ -168,6 +164,7 @@ class SlotProcess:
     # --- orders -------------------------------------------------------------------------------------------------------------------
 
     def assign(self, attempts: Sequence[Attempt], now: float) -> None:
+        """Sends attempts to the slot, with specs that it does not know."""
         if not self.assigned:
             self.started_at = now
             self.inherited_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
@@ -205,7 +202,7 @@ class SlotProcess:
         self.flush()
 
     def order(self, what: int, body: bytes = b"") -> None:
-        """Send an order about the running attempt."""
+        """Sends an order about the running attempt."""
         sequence = self.assigned[0][0] if self.assigned else 0
         self.outgoing.append(memoryview(ORDER.pack(what, sequence, 0, 0, 0, 0.0, len(body)) + body))
         self.flush()
@@ -219,7 +216,7 @@ class SlotProcess:
             except BlockingIOError:
                 break
             except OSError:
-                # It is dying; attempts it has not started return to the queue when its death is noticed.
+                # The slot is dying. Attempts that it has not started return to the queue when its death is noticed.
                 outgoing.clear()
                 break
             if count == len(outgoing[0]):
@@ -233,7 +230,7 @@ class SlotProcess:
     # --- reports ------------------------------------------------------------------------------------------------------------------
 
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
-        """Return results for the machine, and answers to peeks. BlockingIOError: nothing now. ``is_open``: whether more may come."""
+        """Returns results for the machine, and answers to peeks. Raises BlockingIOError if nothing has arrived."""
         try:
             reports, still_open = self.reader.receive(self.channel)
         except BlockingIOError:
@@ -241,7 +238,7 @@ class SlotProcess:
         except OSError:
             reports, still_open = [], False
         if not still_open:
-            # It is dead, or user code closed the channel; then the slot notices at its next report and ends.
+            # The slot is dead, or user code closed the channel. In the second case the slot ends at its next report.
             self._end_channel()
         return self._sort(reports, now)
 
@@ -275,7 +272,7 @@ class SlotProcess:
         return items, peeked
 
     def unflushed(self, now: float) -> List[Item]:
-        """Results that the slot has not flushed yet; none if it is active while we read."""
+        """Returns results that are still in the shared page. Returns none if the slot changes the page at the same time."""
         words32 = self.page.words32
         first_look = (words32[UNFLUSHED_BYTES], words32[STARTED])
         reports = self.page.unflushed_reports()
@@ -284,10 +281,11 @@ class SlotProcess:
         return self._sort(reports, now)[0]
 
     def begin_recall(self) -> None:
+        """Asks the slot to skip the attempts that it has not started."""
         self.page.words64[SKIP] = (int(self.page.words32[STARTED]) + 1) << 32 | self._sequence
 
     def finish_recall(self) -> int:
-        """Number of attempts at the end that it will not start; -1: not known yet."""
+        """Removes the attempts that the slot will not start; returns their number. Returns -1 if it is not known yet."""
         words32 = self.page.words32
         started = words32[STARTED]
         if words32[INTENT] != started:
@@ -299,20 +297,20 @@ class SlotProcess:
         return count
 
     def started(self) -> int:
-        """Number of assigned attempts that it has started."""
+        """Returns the number of assigned attempts that the slot has started."""
         started = self.page.words32[STARTED]
         return sum(1 for sequence, _ in self.assigned if sequence <= started)
 
     def running(self) -> bool:
-        """Whether the first assigned attempt has started."""
+        """Returns whether the first assigned attempt has started."""
         return bool(self.assigned) and self.assigned[0][0] <= self.page.words32[STARTED]
 
     def pid(self) -> int:
-        """The pid of the slot itself; 0 until it is up."""
+        """Returns the pid of the slot itself, not of its monitor; 0 before it has started."""
         return int(self.page.words32[PID])
 
     def end_reason(self) -> int:
-        """LIMITED, BROKEN, or 0 if it ended for another reason."""
+        """Returns LIMITED, BROKEN, or 0 if the slot ended for another reason."""
         return int(self.page.words32[END_REASON])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------
@@ -321,6 +319,7 @@ class SlotProcess:
         return bool(self.assigned) and self.assigned[0][1].spec.kind == "exec"
 
     def terminate(self) -> None:
+        """Asks the running attempt to end."""
         if self.runs_executable():
             self.order(TERMINATE)
         elif self.assigned and self.pid():
@@ -329,12 +328,12 @@ class SlotProcess:
             signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
     def warn(self, number: int) -> None:
-        """Send a signal to the started program only; it knows which of its children to inform."""
+        """Sends a signal to the program of the running attempt, but not to the children of that program."""
         if self.runs_executable() and self.running():
             signal_all(children_of(self.pid()), number)
 
     def kill_task(self) -> None:
-        """Kill the running attempt. An executable dies alone; a call takes its slot with it, which the monitor process handles."""
+        """Kills the running attempt. An executable dies alone. A call dies with its slot; the monitor process kills both."""
         if self.runs_executable():
             self.order(KILL)
         else:
@@ -342,18 +341,18 @@ class SlotProcess:
             signal_all([self.process.pid], signal.SIGTERM)
 
     def kill_all(self) -> None:
-        """Kill everything, for when the monitor process does not."""
+        """Kills the monitor, the slot and all their descendants, if the monitor does not do it in time."""
         self.killing = True
         signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
 
     def last_error_line(self) -> str:
-        """The last line of its standard error."""
+        """Returns the last line of the standard error of the slot."""
         first = max(0, os.fstat(self.outputs[1]).st_size - ERROR_TAIL_BYTES)
         lines = os.pread(self.outputs[1], ERROR_TAIL_BYTES, first).decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
-        """Offset and bytes of output; None if the slot itself will answer."""
+        """Returns offset and bytes of the output of the running attempt, or None if the slot will answer."""
         if self.runs_executable() and not self.running():
             return offset, b""
         if self.runs_executable():
@@ -363,14 +362,14 @@ class SlotProcess:
         return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
 
     def output_payload(self) -> bytes:
-        """The payload of a call that took its slot with it: its output."""
+        """Returns the payload of a call that died with its slot. It has the output of the call."""
         texts = [read_head_and_tail(output, os.fstat(output).st_size, OUTPUT_CAP) for output in self.outputs]
         (out, out_dropped), (error, error_dropped) = texts
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
         return pack([json.dumps(meta).encode(), b"", out, error])
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; reaps it."""
+        """Returns whether the monitor process has ended. Reaps the process."""
         try:
             pid, status = os.waitpid(self.process.pid, os.WNOHANG)
         except ChildProcessError:
@@ -406,5 +405,5 @@ def _read_failure(text: bytes) -> Optional[Failure]:
         cause, blame, message = json.loads(text)
     except (ValueError, TypeError):
         raise SlotBroken("a report that cannot be read") from None
-    # Half a surrogate pair, perhaps from a file name, would make the frame unreadable for the master.
+    # A lone surrogate, perhaps of a file name, would make the frame unreadable for the master.
     return [str(part).encode("utf-8", "replace").decode("utf-8") for part in (cause, blame, message)]

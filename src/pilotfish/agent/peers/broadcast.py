@@ -1,19 +1,20 @@
-"""Sends one message to all peers of a site through a tree and concatenates the answers, which are lists.
+"""Sends one message to all peers of a site through a tree, and concatenates the answers, which are lists.
 
-A region is all ids that share a prefix. A peer responsible for a region divides it into eight by the next three bits and delegates each
-non-empty part to one peer in it. So no peer sends to more than eight, however large the site is. The part that contains the sender goes to
-another peer there, with the ids of those above that need not be reached, because they sent the message.
+A region consists of all ids with the same prefix. A peer that is responsible for a region divides it into eight parts by the next three
+bits. It delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer are those
+that passed the message to it, from the origin on. Some of them are in the parts, too. The message has their ids, because they need not be
+reached again.
 
-A peer acknowledges a part at once, and answers when all of its own parts have answered, or when its time is over; it gives its parts less
-time than it has itself. A peer that refuses a part, dies, or does not answer in time is replaced by another peer of that part, which gets
-an immediate answer from all that were reached already. Only the answer of the last peer of a part counts, so no peer is counted twice.
+A peer acknowledges the message at once. It answers when all its parts have answered, or when its time is over. Its parts get less time than
+the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. The peers that
+were reached already answer that peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
 
-Guarantees: in a settled network every peer is reached once and counted once. If some die meanwhile, all live peers are reached and counted,
-provided the deaths are noticed (no answer within ``timeout_s``, or a lost connection) while there is time left. The answer is always in
-time.
+Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are reached and
+counted, if the deaths are noticed while time is left. A death is noticed by a lost connection, or because no answer comes within
+``timeout_s``. The answer always comes in time.
 
-A part of ``peer.py``, which lists inputs and effects. Messages
-    ["spread", number, name, origin, length, above, seconds, wanted, payload]   answer: whether it was accepted
+This is a part of ``peer.py``, which lists inputs and effects. Messages
+    ["spread", number, name, origin, length, above, seconds, wants_answer, payload]   answer: whether the receiver accepts
     ["gathered", name, length, above, count, result]
 """
 
@@ -40,15 +41,15 @@ from .contacts import (
 from .kademlia import Kademlia
 
 Part = Tuple[int, Tuple[int, ...]]
-"""(length of the prefix, which is that of our own id; peers above that are in the region)"""
+"""A region that contains this peer: length of its prefix, and the peers above that are in it."""
 
 SPLIT_BITS = 3
 CHILD_SHARE = 0.7
-"""Share of the remaining time that is given to the peers below."""
+"""Share of the remaining time that the peers of the parts get."""
 WAIT_SHARE = 0.8
-"""Share of the remaining time spent waiting for them; the rest is for a second try with another peer."""
+"""Share of the remaining time after which another peer of a part is tried."""
 REMEMBER_FACTOR = 10.0
-"""A broadcast is remembered with its answers for this multiple of its time, for those above that have more time."""
+"""A peer remembers a broadcast and its answers for this multiple of its time, because the peers above have more time."""
 FORGET: Part = (-1, ())
 MAX_DUTIES = 64
 MAX_ABOVE = 64
@@ -57,7 +58,7 @@ MAX_NAME = 64
 
 
 class BroadcastRegion:
-    """A part of the peers' address space, and the peer that was asked to forward the broadcast to it."""
+    """A part of a region, and the peer in it that was asked to forward the broadcast."""
 
     __slots__ = ("prefix", "length", "part", "delegate", "due", "asked", "searched", "closed", "count", "result")
 
@@ -78,7 +79,7 @@ class BroadcastRegion:
 
 
 class RelayDuty:
-    """A region this peer is responsible for: whom to answer, and which parts are open."""
+    """A region for which this peer is responsible: the peers to answer, and the parts without an answer."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -89,7 +90,7 @@ class RelayDuty:
 
 
 class BroadcastState:
-    """One broadcast, as this peer knows it."""
+    """One broadcast."""
 
     def __init__(self, name: str, origin: Contact, wants_answer: bool, payload: Any) -> None:
         self.name = name
@@ -101,12 +102,12 @@ class BroadcastState:
         self.answer: Any = None
         self.duties: Dict[Part, RelayDuty] = {}
         self.ended = False
-        """Whether only its name is remembered."""
+        """Whether this peer remembers only the name."""
 
 
 class Broadcast:
-    """Broadcasts of this peer and of others. ``deliver(state, now)`` is called once for each broadcast, also for our own, and
-    ``gathered(state, count, result)`` at the end of our own."""
+    """Broadcasts of this peer and of other peers. ``deliver(state, now)`` is called once for each broadcast, and
+    ``gathered(state, count, result)`` at the end of each broadcast of this peer."""
 
     def __init__(self, kademlia: Kademlia, random: Random, effects: List[Effect]) -> None:
         self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
@@ -177,8 +178,8 @@ class Broadcast:
         return [BroadcastRegion(mine | eighth, deeper) for eighth in range(1 << (deeper - length))]
 
     def _delegate(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
-        """Delegate a part to a peer in it. If none is known although there may be some, because a bucket is full or known ones are gone,
-        search once."""
+        """Delegates a part to a peer in it, or closes the part if there is none. If no peer is known, but a bucket is full or peers have
+        failed, a lookup searches once for another peer."""
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
         excluded = region.asked.union(duty.part[1], [self._me.node])
         candidates = [contact for contact in [*contacts, *found] if contact.node not in excluded and region.holds(contact.node)]
@@ -216,6 +217,7 @@ class Broadcast:
     # --- answering up the tree ------------------------------------------------------------------------------------------------------
 
     def answer(self, name: str, answer: Any) -> None:
+        """Takes the answer of this host to a broadcast."""
         state = self._known.get(name)
         if state is None or state.answered or state.ended:
             return
@@ -237,7 +239,7 @@ class Broadcast:
             self._conclude(state, duty)
 
     def _conclude(self, state: BroadcastState, duty: RelayDuty, late: bool = False) -> None:
-        """Answer the peers above if the host and all parts have answered."""
+        """Answers the peers above if this host and all parts have answered, or if the time is over (``late``)."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
         own = state.answered

@@ -1,4 +1,4 @@
-"""Validates contacts, ids and numbers that come from peers, once, before anything is changed by them."""
+"""Validates contacts, ids and numbers in messages of peers, before a message changes anything."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import AbstractSet, Any, List, NamedTuple, Sequence, Tuple
 Effect = Tuple[Any, ...]
 
 BITS = 256
-"""Length of ids and keys, which share one space; a key is the SHA-256 of the content."""
+"""Bits of an id of a node and of a key. A key is the SHA-256 of a content. Ids and keys are numbers of the same range."""
 MAX_NUMBER = 1 << 53
 NEVER = float("inf")
 _ID = re.compile("[0-9a-f]{%d}" % (BITS // 4)).fullmatch
 
 
 class MalformedMessage(ValueError):
-    """A peer violated the protocol. Its message changed nothing, except that a malformed answer counts as none."""
+    """A peer violated the protocol. Its message changed nothing. A malformed answer counts as no answer."""
 
 
 class Contact:
-    """A node and its address. The address is any JSON; only the host interprets it."""
+    """A node and its address. The address is any JSON value. Only the host interprets it."""
 
     __slots__ = ("node", "address", "wire")
 
@@ -43,41 +43,44 @@ class Contact:
 
 
 class OverlayTuning(NamedTuple):
-    """Sizes and time-outs. They must be equal at all peers of a site."""
+    """Sizes and time-outs. All peers of a site must use the same values."""
 
     k: int = 20
+    """Maximum contacts in a bucket of the routing table. Number of nodes that a lookup finds."""
     alpha: int = 3
+    """Maximum open questions of a lookup."""
     replicas: int = 3
+    """Number of nodes that keep the record of a holder."""
     timeout_s: float = 2.0
-    """Seconds until a peer without an answer is dropped."""
+    """Seconds after which a peer that does not answer is dropped."""
     refresh_s: float = 900.0
-    """Seconds between refreshes of the routing table, in which silent peers are pinged."""
+    """Seconds between refreshes of the routing table. A refresh pings silent peers."""
     republish_s: float = 900.0
     expire_s: float = 2700.0
     heartbeat_s: float = 10.0
-    """Seconds between heartbeats of the site master, if it sends nothing else."""
+    """Seconds between heartbeats of a site master that sends no other broadcasts."""
     silence_s: float = 35.0
-    """Seconds of silence until the site master is suspected dead."""
+    """Seconds of silence after which the peers suspect that the site master is dead."""
     max_lookups: int = 32
-    """Maximum lookups at once; others wait."""
+    """Maximum simultaneous lookups. Further lookups wait."""
     max_waiting: int = 10_000
     max_keys: int = 20_000
-    """Maximum keys kept for others."""
+    """Maximum keys whose records a node keeps for other nodes."""
     max_holders: int = 64
-    """Maximum holders per key; the oldest record is dropped first."""
+    """Maximum holders per key. The oldest record is dropped first."""
     max_broadcasts: int = 128
-    """Maximum broadcasts remembered to recognize repeated messages."""
+    """Maximum broadcasts that a peer remembers, to recognize repeated messages."""
 
 
 def read_id(text: Any) -> int:
-    """Parse an id. Only one spelling is valid, so that ids compare as text: int() alone takes signs, underscores and other digits."""
+    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` alone accepts several."""
     if type(text) is not str or _ID(text) is None:
         raise MalformedMessage("not an id: %.80r" % (text,))
     return int(text, 16)
 
 
 def read_contacts(wires: Any, limit: int, known: AbstractSet[str] = frozenset()) -> List[Contact]:
-    """Parse contacts, except those whose id text is ``known``."""
+    """Parses contacts. Skips a contact if the text of its id is in ``known``."""
     if type(wires) is not list or len(wires) > limit:
         raise MalformedMessage("not a list of at most %d contacts: %.80r" % (limit, wires))
     return [Contact.read(wire) for wire in wires if type(wire) is not list or not wire or type(wire[0]) is not str or wire[0] not in known]
@@ -96,12 +99,12 @@ def read_seconds(value: Any) -> float:
 
 
 def read_fields(message: Sequence[Any], count: int) -> Sequence[Any]:
-    """The fields after the kind. Extra fields are fine: a later version may send more."""
+    """Returns the fields after the kind. Further fields are ignored, because a later version may send more."""
     if len(message) <= count:
         raise MalformedMessage("a message too short: %.80r" % (message,))
     return message[1 : count + 1]
 
 
 def read_number(message: Sequence[Any]) -> int:
-    """The number of a question; 0: no answer is wanted."""
+    """Returns the number of a question. 0 means that the sender wants no answer."""
     return read_count(read_fields(message, 1)[0], MAX_NUMBER)

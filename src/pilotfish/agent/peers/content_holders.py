@@ -1,4 +1,4 @@
-"""Keeps who holds which content, for other peers. Storing adds a holder; each record expires."""
+"""Keeps records for other peers: which nodes hold which content. A key can have many holders. Each record expires."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_ROWS = 256
 """Maximum keys in one message."""
 
 Row = Tuple[int, List[Tuple[Contact, float]]]
-"""A key, and its holders with their remaining seconds."""
+"""A key, and its holders, each with the seconds until its record expires."""
 
 
 def write_row(key: int, holders: Sequence[Tuple[Contact, float]]) -> List[Any]:
@@ -37,18 +37,18 @@ def _read_row(wire: Any, max_holders: int) -> Row:
 
 
 class ContentHolders:
-    """Records of holders, bounded in keys and in holders per key."""
+    """Records of holders. The number of keys and the number of holders per key are limited."""
 
     def __init__(self, max_keys: int, max_holders: int, expire_s: float) -> None:
         self._max_keys = max_keys
         self._max_holders = max_holders
         self._expire_s = expire_s
         self._records: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
-        """key -> node -> (contact, expiry time), latest last"""
+        """key -> node -> (contact, time at which the record expires). The latest record is the last."""
         self.sweep_at = NEVER
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """Add holders; False if there are too many keys. A record passed on by a leaving node never shortens the holder's own."""
+        """Adds holders of a key; returns False if there are too many keys. An old record never replaces one that expires later."""
         if not holders:
             return True
         records = self._records.get(key)
@@ -77,11 +77,12 @@ class ContentHolders:
             self.remove(key, node)
 
     def holders(self, key: int, now: float) -> List[Contact]:
-        """Holders of a key, latest first."""
+        """Returns the holders of a key, latest first."""
         records = self._records.get(key)
         return [] if records is None else [contact for contact, until in reversed(records.values()) if until > now]
 
     def sweep(self, now: float) -> None:
+        """Deletes expired records."""
         if now < self.sweep_at:
             return
         for key in list(self._records):
@@ -93,5 +94,6 @@ class ContentHolders:
         self.sweep_at = now + self._expire_s / SWEEPS_PER_LIFE if self._records else NEVER
 
     def rows(self, now: float) -> Iterator[Row]:
+        """Yields all records that have not expired."""
         for key, records in self._records.items():
             yield key, [(contact, until - now) for contact, until in records.values() if until > now]

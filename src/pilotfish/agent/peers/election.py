@@ -1,21 +1,24 @@
-"""Elects the site master: the peer that was appointed first, and after its death the live peer with the lowest id.
+"""Elects the site master.
 
-A claim is (term, node): a higher term is better, and of equal terms the lower id. A peer believes the best claim it knows. The peer that
-believes its own claim is the site master; it sends heartbeats to all and stops as soon as it learns of a better claim.
+The master appoints the first site master. After the death of a site master, the live peer with the lowest id becomes the site master.
 
-When the site master was silent for too long, or its connection is lost, a peer asks it once more. Without an answer it looks up the live
-node with the lowest id, the one nearest to 0. If that is itself, it claims the next term; otherwise it informs that node, which does the
-same.
+A claim is (term, contact): this peer is the site master of this term. The claim with the higher term is better. If the terms are equal, the
+claim with the lower id is better. A peer believes the best claim that it knows. A peer that believes its own claim is the site master. It
+broadcasts heartbeats until it learns of a better claim.
 
-Guarantees: in a network that had time to settle, after any deaths and partitions, all peers believe the same live site master, and no other
-peer believes itself. If the last site master died in a settled network without partition, the new one is the lowest id that lived then;
-after a partition has healed, it is the best claim of both sides. Nothing happens before the first appointment.
+If the site master is silent for too long, or its connection is lost, a peer asks the site master whether it is alive. If no answer comes,
+the peer looks up the live node with the lowest id. If the peer itself is that node, it claims the next term. Otherwise the peer informs
+that node, and that node does the same.
 
-A part of ``peer.py``, which lists inputs and effects. Messages
+Guarantees: after any deaths and partitions, and after some time without changes, all peers believe the claim of the same live peer.
+If the site master dies in a network without partitions, the live peer with the lowest id follows. If a partition ends, the best claim of
+both sides remains. Nothing happens before the first appointment.
+
+This is a part of ``peer.py``, which lists inputs and effects. Messages
     ["reign", number]                   answer: whether the receiver believes its own claim
-    ["suspect", number, term, contact]  the site master of this claim seems dead; answer: the claim that the receiver believes: term,
-    contact
-and the broadcast ["claim", term] of a site master.
+    ["suspect", number, term, contact]  the site master of this claim seems dead; answer: term and contact of the claim that the receiver
+                                        believes
+The site master broadcasts ["claim", term].
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ MasterClaim = Tuple[int, Contact]
 
 
 class Election:
-    """What this peer believes about the site master."""
+    """The claim that this peer believes: ``term`` and ``master``."""
 
     def __init__(self, kademlia: Kademlia, broadcast: Broadcast, random: Random, effects: List[Effect]) -> None:
         self.term = 0
         self.master: Optional[Contact] = None
         self.deadline = NEVER
-        """When the site master must have been heard again; or, if it is us, when the next heartbeat is due."""
+        """If this peer is the site master, the time of its next heartbeat. Otherwise the time at which it suspects the site master."""
         self._kademlia = kademlia
         self._broadcast = broadcast
         self._me = kademlia.me
@@ -53,7 +56,7 @@ class Election:
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
     def consider_claim(self, term: int, contact: Contact, now: float, directly: bool = False) -> None:
-        """Compare a claim with the believed one; ``directly``: it came from the claimant."""
+        """Believes a claim if it is better than the believed claim. ``directly``: the peer of the claim sent it, so that peer is alive."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
@@ -69,7 +72,7 @@ class Election:
             self.deadline = now + self._tuning.silence_s + self._succession_delay()
 
     def _succession_delay(self) -> float:
-        """Seconds to wait before suspecting the site master. Peers that know a lower id wait, because that peer most likely claims."""
+        """Returns seconds to wait before this peer suspects the site master. A peer with a lower id should be the first that does so."""
         lowest = self._kademlia.table.nearest(0, 1)
         if lowest and lowest[0].node < self._me.node:
             return self._tuning.heartbeat_s * (0.5 + 0.5 * self._random.random())
@@ -80,12 +83,12 @@ class Election:
         self._broadcast.send_to_all(["claim", self.term], self._tuning.heartbeat_s, False, now)
 
     def broadcast_sent(self, now: float) -> None:
-        """We sent a broadcast, which counts as a heartbeat."""
+        """Counts a broadcast of this peer as its heartbeat."""
         if self.is_site_master:
             self.deadline = now + self._tuning.heartbeat_s
 
     def broadcast_received(self, origin: Contact, now: float) -> None:
-        """A broadcast of this peer arrived, which counts as its heartbeat."""
+        """Counts a broadcast of the site master as its heartbeat."""
         if self.master is not None and origin.node == self.master.node:
             self._master_alive(now)
 
@@ -104,7 +107,7 @@ class Election:
             self.deadline = min(self.deadline, now + self._succession_delay())
 
     def _suspect(self, now: float) -> None:
-        """Ask the site master, and if it is silent, find a successor. Repeated until the claim changes."""
+        """Asks the site master whether it is alive; finds a successor if no answer comes. This is repeated until the claim changes."""
         self.deadline = now + self._tuning.silence_s * (0.5 + 0.5 * self._random.random())
         if self.master is None or self._checking:
             return
@@ -144,7 +147,7 @@ class Election:
         number = read_number(message)
         _, term, wire = read_fields(message, 3)
         claim = (read_count(term, MAX_NUMBER), Contact.read(wire))
-        self.consider_claim(*claim, now)  # a peer that joined after its death does not know the claim
+        self.consider_claim(*claim, now)  # a peer that joined after that death does not know the claim
         self._kademlia.requests.answer(sender, number, [self.term, None if self.master is None else self.master.wire])
         if self._believes(claim) and not self.is_site_master:
             self._suspect(now)

@@ -1,16 +1,17 @@
-"""Finds nodes and content holders in the distributed hash table of a site. After Kademlia, with changes that suit pilots.
+"""Finds nodes and holders of contents in the distributed hash table of a site.
 
-Storing appends: a key has many holders. A node that leaves says so and passes on its records. Holders publish periodically; records that
-are not published again expire.
+The table is Kademlia with changes that suit pilots. A key can have many holders: a new record does not replace the others. A node
+that leaves informs the other nodes and passes on the records that it keeps. A holder publishes its contents periodically; a record that is
+not published again expires.
 
-A part of ``peer.py``, which lists the effects. Messages (the first argument of a question is its number; the answer is ["answer", number,
-…])
-    ["find", number, target, wants_holders]   answer: [nearest contacts], [holders of target, if wanted]
-    ["keep", number, [[key, [[holder, seconds], …]], …]]   answer: how many of these keys are kept now
-    ["inherit", [[key, [[holder, seconds], …]], …]]        the sender leaves and kept these; pass them on to the nearest nodes
-    ["ping", number]                 answer: nothing
-    ["withdraw", key]                the sender no longer holds it
-    ["leave"]                        the sender leaves, and holds nothing any more
+This is a part of ``peer.py``, which lists the effects. The first argument of a question is its number. The answer is ["answer", number, …].
+Messages
+    ["find", number, target, wants_holders]   answer: [nearest contacts], [holders of the target, if wanted]
+    ["keep", number, [[key, [[holder, seconds], …]], …]]   answer: number of these keys that the receiver keeps now
+    ["inherit", [[key, [[holder, seconds], …]], …]]        the sender leaves and kept these records. Pass them on to the nearest nodes
+    ["ping", number]                 the answer has no further fields
+    ["withdraw", key]                the sender no longer holds this content
+    ["leave"]                        the sender leaves, and no longer holds any content
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ OnAnswer = Callable[[Optional[Sequence[Any]], float], None]
 MIN_HOLDERS = 8
 RETRIES_PER_REPUBLISH = 20
 MAX_ASKED_PER_K = 10
-"""Maximum peers asked in a lookup, as a multiple of k: beyond it, a peer is inventing nodes."""
+"""Maximum peers that a lookup asks, as a multiple of k. A lookup that wants to ask more meets a peer that invents nodes."""
 
 
 class RoutingTable:
-    """Known contacts in k-buckets: one for each power of two of distance, with at most k contacts, least recently seen first.
+    """Known contacts in buckets.
 
-    Distance is the exclusive or of two ids; bucket i holds distances whose highest bit is i. A contact is added only after a message of its
-    own, never because others name it. A full bucket drops the contact seen longest ago, not the newest: pilots live about equally long, so
-    the one seen last will live longest.
+    The distance of two ids is their exclusive or. Bucket i has the contacts whose distance from this node has the highest bit i. It has at
+    most k contacts, least recently seen first. A contact is added when it sends a message, never because another node names it. Kademlia
+    drops the newest contact of a full bucket. Here the contact seen longest ago is dropped: pilots live about equally long, so the newest
+    contact will probably live longest.
     """
 
     def __init__(self, node: int, k: int) -> None:
         self.node = node
         self.k = k
         self.buckets: Dict[int, OrderedDict[int, Tuple[Contact, float]]] = {}
-        """index -> node -> (contact, last seen)"""
+        """index -> node -> (contact, time of its last message)"""
         self._indices: List[int] = []
-        """Indices of non-empty buckets, ascending: about a dozen."""
+        """Indices of buckets that are not empty, ascending. There are about a dozen."""
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self.buckets.values())
@@ -96,28 +98,30 @@ class RoutingTable:
             self._indices.remove(index)
 
     def nearest(self, target: int, count: int, exclude: int = -1) -> List[Contact]:
-        """The contacts nearest to ``target``, nearest first, without ``exclude``. All contacts of one bucket are nearer than those of the
-        next in this walk, so only the buckets needed are read, and each is sorted by itself."""
+        """Returns the contacts nearest to ``target``, nearest first, without the node ``exclude``."""
         distance = self.node ^ target
         found: List[Contact] = []
         for index in self._by_distance(distance):
             contacts = [contact for contact, _ in self.buckets[index].values() if contact.node != exclude]
-            contacts.sort(key=lambda contact: contact.node ^ target)
+            contacts.sort(key=lambda contact: contact.node ^ target)  # all are nearer than the contacts of the next bucket
             found += contacts
             if len(found) >= count:
                 return found[:count]
         return found
 
     def _by_distance(self, distance: int) -> List[int]:
-        """Buckets by their distance to a target at this distance from us. Moving to bucket i flips bit i of the distance: where it is set
-        we come nearer, the higher the bit the more; where it is not, we move away."""
+        """Returns the buckets, nearest to a target first. ``distance`` is the distance of the target from this node.
+
+        A step from this node to bucket i flips bit i of the distance. If bit i is set, the step leads nearer, and a higher bit leads
+        nearer than a lower bit. If bit i is not set, the step leads away.
+        """
         nearer = [index for index in self._indices if distance >> index & 1]
         farther = [index for index in self._indices if not distance >> index & 1]
         nearer.reverse()
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Known nodes whose ids begin with these ``length`` bits, and whether there may be more because a bucket is full."""
+        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether more may exist because a bucket is full."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -129,6 +133,7 @@ class RoutingTable:
         return contacts, any(len(bucket) >= self.k for bucket in buckets)
 
     def silent_since(self, time: float) -> List[Contact]:
+        """Returns the contacts that sent nothing after this time."""
         silent: List[Contact] = []
         for index in self._indices:
             for contact, seen in self.buckets[index].values():
@@ -139,11 +144,11 @@ class RoutingTable:
 
 
 class PeerRequests:
-    """Questions without an answer: numbers and expires them. All have the same time-out, so they expire in the order asked.
+    """Questions to peers that have no answer yet. All have the same time-out, so they expire in the order in which they were asked.
 
-    ``then(answer, now)`` is called once for each question, with the fields of the answer, or with None (also after it raised
-    MalformedMessage because of the answer). ``on_silent(node)`` is called for a node that did not answer. Numbers begin after
-    ``first``, which differs between processes, so that no answer to an earlier process with the same id is taken.
+    ``then(answer, now)`` gets the fields of the answer, or None if no answer came or the answer was malformed. ``on_silent(node)`` is
+    called for a node that did not answer. Numbers of questions begin after ``first``, a random number, so that a restarted process takes no
+    answer to a question of its predecessor.
     """
 
     def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
@@ -172,7 +177,7 @@ class PeerRequests:
         (question,) = read_fields(message, 1)
         pending = self._pending.get(question) if type(question) is int else None
         if pending is None or pending[1] != sender.node:
-            return  # too late
+            return  # the question has expired
         del self._pending[question]
         try:
             pending[2](message[2:], now)
@@ -196,25 +201,25 @@ class PeerRequests:
 
 
 class NodeLookup:
-    """Asks the nearest known nodes for nearer ones until the k nearest that answer have all answered. This finds the true nearest if every
-    node knows all nodes of its non-full buckets and some live node of the full ones."""
+    """Finds the k live nodes nearest to a target: asks the nearest known nodes for nearer nodes until the k nearest have answered.
+    The result is exact if every node knows all nodes of the buckets that are not full, and a live node of each full bucket."""
 
     def __init__(
         self, target: int, k: int, wants_holders: bool, stop_after: Tuple[int, int], then: Callable[[NodeLookup, float], None]
     ) -> None:
         self.target = target
         self.wants_holders = wants_holders
-        """Whether it asks for holders of a key. It ends when this many holders are known, or this many keepers of the key have answered, as
-        ``stop_after`` says (0, 0: it runs to the end)."""
+        """Whether the target is a key whose holders are wanted. ``stop_after`` is (H, K): the lookup ends when H holders are known, or when
+        K nodes that keep records of the key have answered. If H is 0, it ends when the k nearest nodes have answered."""
         self.then = then
         self.holders: OrderedDict[int, Contact] = OrderedDict()
         self.ended = False
         self._k = k
         self._stop_after = stop_after
         self._ranked: List[Tuple[int, Contact]] = []
-        """Candidates by distance, without those that did not answer."""
+        """Candidates by distance, except nodes that did not answer."""
         self.known: Set[str] = set()
-        """Ids of all candidates ever offered, as text."""
+        """Ids of all candidates, as text, also of nodes that did not answer."""
         self._asked: Set[int] = set()
         self._answered: Set[int] = set()
         self._keepers = 0
@@ -233,7 +238,7 @@ class NodeLookup:
                 self.holders[contact.node] = contact
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
-        """The next node to ask, of the k nearest; None if enough questions are open. Sets ``ended`` when nothing is left to do."""
+        """Returns the next of the k nearest nodes to ask, or None if enough questions are open. Sets ``ended`` at the end."""
         holders, keepers = self._stop_after
         found_enough = holders and (len(self.holders) >= holders or self._keepers >= keepers)
         if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:
@@ -262,7 +267,7 @@ class NodeLookup:
         del self._ranked[bisect_left(self._ranked, (contact.node ^ self.target,))]
 
     def found(self) -> List[Contact]:
-        """The k nearest that answered, nearest first."""
+        """Returns the k nearest nodes that answered, nearest first."""
         found = [contact for _, contact in self._ranked if contact.node in self._answered]
         return found[: self._k]
 
@@ -277,10 +282,10 @@ class Kademlia:
         self.content_holders = ContentHolders(tuning.max_keys, tuning.max_holders, tuning.expire_s)
         self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self.table.forget)
         self.published: Dict[int, float] = {}
-        """key -> when to publish it again"""
+        """key -> time at which this node publishes it again"""
         self._agenda: List[Tuple[float, int]] = []
         self.keepers: Dict[int, List[Contact]] = {}
-        """key -> nodes that acknowledged our record"""
+        """key -> other nodes that acknowledged the record of this node"""
         self._random = random
         self._effects = effects
         self._seeds: List[Contact] = []
@@ -308,12 +313,12 @@ class Kademlia:
     # --- membership -----------------------------------------------------------------------------------------------------------------
 
     def bootstrap(self, contacts: Sequence[Contact], now: float) -> None:
-        """Take some known peers. They are asked again at every refresh, so that two halves of a partitioned site find each other."""
+        """Sets some peers of the site. Every refresh asks them, so that two halves of a partitioned site find each other again."""
         self._seeds = list(contacts[: self.tuning.k])
         self._refresh(now)
 
     def _refresh(self, now: float) -> None:
-        """Look up our own id; ping peers that were silent since the last refresh."""
+        """Looks up the id of this node, and pings peers that were silent since the last refresh."""
         interval = self.tuning.refresh_s
         self._refresh_at = now + interval * (0.75 + 0.5 * self._random.random())
         for contact in self.table.silent_since(now - interval / 2):
@@ -322,8 +327,7 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Look up a random id in each bucket beyond our k-th neighbour: nearer buckets are complete now. Full buckets are skipped; their
-        silent peers were dropped."""
+        """Looks up a random id in each bucket that is not full, beyond the k-th neighbour of this node. Nearer buckets are complete."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
@@ -332,7 +336,7 @@ class Kademlia:
             self.look_up(self.me.node ^ (1 << index | self._random.getrandbits(index)), self._ignore, now)
 
     def _ignore(self, answer: Any, now: float) -> None:
-        """Nothing to do: peers that answered were seen, others were dropped."""
+        """Does nothing: the routing table knows already which peers have answered."""
 
     def unreachable(self, node: int, now: float) -> None:
         self.table.forget(node)
@@ -343,7 +347,7 @@ class Kademlia:
         self.requests.answer(sender, read_number(message), [])
 
     def leave(self, now: float) -> None:
-        """Pass records kept for others to the nearest known nodes; tell all nodes that know us or keep our records."""
+        """Passes the records of other holders to the nearest known nodes. Informs all nodes that know this node or keep its records."""
         rows: OrderedDict[int, List[Any]] = OrderedDict()
         successors: Dict[int, Contact] = {}
         for key, holders in self.content_holders.rows(now):
@@ -361,14 +365,17 @@ class Kademlia:
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
     def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
-        """Call ``then`` with the ``count`` (or k) nodes nearest to ``target``, nearest first."""
+        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, it is k."""
         lookup = NodeLookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
         lookup.offer(extra, self.me.node)
         self._begin(lookup, now)
 
     def find_holders(self, key: int, then: Found, now: float, min_holders: int = MIN_HOLDERS) -> None:
-        """Call ``then`` with other holders of the key: as soon as there are ``min_holders``, or when all nodes that should know some have
-        answered; with all that can be found if ``min_holders`` is 0."""
+        """Calls ``then`` with holders of the key. This node is not among them, and some of them may have left.
+
+        The search ends when ``min_holders`` are known, or when the nodes that should keep the records have answered. If ``min_holders`` is
+        0, the search goes on and finds all holders. Use 0 if the holders of an earlier search were useless.
+        """
         lookup = NodeLookup(
             key, self.tuning.k, True, (min_holders, self.tuning.replicas), lambda done, at: then(list(done.holders.values()), at)
         )
@@ -376,7 +383,7 @@ class Kademlia:
         self._begin(lookup, now)
 
     def _begin(self, lookup: NodeLookup, now: float) -> None:
-        # A user waits for holders; other lookups can wait.
+        # A task waits for holders, so searches for holders may exceed the limit.
         if self._lookups < self.tuning.max_lookups * (1 + lookup.wants_holders):
             self._lookups += 1
             lookup.offer(self.table.nearest(lookup.target, self.tuning.k) or self._seeds, self.me.node)
@@ -427,7 +434,7 @@ class Kademlia:
     # --- contents -------------------------------------------------------------------------------------------------------------------
 
     def publish(self, key: int, now: float) -> None:
-        """Announces that this node holds the content, until ``withdraw``."""
+        """Announces that this node holds a content. This is repeated periodically until ``withdraw``."""
         self.published[key] = NEVER
         self._find_keepers(key, lambda found, at: Publication(self, key, found).advance(at), now)
 
@@ -438,14 +445,14 @@ class Kademlia:
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
-        """Find more keepers than needed: one may fail, and a node a little farther away may know a nearer one."""
+        """Finds nodes that should keep the record of a key. Finds more than needed, because some may fail."""
         self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
     def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
-        """A publication ended. One that found no keeper or lost some is repeated soon."""
+        """Plans the next publication of a key. ``complete``: enough nodes keep the record; otherwise the next publication comes soon."""
         self.keepers[key] = kept
         if key not in self.published:
-            self.withdraw(key)  # withdrawn meanwhile
+            self.withdraw(key)  # the host withdrew it during the publication
             return
         wait = self.tuning.republish_s * (0.75 + 0.25 * self._random.random())
         at = now + (wait if complete else wait / RETRIES_PER_REPUBLISH)
@@ -459,7 +466,7 @@ class Kademlia:
         self.requests.answer(sender, number, [kept])
 
     def on_inherit(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Keep records of a leaving node and find the key's own neighbours, which the leaver may not have known."""
+        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaver may not know these nodes."""
         rows = read_rows(read_fields(message, 1)[0], self.tuning.max_holders)
         for key, holders in rows:
             self.content_holders.add(key, holders, now)
@@ -475,7 +482,7 @@ class Kademlia:
 
 
 class Publication:
-    """Stores one key at its keepers: the ``replicas`` nearest nodes, and the next one if a node fails."""
+    """Stores a record of this node at the ``replicas`` nodes nearest to the key. If a node fails, the next one is asked."""
 
     def __init__(self, kademlia: Kademlia, key: int, found: List[Contact]) -> None:
         self._kademlia = kademlia

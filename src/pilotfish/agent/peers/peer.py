@@ -2,31 +2,31 @@
 
 ``Peer`` has Kademlia, broadcasts and the election. ``SiteMember`` is a peer that also takes part in site matching.
 
-There is no clock and no thread. A host calls any number of input methods, then ``turn(now)``, which returns the effects in order. It also
-calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers; in messages they
-are 64 lower-case hexadecimal digits, and a contact is [id, address].
+There is no clock and no thread. A host calls any number of inputs, then ``turn(now)``, which returns the effects in order. The host also
+calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers. In messages, a key
+or id is 64 lower-case hexadecimal digits, and a contact is [id, address].
 
 Inputs
-    received(sender, message, now)  one message of an authenticated peer; raises MalformedMessage: then disconnect
-    unreachable(node, now)          a message to this peer, or its connection, is lost
-    send_to_all(payload, now, seconds, wants_answer)
-                                    -> name: send a broadcast to all peers of the site, this one included; "gathered" follows within these
-                                    seconds. ``wants_answer``: every host must answer
-    leave(now)                      leave the overlay; later inputs are ignored
-and inputs of the parts
+    received(sender, message, now)  an authenticated peer sent a message. If this raises MalformedMessage, disconnect that peer
+    unreachable(node, now)          a message to a peer, or the connection to it, is lost
+    send_to_all(payload, now, seconds, wants_answer) -> name
+                                    sends a broadcast to all peers of the site, also to this peer. "gathered" follows within ``seconds``.
+                                    ``wants_answer``: every host must answer
+    leave(now)                      leaves the overlay. Later inputs are ignored
+Inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
-    broadcast.answer(name, answer)  the answer of this host to a broadcast; None counts as an answer, too
+    broadcast.answer(name, answer)  the answer of this host to a broadcast. None is also an answer
     election.consider_claim(term, contact, now)
-                                    the master appointed this peer (maybe ourselves) site master; the first has term 1
+                                    the master appointed a peer, maybe this one, site master. The first appointment has term 1
 
 Effects (tuples)
-    ("send_to_peer", contact, message)   send this JSON array to this peer; if that fails, call unreachable
-    ("deliver", name, payload, wants_answer)   a broadcast, once
-    ("gathered", name, count, result)   the end of our broadcast: number of peers reached (and answers, if wanted), and their answers,
-                                    which are lists, as one
-    ("master", term, contact)       this peer (maybe ourselves) is the site master from now on
+    ("send_to_peer", contact, message)   send a JSON array to a peer. If that fails, call ``unreachable``
+    ("deliver", name, payload, wants_answer)   a broadcast arrived. Each broadcast is delivered once
+    ("gathered", name, count, result)   a broadcast of this peer ended. ``count``: number of peers reached. ``result``: their answers, which
+                                    are lists, concatenated
+    ("master", term, contact)       a peer, maybe this one, is the site master from now on
 
-``deadline`` is the time of the next turn if no input comes before; it is in the past if there are effects.
+``deadline`` is the time of the next turn if no input comes earlier. If there are effects, ``deadline`` is in the past.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def topic_of(payload: Any) -> Tuple[str, Any]:
 
 
 class Peer:
-    """One peer; inputs and effects are listed in the module docstring."""
+    """One peer. The module docstring lists inputs and effects."""
 
     def __init__(self, me: Contact, random: Random, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
         self.me = me
@@ -95,14 +95,14 @@ class Peer:
         return effects
 
     def received(self, sender: Contact, message: Any, now: float, body: Any = b"") -> None:
-        """Handles a message of a peer. Only site matching uses the body. Raises MalformedMessage if it is no message of the protocol."""
+        """Handles a message of a peer. Only site matching uses ``body``. Raises MalformedMessage if the message violates the protocol."""
         if self.left or sender.node == self.me.node:
             return
         if type(message) is not list or not message or type(message[0]) is not str:
             raise MalformedMessage("not a message: %.80r" % (message,))
         handler = self._handlers.get(message[0])
         if handler is None:
-            return  # maybe of a later version
+            return  # a later version may send it
         if message[0] != "leave":
             self.kademlia.table.seen(sender, now)
         handler(sender, message, now)
@@ -123,7 +123,7 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, wants_answer, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Pass a broadcast of an agent on to this agent, and a claim to be the site master to the election. Ignore other topics."""
+        """Delivers a broadcast of a host to this host, and a claim to the election. Ignores other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)
@@ -139,11 +139,11 @@ class Peer:
 class SiteMember(Peer):
     """One agent in the overlay of its site: a peer with site matching.
 
-    Inputs are those of the peer and of ``site_matching.py``. Effects (tuples)
-        ("send_to_peer", contact, header, parts)   send to a peer; if that fails, call unreachable
-        ("assigned", header, body)         tasks for this agent: an Assign as the master would send it
-        ("send", header)                   send to the master
-        ("alive",)                         the site master has contact with the master
+    Its inputs are the inputs of ``Peer`` and of ``SiteMatching``. Effects (tuples)
+        ("send_to_peer", contact, header, parts)   send a message to a peer. If that fails, call ``unreachable``
+        ("assigned", header, body)         tasks for this agent. Header and body are as in an Assign of the master
+        ("send", header)                   send a message to the master
+        ("alive",)                         the site master is connected to the master
     """
 
     def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
@@ -159,7 +159,7 @@ class SiteMember(Peer):
         effects = self._assigned
         self._assigned = []
         while True:
-            # Effects of one part are inputs of the other; repeat until there are none.
+            # Effects of the peer are inputs of the matching, and the reverse. Repeat until there are none.
             of_peer, of_matching = super().turn(now), self.matching.turn(now)
             if not of_peer and not of_matching:
                 return effects
@@ -181,7 +181,7 @@ class SiteMember(Peer):
         elif kind == "gathered":
             self.matching.gathered(effect[3], now)
         else:
-            self.matching.site_master_changed(effect[1], effect[2], now)
+            self.matching.site_master_changed(effect[1], effect[2])
 
     def _perform_matching(self, effect: Effect, effects: List[Effect], now: float) -> None:
         kind = effect[0]
@@ -212,4 +212,4 @@ class SiteMember(Peer):
 
     def unreachable(self, node: int, now: float) -> None:
         super().unreachable(node, now)
-        self.matching.unreachable(node, now)
+        self.matching.unreachable(node)

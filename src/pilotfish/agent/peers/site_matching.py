@@ -1,33 +1,35 @@
 """Matches delegated tasks to the workers of a site.
 
-The master delegates tasks in bulk to the site master. In each round the site master announces them in a broadcast. The combined answer
-says how each worker ranks the tasks. Then the site master assigns to each worker the tasks that this worker ranked highest.
+The master delegates tasks in bulk to the site master. Every few seconds a *round* begins: the site master announces the new tasks in a
+broadcast. The combined answer says how each worker ranks the tasks. Then the site master assigns to each worker the tasks that this worker
+ranks highest.
 
-If a worker has free resources between two rounds, it reports them and gets the remaining task that it ranked highest.
+If resources of a worker become free between two rounds, the worker reports them. It gets the remaining task that it ranks highest.
 
-A worker confirms each assignment. Then the site master reports to the master which worker has the task: it *claims* the task. A task that
-is not confirmed is assigned again. If the site gets another site master, delegated tasks that were not claimed return to the master.
+A worker acknowledges each assignment. Then the site master reports to the master which worker has the task: it *claims* the task. A task
+that is not acknowledged is assigned again. If the site gets another site master, delegated tasks that were not claimed return to the
+master.
 
-Pure, like ``peer.py``. Inputs
-    site_master_changed(term, contact, now)   the peer ``contact``, which may be this agent, is the site master
-    delegated(header, body, now)    the master delegates tasks; header: ["lend", specs, tasks], body: as in an Assign
-    dropped(items, wants_back, now) a list of [task, attempt]. ``wants_back``: the master wants them back; otherwise they are cancelled
-    delivered(name, payload, now)   a broadcast that wants an answer
-    gathered(result, now)           the combined answer to our broadcast
+There is no I/O here, as in ``peer.py``. Inputs
+    site_master_changed(term, contact)   the peer ``contact``, which may be this agent, is the site master
+    delegated(header, body, now)    the master delegates tasks. header: ["lend", specs, tasks]; body: as in an Assign
+    dropped(items, wants_back)      items: [task, attempt] each. ``wants_back``: the master wants them back; otherwise they are cancelled
+    delivered(name, payload, now)   a broadcast of the site master arrived, which wants an answer
+    gathered(result, now)           the combined answer to the broadcast of this site master
     received(sender, message, now)  a message of one peer
     free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
-    assignment_received(sender, header, now)   tasks were assigned to this worker
-    connected(term, now)            the master can be reached (again); disconnected(): it cannot
-    unreachable(node, now)          this agent cannot reach the peer ``node``
+    assignment_received(sender, header, now)   a site master assigned tasks to this worker
+    connected(term)                 this agent is connected to the master; disconnected(): it is not
+    unreachable(node)               this agent cannot reach the peer ``node``
 
 Effects (tuples)
-    ("broadcast", payload, seconds) broadcast to all peers, with answers
+    ("broadcast", payload, seconds) send a broadcast that wants answers to all peers
     ("answer", name, answer)        answer a broadcast
-    ("send_to_peer", contact, message)   send to one peer
-    ("assign", contact, header, parts)   assign tasks to a peer (maybe ourselves): an Assign as the master would send it. The receiver calls
-                                    ``assignment_received`` of its own SiteMatching.
-    ("send", header)                send to the master
-    ("alive",)                      the site master has contact with the master
+    ("send_to_peer", contact, message)   send a message to one peer
+    ("assign", contact, header, parts)   assign tasks to a peer, maybe this agent. Header and parts are as in an Assign of the master.
+                                    The receiver calls ``assignment_received`` of its own SiteMatching
+    ("send", header)                send a message to the master
+    ("alive",)                      the site master is connected to the master
 """
 
 from __future__ import annotations
@@ -43,20 +45,20 @@ from .contacts import NEVER, Contact, Effect, MalformedMessage
 ROUND_S = 1.0
 """Minimum seconds between rounds."""
 BUSY_ROUND_S = 3.0
-"""The same while no worker has free resources: they should know the tasks before they have."""
+"""Minimum seconds between rounds while no worker has free resources. Workers rank the tasks in advance."""
 IDLE_ROUND_S = 10.0
-"""Seconds between rounds without new tasks, which find out who is alive."""
+"""Seconds between rounds without new tasks. Such a round finds out which workers are alive."""
 ANSWER_S = 5.0
 ROUND_TIMEOUT_S = 20.0
-"""Seconds until a round without an answer is repeated."""
+"""Seconds after which a round without a combined answer is repeated."""
 MAX_MISSED_ROUNDS = 2
 MAX_ANNOUNCED = 500
 CLAIM_S = 1.0
-"""Seconds that claims are collected before they are sent: nothing waits for them."""
+"""Seconds for which claims are collected before they are sent. Nothing waits for claims."""
 ACKNOWLEDGE_TIMEOUT_S = 5.0
-"""Seconds until an unacknowledged task is assigned again, to any worker."""
+"""Seconds after which a task that was not acknowledged is assigned again, to any worker."""
 PREFERENCE_S = 600.0
-"""Seconds until a task no longer waits for the worker that prefers it."""
+"""Seconds after which a task no longer waits for a worker that prefers it."""
 _ROUNDING = 1e-6
 
 Amounts = Dict[str, float]
@@ -65,7 +67,7 @@ TasksBySpec = Dict[int, "OrderedDict[int, BacklogTask]"]
 
 
 class BacklogTask:
-    """A delegated task. ``row`` and ``payload`` as received; ``at``: when it was received."""
+    """A delegated task. ``row`` and ``payload`` are as received. ``at``: when the task was received."""
 
     __slots__ = ("row", "payload", "contents", "at")
 
@@ -77,11 +79,10 @@ class BacklogTask:
 
 
 class TaskBacklog:
-    """Delegated tasks that no worker has yet, by spec. ``unannounced``: tasks that workers have not ranked yet; only others are assigned.
+    """Delegated tasks that no worker has yet, by spec. ``unannounced``: tasks that workers have not ranked yet. They are not assigned.
 
-    Some tasks are preferred by a worker, for example because it holds their inputs. Other workers take such tasks last. If one must, it
-    takes the latest: the worker that prefers it has probably just started something else, while the worker that prefers the oldest will
-    have free resources next.
+    A worker may prefer some tasks, for example because it holds their inputs. Other workers take preferred tasks last, and of these the
+    latest first. The worker that prefers the oldest task will probably have free resources next, so that task should wait for it.
     """
 
     def __init__(self) -> None:
@@ -89,11 +90,11 @@ class TaskBacklog:
         self.unannounced: Dict[int, BacklogTask] = {}
         self._plain: TasksBySpec = {}
         self._preferred: TasksBySpec = {}
-        """Tasks that some worker ranks above others of their spec."""
+        """Tasks that some worker ranks higher than the other tasks of their spec."""
 
     @property
     def specs(self) -> Dict[int, None]:
-        """Specs of announced tasks."""
+        """The specs of announced tasks."""
         return dict.fromkeys(chain(self._plain, self._preferred))
 
     def announced(self, spec: int) -> Iterator[int]:
@@ -102,11 +103,11 @@ class TaskBacklog:
     def put(self, entry: BacklogTask) -> None:
         task = entry.row[0]
         if task in self.tasks:
-            self.pop(task)  # an earlier attempt
+            self.pop(task)  # an earlier attempt of this task
         self.tasks[task] = self.unannounced[task] = entry
 
     def put_back(self, entry: BacklogTask) -> None:
-        """Put a task that was assigned but not acknowledged first in the queue, unless it was delegated anew meanwhile."""
+        """Makes an unacknowledged task the first of its spec. Ignores it if the master has delegated the task again."""
         task = entry.row[0]
         if task not in self.tasks:
             self.tasks[task] = entry
@@ -121,7 +122,7 @@ class TaskBacklog:
         return entry
 
     def announce(self, limit: int) -> List[BacklogTask]:
-        """Take some unannounced tasks to announce them now."""
+        """Returns unannounced tasks, at most ``limit``. They count as announced from now on."""
         announcing = [self.unannounced.pop(task) for task in list(self.unannounced)[:limit]]
         for entry in announcing:
             if entry.row[0] not in self._preferred.get(entry.row[2], ()):
@@ -129,7 +130,7 @@ class TaskBacklog:
         return announcing
 
     def announce_all_again(self) -> None:
-        """Announce all tasks again, for a new worker."""
+        """Marks all tasks as unannounced, because a new worker has not ranked them."""
         self.unannounced = dict(self.tasks)
 
     def prefer(self, task: int) -> None:
@@ -138,7 +139,7 @@ class TaskBacklog:
             _add(self._preferred, entry)
 
     def next_task(self, spec: int, now: float) -> Optional[BacklogTask]:
-        """The next task of a spec, for a worker that prefers none."""
+        """Returns the next task of a spec for a worker that prefers none of its tasks."""
         plain, preferred = self._plain.get(spec), self._preferred.get(spec)
         if preferred:
             oldest = next(iter(preferred.values()))
@@ -163,7 +164,7 @@ def _remove(table: TasksBySpec, entry: BacklogTask) -> bool:
 
 
 class SiteWorker:
-    """A worker of the site, as the site master knows it."""
+    """What the site master knows about a worker of the site."""
 
     __slots__ = ("contact", "worker", "free", "base_ranks", "ranks", "specs", "missed", "unacknowledged", "version")
 
@@ -172,19 +173,19 @@ class SiteWorker:
         self.worker = worker
         self.free: Amounts = {}
         self.base_ranks: Dict[int, float] = {}
-        """Specs whose tasks it can run, with their rank."""
+        """Specs whose tasks the worker can run, with their ranks."""
         self.ranks: Dict[int, float] = {}
-        """Tasks that it ranks above or below others of their spec."""
+        """Tasks that the worker ranks higher or lower than their spec."""
         self.specs: Dict[int, None] = {}
-        """Specs that were sent to it."""
+        """Specs that were sent to the worker."""
         self.missed = 0
         self.unacknowledged: Dict[int, Tuple[BacklogTask, Amounts, float]] = {}
-        """Assigned tasks without acknowledgement: task, needs and time."""
+        """Assigned tasks that the worker has not acknowledged, with their needs and the time of the assignment."""
         self.version = 0
-        """Number of tasks it had received when it last reported free resources."""
+        """Number of tasks that the worker had received when it last reported free resources."""
 
     def update_free(self, free: Mapping[str, Any], version: int) -> None:
-        """Update free resources, less the needs of unacknowledged tasks. Reports may arrive out of order."""
+        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last one."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}
@@ -197,8 +198,8 @@ class SiteWorker:
 
 
 class SiteMatching:
-    """Matching at one worker, and at the site master for all. ``properties`` and ``holds`` are those of this worker; ``ends_at``: when its
-    walltime ends."""
+    """Matching at one worker. At the site master, also the matching for all workers. ``properties``, ``holds`` and ``capacity`` describe
+    this worker. ``ends_at``: when its walltime ends."""
 
     def __init__(self, me: Contact, worker: str, properties: Mapping[str, Any], holds: Mapping[str, Any], capacity: Amounts) -> None:
         self.me = me
@@ -209,9 +210,9 @@ class SiteMatching:
         self.ends_at = NEVER
         self.free: Amounts = {}
         self.assigned_count = 0
-        """Number of tasks assigned to this worker, by all site masters."""
+        """Number of tasks that all site masters have assigned to this worker."""
         self.linked = False
-        """Whether the master can be reached."""
+        """Whether this agent is connected to the master."""
         self.term = 0
         self.site_master: Optional[Contact] = None
         self.backlog = TaskBacklog()
@@ -222,9 +223,9 @@ class SiteMatching:
         self._last_round = -NEVER
         self._workers_reported_at = -NEVER
         self._with_free: Dict[int, None] = {}
-        """Workers with free resources, by node."""
+        """Nodes of workers with free resources."""
         self._needs_of_spec: Dict[int, Amounts] = {}
-        """Needs of the specs of tasks that were assigned to this worker."""
+        """Needs of specs whose tasks were assigned to this worker."""
         self._claims: Dict[str, List[List[int]]] = {}
         self._claims_at = NEVER
         self._joined_workers: Dict[str, None] = {}
@@ -256,13 +257,13 @@ class SiteMatching:
         return effects
 
     def holding(self) -> List[List[int]]:
-        """[task, attempt] of delegated tasks that are not claimed."""
+        """Returns [task, attempt] of delegated tasks that are not claimed."""
         unacknowledged = [entry for site_worker in self.site_workers.values() for entry, _, _ in site_worker.unacknowledged.values()]
         return [entry.row[:2] for entry in (*self.backlog.tasks.values(), *unacknowledged)]
 
     # --- site master changes ---------------------------------------------------------------------------------------------------------
 
-    def site_master_changed(self, term: int, contact: Contact, now: float) -> None:
+    def site_master_changed(self, term: int, contact: Contact) -> None:
         was_master = self.is_site_master
         self.site_master, self.term = contact, term
         if self.is_site_master:
@@ -279,8 +280,8 @@ class SiteMatching:
         if not self.is_site_master and self.free:
             self._send_free()
 
-    def connected(self, term: int, now: float) -> None:
-        """Report everything again: the master may be a new process that knows nothing of what happened without it."""
+    def connected(self, term: int) -> None:
+        """Reports everything to the master again, because the master may be a new process."""
         self.linked, self.term = True, term
         if self.is_site_master:
             self._introduce(term)
@@ -288,14 +289,14 @@ class SiteMatching:
             if self._claims:
                 self._send_claims()
             if self.site_master is not None:
-                self._send(["reigns", 0])  # another site master may have been elected while the master was unreachable
-            self._send(["loans", self.holding()])  # none, for the same reason
+                self._send(["reigns", 0])  # another peer may have been elected while the master was unreachable
+            self._send(["loans", self.holding()])  # an empty list: only a site master has delegated tasks
 
     def disconnected(self) -> None:
         self.linked = False
 
     def _introduce(self, term: int) -> None:
-        """Report everything again: earlier messages may have been lost or rejected."""
+        """Reports this site master to the master, with all its tasks and workers. Earlier reports may be lost."""
         self._joined_workers, self._left_workers = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
         self._send(["reigns", term])
         if self._claims:
@@ -329,10 +330,10 @@ class SiteMatching:
         if rejected:
             self._send(["returned", rejected])
             if not self.is_site_master:
-                self._send(["reigns", 0])  # or the same tasks would be delegated here again at once
+                self._send(["reigns", 0])  # otherwise the master delegates the same tasks to this agent again
 
-    def dropped(self, items: Sequence[Sequence[int]], wants_back: bool, now: float) -> None:
-        """Forget these tasks. ``wants_back``: return those that are still here."""
+    def dropped(self, items: Sequence[Sequence[int]], wants_back: bool) -> None:
+        """Removes tasks from the backlog. ``wants_back``: returns them to the master."""
         tasks = self.backlog.tasks
         found = [task for task, attempt in items if task in tasks and tasks[task].row[1] == attempt]
         self._remove(found, wants_back)
@@ -343,7 +344,7 @@ class SiteMatching:
             self._send(["returned", removed])
 
     def _begin_round(self, now: float) -> None:
-        """Announce new tasks to all workers and collect their ranks and free resources."""
+        """Announces new tasks to all workers. Their answers have ranks and free resources."""
         new = self.backlog.announce(MAX_ANNOUNCED)
         specs = [self._specs[number][0] for number in self.backlog.specs]
         described = [[spec[0], spec[3], spec[7], spec[8], spec[9], spec[2]] for spec in specs]
@@ -373,13 +374,13 @@ class SiteMatching:
                 site_worker.missed = 0
                 answered[contact.node] = None
             except (MalformedMessage, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-                continue  # of another version, or faulty: it gets no tasks
+                continue  # a worker of another version, or a faulty one: it gets no tasks
         if has_new_workers:
             self.backlog.announce_all_again()
         for node in [node for node in self.site_workers if node not in answered]:
             self.site_workers[node].missed += 1
             if self.site_workers[node].missed >= MAX_MISSED_ROUNDS:
-                self.unreachable(node, now)
+                self.unreachable(node)
         for site_worker in list(self.site_workers.values()):
             self._requeue_lost(site_worker, now - ACKNOWLEDGE_TIMEOUT_S)
         if self._joined_workers or self._left_workers or now >= self._workers_reported_at + IDLE_ROUND_S / 2:
@@ -413,7 +414,7 @@ class SiteMatching:
             self._send(["vouch", list(self._joined_workers), list(self._left_workers), self.term])
             self._joined_workers, self._left_workers = {}, {}
 
-    def unreachable(self, node: int, now: float) -> None:
+    def unreachable(self, node: int) -> None:
         site_worker = self.site_workers.pop(node, None) if node != self.me.node else None
         if site_worker is not None:
             self._with_free.pop(node, None)
@@ -422,13 +423,13 @@ class SiteMatching:
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
-        """Queue the tasks again that it was assigned before this time and has not acknowledged. If it has one after all, the first claim
+        """Puts back tasks that this worker got until ``before`` and has not acknowledged. If two workers have a task, the first claim
         counts."""
         lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
             self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])
         if lost:
-            site_worker.specs.clear()  # the spec sent with the task may be lost, too
+            site_worker.specs.clear()  # the spec that was sent with the task may be lost, too
 
     def _on_acknowledged(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         site_worker = self.site_workers.get(sender.node)
@@ -450,7 +451,7 @@ class SiteMatching:
             self._match([site_worker], now)
 
     def _match(self, site_workers: List[SiteWorker], now: float) -> None:
-        """Assign preferred tasks first, the best pair first; then the others in order, to any worker with free resources."""
+        """Assigns preferred tasks first, the pair with the highest rank first. Then fills the workers with other tasks."""
         tasks = self.backlog.tasks
         if not tasks:
             return
@@ -469,7 +470,7 @@ class SiteMatching:
         self._assign(by_node, selected)
 
     def _best_rank(self, site_worker: SiteWorker) -> float:
-        """The best rank of any spec: of several free workers, the one that ranks its tasks highest is served first."""
+        """Returns the highest rank that the worker gives to a spec. Workers with higher ranks are filled first."""
         return max((site_worker.base_ranks[spec] for spec in self.backlog.specs if spec in site_worker.base_ranks), default=0.0)
 
     def _fits(self, site_worker: SiteWorker, entry: BacklogTask) -> bool:
@@ -486,7 +487,7 @@ class SiteMatching:
         return needs
 
     def _fill(self, site_worker: SiteWorker, selected: Dict[int, List[BacklogTask]], now: float) -> None:
-        """Fill a worker. Of specs with equal rank, that of the oldest task comes first."""
+        """Selects tasks for a worker until none fits. Of two specs with equal rank, the spec with the older task comes first."""
         firsts = [self.backlog.next_task(spec, now) for spec in self.backlog.specs if spec in site_worker.base_ranks]
         order = sorted((-site_worker.base_ranks[entry.row[2]], entry.row[0], entry.row[2]) for entry in firsts if entry is not None)
         for _, _, spec in order:
@@ -515,14 +516,14 @@ class SiteMatching:
     # --- duties of every worker ------------------------------------------------------------------------------------------------------
 
     def received(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Raises MalformedMessage if it is no message of this protocol."""
+        """Handles a message of a peer. Raises MalformedMessage if the message violates the protocol."""
         try:
             self._handlers[message[0]](sender, message, now)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answer with the specs that this worker can run and their rank, and the tasks that it ranks differently."""
+        """Answers a round: the specs that this worker can run with their ranks, and the tasks that have another rank than their spec."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:
@@ -558,7 +559,7 @@ class SiteMatching:
         return float(expression.rank({**self.properties, "held": held, "wanted": sum(size for _, size in contents)}))
 
     def assignment_received(self, sender: Contact, header: Sequence[Any], now: float) -> None:
-        """Reserve the resources at once, even if the agent machine does not know the tasks yet."""
+        """Acknowledges tasks and reserves their resources at once. The agent machine gets the tasks later, in another thread."""
         self._needs_of_spec.update((spec[0], dict(spec[3])) for spec in header[1])
         rows = header[2]
         self.assigned_count += len(rows)

@@ -1,1 +1,1 @@
-"""Names the parts of a slot process."""
+"""The slot process."""

@@ -1,4 +1,4 @@
-"""Runs Python calls and application workers in the slot's own process. Exceptions of user code are caught here."""
+"""Runs Python calls, and calls of application workers, in the process of the slot. Catches the exceptions of user code."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_RESULT_BYTES = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
 
 
 class Terminated(BaseException):
-    """Raised in user code that exceeded its time limit."""
+    """Raised in user code that has exceeded its time limit."""
 
 
 class CallSpec:
-    """One spec in this slot, with its function, loaded once."""
+    """One spec of calls in this slot. Its function is loaded once."""
 
     def __init__(self, kind: str, launch: Dict[str, Any], code: bytes) -> None:
         self.kind = kind
@@ -42,12 +42,12 @@ class CallSpec:
         self.recent_s = 1.0
 
     def flush_after_s(self) -> float:
-        """Seconds that reports of earlier attempts may wait when this call starts: none can be sent while it runs."""
+        """Returns how long reports of earlier attempts may wait when a call starts. No report can be sent while the call runs."""
         return FLUSH_S if self.recent_s <= QUICK_S else 0.0
 
 
 class OutOfBandBytes:
-    """Large bytes that are not copied into the pickle; they arrive as bytes."""
+    """Large bytes that are not copied into the pickle. The receiver gets them as ``bytes``."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -57,7 +57,7 @@ class OutOfBandBytes:
 
 
 class CallRunner:
-    """Runs calls. ``in_user_code`` tells signal handlers whether they interrupt user code."""
+    """Runs calls. ``in_user_code``: whether user code runs now; signal handlers read this."""
 
     def __init__(self, capture: StreamCapture, bundle: str) -> None:
         self.in_user_code = False
@@ -67,7 +67,7 @@ class CallRunner:
         self._specs_with_instances: List[CallSpec] = []
 
     def run(self, spec: CallSpec, body: memoryview) -> Tuple[Optional[Failure], List[Any]]:
-        """Run one call; return (failure or None, parts of the result payload)."""
+        """Runs one call; returns (failure or None, parts of the result payload)."""
         buffers: List[Any] = []
         try:
             try:
@@ -101,8 +101,8 @@ class CallRunner:
         try:
             if body[:4] == ONE_PART:
                 return from_pickle(body[ONE_PART_HEADER_BYTES:])
-            # The arguments keep the buffers, so these must not be in the receive buffer. They are writable; pickle makes those read-only
-            # that were so at the sender.
+            # The arguments refer to the buffers, so these must not be in the receive buffer. pickle makes a buffer read-only if it was
+            # read-only at the sender.
             owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
             parts = unpack(body if owned else bytearray(body))
             return from_pickle(parts[0], buffers=parts[1:])
@@ -147,7 +147,7 @@ class CallRunner:
         return failure, [json.dumps(meta).encode(), pickled, out, error_output]
 
     def _pickle_exception(self, error: BaseException) -> bytes:
-        """Pickle an exception; empty if it cannot be pickled or loaded again. Then the text must do."""
+        """Pickles an exception. Returns no bytes if it cannot be pickled and loaded again; then only its text is reported."""
         for dumps in (to_pickle, lambda value, protocol: self._cloudpickle().dumps(value, protocol)):
             try:
                 pickled = bytes(dumps(error, 5))
@@ -190,7 +190,7 @@ class CallRunner:
             raise AttemptError("unpickle", "user", "the function cannot be loaded here: %s" % _describe(error)) from error
 
     def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """Create the application worker of this slot. It may keep child processes from one task to the next."""
+        """Creates the application worker of this slot; returns its method for tasks. Its child processes may outlive a task."""
         from ...portable.processes import children_of
 
         self.in_user_code = True
@@ -208,17 +208,17 @@ class CallRunner:
         return do_work
 
     def finalize(self) -> None:
-        """Let application workers clean up before the slot ends."""
+        """Lets application workers clean up before the slot ends."""
         for spec in self._specs_with_instances:
             finalize = getattr(spec.instance, "finalize", None)
             if finalize is not None:
                 try:
                     finalize()
-                except BaseException:  # noqa: BLE001  the slot ends: nothing can be reported any more
+                except BaseException:  # noqa: BLE001  the slot ends and cannot report it
                     continue
 
     def _cloudpickle(self) -> Any:
-        """The bundled cloudpickle: the version that pickled the function."""
+        """Returns the cloudpickle of the bundle. The function was pickled by the same version."""
         module = sys.modules.get("cloudpickle")
         if module is None:
             sys.path.insert(0, self._bundle)
@@ -252,13 +252,13 @@ def _describe(error: BaseException) -> str:
 
 
 def _clip(text: str, limit: int = MAX_TRACEBACK_CHARACTERS) -> str:
-    """Shorten a text, and replace lone surrogates, because some JSON readers refuse them."""
+    """Shortens a text, and replaces lone surrogates, because some JSON readers reject them."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit // 2] + " … " + text[-limit // 2 :]
 
 
 def _user_traceback(error: BaseException) -> Any:
-    """The traceback without the frames of this module."""
+    """Returns the traceback without the frames of this module."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__ and frames.tb_next is not None:
         frames = frames.tb_next

@@ -1,4 +1,4 @@
-"""Runs executables and collects what they leave: standard streams, output files, exit status."""
+"""Runs executables, and collects exit status, standard output and error, and output files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIRECTORY_FIX = (
 )
 FLUSH_MS = 5
 PIPE_READ_BYTES = 256 * 1024
-# Python ignores these two signals; spawned programs must not inherit that.
+# Python ignores these two signals. Programs must get the default action again.
 RESTORED_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 
 Outcome = Tuple[Optional[Failure], List[Any], int, int]
@@ -39,7 +39,7 @@ Outcome = Tuple[Optional[Failure], List[Any], int, int]
 
 
 class TaskDirectories(NamedTuple):
-    """Directories of the sandboxes, of the content cache, and of output files that are too large for a result."""
+    """Directory for sandboxes, content cache, and outbox. The outbox gets output files that are too large for a result."""
 
     sandboxes: str
     cache: str
@@ -47,7 +47,7 @@ class TaskDirectories(NamedTuple):
 
 
 class ExecutableSpec:
-    """One spec in this slot. ``code`` is the payload of the shared input files."""
+    """One spec of executables in this slot. ``code``: payload with the input files that all its tasks share."""
 
     def __init__(self, launch: Dict[str, Any], code: bytes) -> None:
         self.launch = launch
@@ -57,12 +57,12 @@ class ExecutableSpec:
 
     @staticmethod
     def flush_after_s() -> float:
-        """Seconds that reports of earlier attempts may wait: they can also be sent while an executable runs."""
+        """Returns how long reports of earlier attempts may wait. They can also be sent while an executable runs."""
         return FLUSH_MS / 1000
 
 
 class ChildWaiter:
-    """Waits for a child through a descriptor: a pidfd, or a pipe written on SIGCHLD where the kernel is older than 5.3."""
+    """Waits for a child through a descriptor. This is a pidfd, or with kernels before 5.3 a pipe that SIGCHLD writes to."""
 
     def __init__(self) -> None:
         self._open_pidfd: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
@@ -79,7 +79,7 @@ class ChildWaiter:
     def watch(self, pid: int) -> int:
         if self._open_pidfd is not None:
             return self._open_pidfd(pid)
-        # Only while waiting: calls in this process may use signals in their own way.
+        # The handler is set only while waiting, because calls in this process may use SIGCHLD themselves.
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         signal.raise_signal(signal.SIGCHLD)
@@ -103,7 +103,7 @@ class ChildWaiter:
 
 SUCCESS: Dict[str, Any] = {"exit": 0}
 SUCCESS_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
-"""The summary of most executables, encoded once."""
+"""The summary of most executables as JSON. It is encoded in advance."""
 
 
 def _high_pipe() -> Tuple[int, int]:
@@ -112,11 +112,11 @@ def _high_pipe() -> Tuple[int, int]:
 
 
 def _ignore_signal(number: int, frame: Any) -> None:
-    """A handler must exist for the wake-up to be written."""
+    """Does nothing. The wake-up descriptor is written only if a signal has a handler."""
 
 
 class ExecutableRunner:
-    """Runs executables, one at a time. ``control`` is called when the agent sends an order meanwhile."""
+    """Runs executables, one at a time. ``control`` is called when the agent sends an order while an executable runs."""
 
     def __init__(
         self, channel: int, control: Callable[[bool], None], reports: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
@@ -140,7 +140,7 @@ class ExecutableRunner:
     def run(
         self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, input_files: Sequence[Any] = ()
     ) -> Outcome:
-        """Run one executable. ``input_files``: files that other tasks left for it."""
+        """Runs one executable. ``input_files``: files that other tasks left for it."""
         sandbox: Optional[Sandbox] = None
         self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
         try:
@@ -177,7 +177,7 @@ class ExecutableRunner:
         return sandbox
 
     def _add_inputs(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
-        """Add inputs: [name, mode] is sent with the task, [name, mode, digest, size] is in the cache; others are directories and links."""
+        """Adds inputs. [name, mode] came with the task; [name, mode, digest, size] is in the cache; others are directories and links."""
         inline.reverse()
         for entry in entries:
             if entry[1] == "directory":
@@ -231,14 +231,16 @@ class ExecutableRunner:
         except FileNotFoundError:
             if directory != self._directories.sandboxes:
                 raise
-            # A task may have removed it.
+            # A task may have removed the directory.
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
     def _collect(self, sandbox: Optional[Sandbox], outputs: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """Collect output files for the result or the outbox. A file that is an output and also kept is sent to the master as a content,
-        however small, so that other tasks can get it. Without a sandbox the outputs stay in place; those named without a pattern must
-        exist."""
+        """Collects output files for the result or the outbox.
+
+        A file that matches both ``outputs`` and ``kept`` goes to the outbox even if it is small, so that other tasks can get it as a
+        content. Without a sandbox, the files stay in their directory. A file that is named without a pattern must exist.
+        """
         if sandbox is not None:
             separate = sandbox.names(kept) if kept else {}
             files, contents = sandbox.collect(outputs, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
@@ -264,7 +266,7 @@ class ExecutableRunner:
             (os.POSIX_SPAWN_DUP2, self._pipes[1][1], 2),
         ]
         try:
-            # Its own process group: a task that kills its group must not hit the slot.
+            # The task gets its own process group. If it kills its group, it must not hit the slot.
             return os.posix_spawn(program, argv, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=RESTORED_SIGNALS)
         finally:
             if source != self._null:
@@ -290,7 +292,7 @@ class ExecutableRunner:
         return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
 
     def _wait(self, pid: int) -> Tuple[int, Any]:
-        """Read its output until it ends; then kill its descendants, and read the rest."""
+        """Reads the output of a program until it ends. Then kills its descendants, and reads the remaining output."""
         self._control(False)
         exit_descriptor = self._waiter.watch(pid)
         self._poll.register(exit_descriptor, select.POLLIN)
@@ -329,15 +331,14 @@ class ExecutableRunner:
         return len(data) > 0
 
     def stop(self, force: bool) -> None:
-        """Stop the running executable: TERM, or KILL with ``force``. Processes that escape at this moment are killed when the task has
-        ended."""
+        """Stops the running executable with TERM, or with KILL if ``force``. Processes that start just now are killed later."""
         signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
 
     def peek(self, stream: int, offset: int, limit: int = 1 << 20) -> Tuple[int, bytes]:
         return self._outputs[0 if stream == 1 else 1].since(offset, limit)
 
     def _payload(self, fields: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
-        """The parts of the result: a summary with these fields, the output, the files."""
+        """Returns the parts of the result: a summary with these fields, standard output and error, the files."""
         (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
         if fields == SUCCESS and not (out_dropped or error_dropped):
             return [SUCCESS_TEXT, out, error, *files]
@@ -356,7 +357,7 @@ def _which(name: str, path: str) -> str:
 
 
 def _directory_failure(requested: str, error: OSError) -> Failure:
-    """A directory that the user has and this node lacks is the site's fault; trouble with our own is the worker's."""
+    """Returns the failure for a directory that cannot be entered. If the user requested it, the site is at fault, otherwise the worker."""
     if not requested:
         return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
     node = os.uname().nodename
@@ -368,14 +369,15 @@ def _directory_failure(requested: str, error: OSError) -> Failure:
 
 
 def _own_peak_kib(reported_kib: int) -> int:
-    """Peak memory of the executable. Linux counts the memory of the spawning process too, so a peak not above ours says nothing if ours is
-    large."""
+    """Returns the peak memory of an executable, or 0 if it is unknown. Linux also counts the memory of the process that spawned it. If the
+    slot is large, the reported peak may be the peak of the slot."""
     if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         return 0
     return int(reported_kib)
 
 
 def _exit_failure(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
+    """Returns the failure or None, and fields of the summary, for this status of ``wait4``."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""Keeps the head and tail of standard output and error, so that memory is bounded."""
+"""Keeps the head and the tail of standard output and standard error, so that they need limited memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from os import dup2, ftruncate, lseek, pread
 from typing import Any, List, Tuple
 
 OUTPUT_CAP = 16 * 1024 * 1024
-"""Maximum bytes kept of each stream of a task, unless the task sets another value."""
+"""Maximum bytes that are kept of each stream of a task, if the task sets no other value."""
 
 
 class HeadAndTail:
-    """The head and tail of a stream; the middle is dropped when there are more than ``cap`` bytes."""
+    """The head and the tail of a stream. If the stream has more than ``cap`` bytes, its middle is dropped."""
 
     def __init__(self, cap: int) -> None:
         self.total = 0
@@ -31,12 +31,12 @@ class HeadAndTail:
                 del self._tail[: len(self._tail) - self._half]
 
     def result(self) -> Tuple[bytes, int]:
-        """The kept bytes, and the number of bytes dropped between head and tail."""
+        """Returns head and tail, and the number of bytes that were dropped between them."""
         tail = self._tail[-self._half :]
         return bytes(self._head + tail), self.total - len(self._head) - len(tail)
 
     def since(self, offset: int, limit: int) -> Tuple[int, bytes]:
-        """Bytes of the stream from ``offset`` on, or from the next offset that is still kept."""
+        """Returns an offset and at most ``limit`` bytes. If the bytes at ``offset`` were dropped, the next kept bytes are returned."""
         if offset < len(self._head):
             return offset, bytes(self._head[offset : offset + limit])
         first = self.total - len(self._tail)
@@ -45,7 +45,7 @@ class HeadAndTail:
 
 
 def read_head_and_tail(descriptor: int, size: int, cap: int) -> Tuple[bytes, int]:
-    """Head and tail of a file, and the number of bytes dropped."""
+    """Returns head and tail of a file, and the number of bytes that were dropped between them."""
     if size <= cap:
         return _read(descriptor, 0, size), 0
     half = max(1, cap // 2)
@@ -65,9 +65,9 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 class StreamCapture:
-    """Captures standard output and error of calls in this process: two files at descriptors 1 and 2, read after each call.
+    """Captures standard output and error of calls in this process. Descriptors 1 and 2 are files, which are read after each call.
 
-    Duplicates of the descriptors are kept out of the way, for user code that closes or replaces 1 and 2.
+    User code may close or replace descriptors 1 and 2, so duplicates of them are kept.
     """
 
     def __init__(self, out_duplicate: int, error_duplicate: int) -> None:
@@ -75,7 +75,7 @@ class StreamCapture:
         self._streams: Tuple[Any, Any] = (sys.stdout, sys.stderr)
 
     def collect(self) -> Tuple[bytes, bytes, int, int]:
-        """Output since the last call: stdout, stderr, and the bytes dropped of each."""
+        """Returns the output since the last call: stdout, stderr, and the number of bytes that were dropped from each."""
         streams = self._streams
         try:
             streams[0].flush()
@@ -101,7 +101,7 @@ class StreamCapture:
         return taken
 
     def _restore(self) -> None:
-        """Open the streams again after user code closed one or its descriptor."""
+        """Opens the streams again after user code has closed a stream or its descriptor."""
         for stream, duplicate in self._duplicates.items():
             dup2(duplicate, stream)
             ftruncate(duplicate, 0)

@@ -1,8 +1,7 @@
-"""Makes the private directory of an attempt, collects its output files and removes it. Names come from outside: no path may lead out of
-the directory, whatever the task does meanwhile.
+"""Makes the private directory of an attempt, collects its output files and removes it.
 
-Every component is opened by itself, relative to its parent and without following links, so that replacing a directory with a link between
-two steps gains nothing.
+Users and tasks choose the names of files, so a name could lead out of the directory. Therefore each component of a path is opened
+separately, relative to its parent and without following links. A task that replaces a directory by a link at the same time gains nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ MAX_DEPTH = 64
 MAX_INLINE_BYTES = 64 * 1024
 MAX_INLINE_TOTAL_BYTES = 1024 * 1024
 LINK_BYTES = 64 * 1024 * 1024
-"""Minimum size of an input that is linked rather than copied."""
+"""Minimum size of an input that is linked instead of copied."""
 MAX_LEVELS = 50
-"""Deeper directories are removed in several passes: each level takes a descriptor."""
+"""Deeper directories are removed in several passes, because each level needs an open descriptor."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAGIC = frozenset("*?[")
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
 class Sandbox:
-    """One private directory, created by the constructor; ``remove`` deletes it, unreadable parts included."""
+    """One private directory. The constructor creates it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -43,7 +42,7 @@ class Sandbox:
             raise AttemptError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def write_file(self, name: str, mode: int, content: Any) -> None:
-        """Write a file with these bytes."""
+        """Writes a file with these bytes."""
         with self._entry(name) as (directory, last):
             file = os.open(last, _NEW, 0o600, dir_fd=directory)
             try:
@@ -53,7 +52,7 @@ class Sandbox:
                 os.close(file)
 
     def add_cached_file(self, name: str, mode: int, content: str) -> None:
-        """Add a file from the cache, which must not be changed: a copy, or a read-only link if it is large."""
+        """Adds a file of the cache: as a copy, or as a read-only link if the file is large. Tasks must not change the cache."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -73,7 +72,7 @@ class Sandbox:
         file = os.open(last, _NEW, 0o600, dir_fd=directory)
         try:
             if not clone(source, file):
-                # A link shares its mode, and other tasks' copies must not become executable.
+                # All links of a file share its mode, and files of other tasks must not become executable.
                 if size >= LINK_BYTES and not mode & 0o111 and _replace_by_link(directory, last, content):
                     return
                 copy(source, file, size)
@@ -82,7 +81,7 @@ class Sandbox:
             os.close(file)
 
     def make_directory(self, name: str, mode: int) -> None:
-        """Make a directory, which may exist. We can always write to it."""
+        """Makes a directory, if it does not exist. The agent can always write to it."""
         with self._entry(name) as (directory, last):
             below = _open_directory(directory, last, 0o700)
             try:
@@ -91,14 +90,14 @@ class Sandbox:
                 os.close(below)
 
     def make_link(self, name: str, target: str) -> None:
-        """Make a symbolic link that stays inside, as long as only these methods made the directories on its way."""
+        """Makes a symbolic link to a target in the sandbox. The task has not started, so the directories on its path are real ones."""
         check_target(len(name_parts(name)) - 1, target)
         with self._entry(name) as (directory, last):
             os.symlink(target, last, dir_fd=directory)
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[Tuple[int, str]]:
-        """Open the parent directory of a name, made if needed, and yield it with the last component."""
+        """Yields the open parent directory of a name, and the last component of the name. Makes missing parent directories."""
         parts = name_parts(name)
         directory = -1
         try:
@@ -119,11 +118,11 @@ class Sandbox:
     def collect(
         self, patterns: Sequence[str], max_bytes: int, outbox: str = "", separate: Container[str] = ()
     ) -> Tuple[List[List[Any]], List[bytes]]:
-        """Collect the regular files that the patterns match; a name without a pattern must exist.
+        """Collects the regular files that the patterns match. A file that is named without a pattern must exist.
 
-        Return [name, mode] and the content of files that are read, [name, mode, size, path] of files moved to the outbox. Without an outbox
-        all are read, and too much is a failure. With one, only small files are read that are not in ``separate``, and none if ``max_bytes``
-        is 0.
+        Returns entries, and the contents of files that were read. The entry of such a file is [name, mode]. The entry of a file that was
+        moved to the outbox is [name, mode, size, path]. Without an outbox all files are read, and more than ``max_bytes`` are a failure.
+        With an outbox only small files are read. Files in ``separate`` are not read, and no file is read if ``max_bytes`` is 0.
         """
         entries: List[List[Any]] = []
         contents: List[bytes] = []
@@ -149,13 +148,13 @@ class Sandbox:
         return entries, contents
 
     def names(self, patterns: Sequence[str]) -> Dict[str, None]:
-        """Names of the regular files that the patterns match; a name without a pattern must exist."""
+        """Returns the names of the regular files that the patterns match. A file that is named without a pattern must exist."""
         return {output.name: None for output in outputs_in(self.path, patterns)}
 
     def remove(self) -> None:
-        """Delete the directory, however deep it is and whatever its modes are."""
+        """Deletes the directory, also if it is very deep or has parts that may not be read."""
         try:
-            os.unlink(self.path)  # the task replaced it, for example by a link
+            os.unlink(self.path)  # this succeeds if the task has replaced the directory, for example by a link
         except FileNotFoundError:
             pass
         except OSError:
@@ -177,7 +176,7 @@ def _open_directory(directory: int, name: str, mode: int) -> int:
 
 
 def _replace_by_link(directory: int, name: str, content: str) -> bool:
-    """Replace the file by a link; False if that fails, or if a task could change the target: for root, nothing is read-only."""
+    """Replaces a file by a link to ``content``. Returns False if that fails, or if tasks could write to ``content`` (as root can)."""
     if os.access(content, os.W_OK):
         return False
     temporary = ".link-" + os.urandom(8).hex()
@@ -190,7 +189,7 @@ def _replace_by_link(directory: int, name: str, content: str) -> bool:
 
 
 def _remove_tree(path: str) -> None:
-    """Delete a tree. Links are never followed: they would lead elsewhere."""
+    """Deletes a directory and its entries. Does not follow links."""
     try:
         root = _open_unreadable(path)
     except OSError:
@@ -208,12 +207,12 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """Delete one entry. Directories too deep are moved up to the root, where the next pass finds them. What cannot be deleted stays."""
+    """Deletes one entry, if possible. A directory that is too deep is moved to the root, where the next pass deletes it."""
     try:
         os.unlink(name, dir_fd=directory)
         return
     except OSError:
-        pass  # it is a directory
+        pass  # the entry is a directory
     try:
         below = _open_unreadable(name, directory)
         try:
@@ -230,8 +229,8 @@ def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
 
 
 def _open_unreadable(name: str, above: Optional[int] = None) -> int:
-    """Open a directory without reading it, because that may be forbidden; the mode is changed on the opened directory, whatever has its
-    name by then."""
+    """Opens a directory that may be unreadable, and makes it readable. The mode is changed through a descriptor, because the task may
+    replace the directory by another file."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -245,7 +244,7 @@ def _open_unreadable(name: str, above: Optional[int] = None) -> int:
 
 
 def name_parts(name: Any) -> List[str]:
-    """The components of a relative path that does not leave its directory."""
+    """Returns the components of a relative path. Raises AttemptError if the path could leave its directory."""
     parts = name.split("/") if isinstance(name, str) and _is_valid(name, 4095) else [""]
     if any(part in ("", ".", "..") or not _is_valid(part, 255) for part in parts):
         raise AttemptError("missing-input", "user", "%r is no name of a file below the task's directory" % (name,))
@@ -253,8 +252,8 @@ def name_parts(name: Any) -> List[str]:
 
 
 def check_target(depth: int, target: Any) -> None:
-    """Check the target of a link at this depth. Going up is allowed at the beginning only: behind a name, which may be another link, its
-    end would be unknown."""
+    """Raises AttemptError if a link at this depth could lead out of the sandbox. ".." is allowed only at the beginning of the target:
+    after a name, which may itself be a link, it could lead anywhere."""
     good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
     named = False
     for part in target.split("/") if good else ():
@@ -275,14 +274,14 @@ def _is_valid(text: str, max_bytes: int) -> bool:
 
 
 def disk_error(what: str, error: OSError) -> AttemptError:
-    """Full and broken disks are the worker's fault; other errors about names are the user's."""
+    """Returns the failure for an error. For a full or broken disk the worker is at fault, otherwise the user, who chose the name."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return AttemptError("disk", "worker", "%s: %s" % (what, error.strerror))
     return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
 def missing_output(name: str, instead: str = "") -> AttemptError:
-    """``instead``: a description of what is there in place of the file."""
+    """Returns the failure for a missing output. ``instead``: message about an entry that is there but is no regular file."""
     message = instead or "the task did not leave the file %r, which was declared as its output" % name
     return AttemptError("missing-output", "task", message)
 
@@ -291,7 +290,7 @@ def missing_output(name: str, instead: str = "") -> AttemptError:
 
 
 class OutputFile(NamedTuple):
-    """An open regular file; ``directory`` is the descriptor of the directory that contains it."""
+    """An open regular file. ``directory``: descriptor of the directory that contains the file."""
 
     name: str
     mode: int
@@ -303,7 +302,7 @@ class OutputFile(NamedTuple):
 
 
 def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
-    """The files that the patterns match, each once, open until the next is requested. A name without a pattern must exist."""
+    """Yields the files that the patterns match, each once. A file is open until the next is requested. A plain name must exist."""
     seen = set()
     for pattern in patterns:
         found = False
@@ -320,12 +319,12 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
 
 
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """The regular files below this directory that match, and all files in directories that match."""
+    """Yields the regular files below this directory that match, and all regular files below directories that match."""
     part, rest = parts[0], parts[1:]
     if part == "**" and rest:
         yield from _walk(directory, prefix, rest)
         for name in sorted(os.listdir(directory)):
-            if rest[1:] or not fnmatch.fnmatchcase(name, rest[0]):  # otherwise all its files were yielded already
+            if rest[1:] or not fnmatch.fnmatchcase(name, rest[0]):  # otherwise its files were yielded already
                 yield from _walk_directory(name, directory, prefix + name + "/", parts)
         return
     plain = not _MAGIC.intersection(part)
@@ -341,14 +340,14 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]
 
 
 def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """The files of a directory that match. ``prefix``: what their names begin with, empty for the directory of the task."""
+    """Yields the files of a directory that match. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
     if prefix.count("/") > MAX_DEPTH:
         message = "there may be output files below %r, more than %d directories deep: that is too deep"
         raise AttemptError("result", "task", message % (os.path.dirname(prefix.rstrip("/")), MAX_DEPTH))
     try:
         directory = os.open(path, DIRECTORY, dir_fd=above)
     except OSError as error:
-        # Unless a limit was met, it is no directory, or the task removed or replaced its own.
+        # The path is no directory, or the task has removed it. Other errors are raised.
         _check_absent(error, prefix.rstrip("/") or path)
         return
     try:
@@ -358,7 +357,7 @@ def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[st
 
 
 def _open_regular(directory: int, prefix: str, name: str) -> Optional[OutputFile]:
-    """Open a regular file; None if it does not exist or is something else."""
+    """Opens a regular file. Returns None if it does not exist or is no regular file."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
@@ -372,7 +371,7 @@ def _open_regular(directory: int, prefix: str, name: str) -> Optional[OutputFile
 
 
 def _describe_entry(path: str, parts: List[str]) -> str:
-    """Describe what is there instead of a regular file; empty if nothing is."""
+    """Returns a message about an entry that is no readable regular file, or "" if there is no entry."""
     name = ""
     mode = 0
     for part in parts:
@@ -391,7 +390,7 @@ def _describe_entry(path: str, parts: List[str]) -> str:
 
 
 def _check_absent(error: OSError, name: str) -> None:
-    """Raise if a file could not be opened although it may exist."""
+    """Raises AttemptError if a file could not be opened although it may exist."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise AttemptError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -401,7 +400,7 @@ def _check_absent(error: OSError, name: str) -> None:
 
 
 def _read(output: OutputFile, max_bytes: int) -> Optional[bytes]:
-    """Read a file; None if it is larger than ``max_bytes``."""
+    """Reads a file. Returns None if it is larger than ``max_bytes``."""
     if output.status().st_size > max_bytes:
         return None
     with open(output.descriptor, "rb", closefd=False) as file:
@@ -410,6 +409,7 @@ def _read(output: OutputFile, max_bytes: int) -> Optional[bytes]:
 
 
 def _move_out(output: OutputFile, outbox: str) -> List[Any]:
+    """Moves a file to the outbox, or copies it if the file has other links; returns its entry."""
     target_path = os.path.join(outbox, os.urandom(16).hex())
     try:
         if output.status().st_nlink != 1 or not _rename(output, target_path):
@@ -422,7 +422,7 @@ def _move_out(output: OutputFile, outbox: str) -> List[Any]:
 
 
 def _rename(output: OutputFile, target_path: str) -> bool:
-    """Rename the file; False if that fails, or if the task replaced it meanwhile."""
+    """Renames the file. Returns False if that fails, or if the task has replaced the file meanwhile."""
     try:
         os.rename(output.name.rpartition("/")[2], target_path, src_dir_fd=output.directory)
     except OSError:

@@ -1,9 +1,12 @@
-"""Shares one page of memory between agent and slot, and defines the records they exchange.
+"""Shares one page of memory between agent and slot, and defines the records that they exchange.
 
-The slot writes down what it starts before it starts it, so that after its death the attempt to blame is known exactly, without a message
-per attempt. The agent may recall what the slot has not started: it writes the numbers to skip, waits a moment, then reads what was started
-(each side writes before it reads, so both cannot miss the other). Results that the slot has not flushed are in the report buffer, where the
-agent finds them even when user code keeps the slot busy or has killed it.
+Before the slot starts an attempt, it writes the number of the attempt into the page. If the slot dies, the agent knows which attempt to
+blame. This needs no message per attempt.
+
+The agent can recall attempts that the slot has not started. It writes the numbers that the slot must skip, waits a moment, then reads which
+attempts have started. Agent and slot each write before they read, so at least one of them sees what the other has written.
+
+The slot collects reports in a buffer of the page. The agent finds them there even if user code keeps the slot busy or has killed it.
 """
 
 from __future__ import annotations
@@ -18,38 +21,38 @@ from typing import Any, List, Tuple
 
 # Indices of the 32-bit words.
 INTENT, STARTED, STOP_ATTEMPT, PID, UNFLUSHED_BYTES, END_REASON = 0, 1, 2, 3, 4, 5
-# END_REASON: the slot met a limit of the machine, or user code broke it.
+# Values of END_REASON: the slot met a limit of the node, or user code broke the slot.
 LIMITED, BROKEN = 1, 2
-# Index of the 64-bit word: first << 32 | last of the sequence numbers to skip.
+# Index of the 64-bit word with the sequence numbers to skip: first << 32 | last.
 SKIP = 4
 
 HIGH_DESCRIPTOR = 200
-"""Lowest descriptor for our own use, in slots that may have that many."""
+"""Lowest descriptor that a slot uses for itself, if the limit of open files allows it."""
 TIME_IS_UP = signal.SIGRTMIN + 10
-"""Signal from agent to slot: stop the attempt whose number is in STOP_ATTEMPT."""
+"""Signal of the agent to the slot: stop the attempt whose sequence number is in STOP_ATTEMPT."""
 
 REPORT_BUFFER_AT = 4096
 REPORT_BUFFER_BYTES = 64 * 1024
 PAGE_BYTES = REPORT_BUFFER_AT + REPORT_BUFFER_BYTES
 
-# Agent to slot: kind, sequence, spec, attempt, task, cores, length of what follows.
+# Agent to slot: kind, sequence, spec, attempt, task, cores, length of the body that follows.
 ORDER = struct.Struct("<BIQIQfQ")
 SPEC, TASK, TERMINATE, KILL, PEEK, QUIT = range(6)
 
 # Slot to agent: sequence, wall_us, cpu_us, rss_kib, length of the failure (JSON), length of the payload.
 REPORT = struct.Struct("<IQQIIQ")
 PEEKED = 0xFFFFFFFF
-"""In place of a sequence number: the answer to PEEK; wall_us is the query, cpu_us the offset, rss_kib 1 if known."""
+"""Sequence number of an answer to PEEK. Then wall_us is the query, cpu_us is the offset, and rss_kib is 1 if the output is known."""
 
 UPLOAD_MARK = b'{"stow"'
-"""Prefix of a payload that lists output files in the outbox: they are too large for the result."""
+"""Prefix of a payload that lists output files in the outbox. These files are too large for the result."""
 
 Report = Tuple[int, int, int, int, bytes, Any]
 """sequence, wall_us, cpu_us, rss_kib, failure, payload"""
 
 
 def memory_file(name: str) -> int:
-    """An anonymous file in memory, or in the temporary directory where the system has no such thing."""
+    """Returns the descriptor of an anonymous file in memory. Old systems have none, so there it is in the temporary directory."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         try:
@@ -64,29 +67,29 @@ def memory_file(name: str) -> int:
 
 
 def _keep_size(descriptor: int) -> None:
-    """Forbid shrinking: access beyond the end of a mapped file kills a process, and user code that truncates descriptors must not kill the
-    agent."""
+    """Forbids that the file shrinks. If user code truncated it, the next access of the agent to the page would kill the agent."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except (AttributeError, OSError):
-        pass  # an ordinary file, or a system without seals
+        pass  # an ordinary file, or a system without file seals
 
 
 def move_high(descriptor: int) -> int:
+    """Moves a descriptor to a high number, like ``copy_high``."""
     high = copy_high(descriptor)
     os.close(descriptor)
     return high
 
 
 def copy_high(descriptor: int) -> int:
-    """Duplicate a descriptor out of the way of user code that closes or counts descriptors; it is never inherited."""
+    """Duplicates a descriptor to a high number, because user code may close low descriptors. Started programs do not inherit it."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lowest = HIGH_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, limit // 2)
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 class SharedPage:
-    """The shared page; ``descriptor`` is its file."""
+    """The shared page. ``descriptor`` is the descriptor of its file."""
 
     def __init__(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size < PAGE_BYTES:
@@ -105,17 +108,17 @@ class SharedPage:
         try:
             self.memory.close()
         except BufferError:
-            # A view of it is still in use; the memory is freed with the last one.
+            # A view of the memory is still in use. The memory is freed with the last view.
             pass
 
     def unflushed_reports(self) -> List[Report]:
-        """Complete reports in the buffer. Call this only for a slot that is dead or was idle for a while."""
+        """Returns the complete reports in the buffer. The slot must be dead, or idle for a while."""
         length = min(int(self.words32[UNFLUSHED_BYTES]), REPORT_BUFFER_BYTES)
         return list(parse_reports(bytes(self.report_buffer[:length]))[0])
 
 
 def parse_reports(data: bytes) -> Tuple[List[Report], int]:
-    """All complete reports at the start of these bytes, and the offset of the rest."""
+    """Returns all complete reports at the start of these bytes, and the offset of the remaining bytes."""
     reports = []
     offset = 0
     end = len(data)

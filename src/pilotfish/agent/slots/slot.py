@@ -1,8 +1,9 @@
-"""Runs user code, one attempt at a time, in a process of its own.
+"""Runs user code, one attempt at a time, in a separate process.
 
-There are two processes. The monitor is the child of the agent; it forks the slot itself and only waits for it, so that user code which
-kills its parent hits nothing important. Both are child subreapers. The monitor kills everything below it when the slot is dead, when the
-agent asks (SIGTERM) and when the agent is dead. It exits with the status of the slot, so that the agent learns the true cause.
+There are two processes. The monitor is a child of the agent. It forks the slot and waits for it. If user code kills its parent process, it
+hits only the monitor. Both processes are child subreapers: they adopt the orphans among their descendants. The monitor kills all its
+descendants when the slot is dead, when the agent sends SIGTERM, and when the agent is dead. It exits with the status of the slot, so that
+the agent learns the cause.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from .slot_channel import OrderReader, ReportWriter
 from .task_environment import TaskEnvironment
 
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
-# No child can be forked, run and waited for in less time.
+# Less time than it takes to fork, run and wait for any child process.
 SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
@@ -61,17 +62,17 @@ KEPT_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 class SlotUnusable(Exception):
-    """An earlier call broke something that every call needs."""
+    """An earlier call broke something that every call needs. The slot must end."""
 
 
 def main(settings_text: str) -> NoReturn:
-    """Run the slot, in the process that the agent started."""
+    """Runs the slot, in the process that the agent started."""
     settings = json.loads(settings_text)
     descriptors = settings["descriptors"]
     page = SharedPage(descriptors["page"])
     become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Waited for, not handled: a Python handler can miss a signal that comes just before a blocking call.
+    # The monitor waits for these signals with sigwait. A Python handler can miss a signal that comes just before a blocking call.
     signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_SIGNALS)
     signal_on_parent_death(signal.SIGTERM, settings["agent"])
     monitor = getpid()
@@ -97,7 +98,7 @@ def main(settings_text: str) -> NoReturn:
 
 
 def _report_end(page: SharedPage, error: Exception) -> None:
-    """Report why the slot ends, with as little code as possible: user code may have broken any module."""
+    """Reports why the slot ends. It uses little code, because user code may have broken any module."""
     page.words32[END_REASON] = BROKEN
     if isinstance(error, OSError) and is_limit(error):
         page.words32[END_REASON] = LIMITED
@@ -108,7 +109,7 @@ def _report_end(page: SharedPage, error: Exception) -> None:
 
 
 def _monitor(child: int, last_descriptor: int) -> NoReturn:
-    """Wait for the slot, kill its descendants, then exit as it did; or kill everything on SIGTERM."""
+    """Waits for the slot, kills its descendants, and exits with its status. On SIGTERM, kills all and exits."""
     os.closerange(0, last_descriptor + 1)
     pid = 0
     while pid != child:
@@ -128,7 +129,7 @@ def _monitor(child: int, last_descriptor: int) -> NoReturn:
 
 
 def _prefer_for_oom_kill() -> None:
-    """When memory runs out, let the kernel kill tasks, not the processes that watch them."""
+    """Makes the kernel kill slots and tasks first when memory runs out, not the agent or the monitor."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
@@ -137,7 +138,7 @@ def _prefer_for_oom_kill() -> None:
 
 
 class SlotLoop:
-    """Reads orders of the agent, runs them, reports."""
+    """Reads orders of the agent, runs attempts and reports results."""
 
     def __init__(self, settings: Dict[str, Any], page: SharedPage) -> None:
         descriptors = settings["descriptors"]
@@ -147,7 +148,7 @@ class SlotLoop:
         channel = socket.socket(fileno=move_high(descriptors["channel"]))
         channel.setblocking(True)
         self.share: str = settings["share"]
-        """The directory of shared payloads; empty where there is none."""
+        """The directory of shared payloads, or "" if there is none."""
         self.reports = ReportWriter(channel, page, self.share)
         self.orders = OrderReader(channel, self.reports)
         self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
@@ -156,7 +157,7 @@ class SlotLoop:
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
         self._user_code_ran = True
-        """Whether any code of the current attempt has run: then it must not run again."""
+        """Whether user code of the current attempt has begun. If so, the attempt must not run again."""
         self._has_earlier_call = False
         self._directories = TaskDirectories(settings["scratch"], settings["cache"], settings["outbox"])
         self._channel = channel
@@ -166,11 +167,11 @@ class SlotLoop:
         self._children_clock = ChildCpuClock()
 
     def run(self) -> int:
-        """Run until the agent says quit or is dead."""
-        # Not SIGTERM: processes forked by user code would inherit our handler, and a Python handler can lose an early signal.
+        """Runs until the agent sends QUIT or is dead; returns the exit status."""
+        # SIGTERM gets no handler: forked processes of user code would inherit it, and a Python handler can lose an early signal.
         signal.signal(TIME_IS_UP, self._on_time_up)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        # User code must find an empty __main__: objects pickled by reference to __main__ do not exist elsewhere.
+        # User code gets an empty __main__: objects that are pickled by reference to __main__ do not exist at the client.
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.argv = [""]
         gc.freeze()
@@ -186,7 +187,7 @@ class SlotLoop:
                     self._keep_spec(order[0][2], order[1])
                 elif order[0][0] == PEEK:
                     self._peek(0, order[1])
-                # Other orders are about an attempt that has ended meanwhile.
+                # Other orders concern an attempt that has ended meanwhile.
         except Terminated:
             return 128 + signal.SIGTERM
         except (BrokenPipeError, ConnectionResetError):
@@ -195,7 +196,7 @@ class SlotLoop:
     # --- signals ------------------------------------------------------------------------------------------------------------------
 
     def _on_time_up(self, number: int, frame: Any) -> None:
-        """Raise Terminated in the attempt that the agent wants to stop; another one may be running by now."""
+        """Raises Terminated in the attempt that the agent wants to stop. Does nothing if another attempt runs now."""
         if self.calls.in_user_code and self.page.words32[STOP_ATTEMPT] == self.current and getpid() == self._pid:
             raise Terminated
 
@@ -266,7 +267,7 @@ class SlotLoop:
         self._user_code_ran = True
         failure, parts = self.calls.run(spec, body)
         if getpid() != self._pid:
-            # User code forked, and its child came back here: it must not act as the slot.
+            # This is a child process that user code has forked. It must not act as the slot.
             _exit(0)
         if failure is not None and self._has_earlier_call:
             _check_built_ins()
@@ -277,7 +278,7 @@ class SlotLoop:
         return failure, parts
 
     def _cpu_used(self, wall_s: float) -> int:
-        """CPU time since the last attempt. Expensive values are read only after attempts long enough to have changed them."""
+        """Returns the CPU time since the last attempt in microseconds. After a very short attempt, skips slow measurements."""
         cpu_s = process_time()
         used = cpu_s - self._cpu_s
         self._cpu_s = cpu_s
@@ -321,14 +322,14 @@ class SlotLoop:
 
 
 def _check_built_ins() -> None:
-    """Blame the slot, not a call, if a built-in such as ``len`` is no function any more."""
+    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this one."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is missing" % name)
 
 
 def _forget_resource_tracker() -> None:
-    """Forget the resource tracker process of multiprocessing, which was killed with the rest, so that the next task starts a new one."""
+    """Makes multiprocessing start a new resource tracker process, because the old one was killed with the other children."""
     module: Any = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     if tracker is not None and getattr(tracker, "_fd", None) is not None:

@@ -1,4 +1,4 @@
-"""Sends orders to a slot and reports back: the slot's side."""
+"""The slot's side of its channel to the agent: reads orders and sends reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Order = Tuple[Tuple[Any, ...], memoryview]
 
 
 class ReportWriter:
-    """Collects reports in shared memory until they are flushed; large ones are sent at once."""
+    """Collects reports in the shared page until they are flushed. Sends large reports at once."""
 
     def __init__(self, channel: socket.socket, page: SharedPage, share: str) -> None:
         self._share = share
@@ -32,17 +32,16 @@ class ReportWriter:
         self._words32 = page.words32
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """Report one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The payload packs the parts, or with ``raw`` joins them."""
+        """Reports one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The parts are packed as a payload; ``raw``: only joined."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)
         for part in parts:
             length += len(part)
-        record = REPORT.pack(*numbers, len(text), length)
         if length > SHARE_BYTES and self._share and not raw and parts[0][: len(UPLOAD_MARK)] != UPLOAD_MARK:
             parts, head = [write_payload(self._share, [head, *parts])], b""
             length = len(parts[0])
-            record = REPORT.pack(*numbers, len(text), length)
+        record = REPORT.pack(*numbers, len(text), length)
         size = len(record) + len(text) + length
         if size > MAX_SMALL_REPORT_BYTES:
             self.flush()
@@ -60,13 +59,13 @@ class ReportWriter:
             self._words32[UNFLUSHED_BYTES] = self.filled = 0
 
     def _send_parts(self, parts: List[Any]) -> None:
-        """Send without joining: only the kernel copies a large result."""
+        """Sends large parts without joining them, so that only the kernel copies them."""
         for part in join_small(parts, LARGE_BYTES):
             self._channel.sendall(part)
 
 
 class OrderReader:
-    """Reads orders one by one. A body is valid until the next order is requested; large bodies get their own buffer."""
+    """Reads orders one by one. The body of an order is valid until the next order is requested. A large body gets its own buffer."""
 
     def __init__(self, channel: socket.socket, reports: ReportWriter) -> None:
         self._channel = channel
@@ -78,7 +77,7 @@ class OrderReader:
         self._waiting: Deque[Order] = deque()
 
     def next(self) -> Optional[Order]:
-        """The next order; None when the agent is dead."""
+        """Returns the next order, or None when the agent is dead."""
         if self._waiting:
             return self._waiting.popleft()
         while True:
@@ -90,7 +89,7 @@ class OrderReader:
                 return None
 
     def _take(self) -> Optional[Order]:
-        """Takes the next order out of the buffer; returns None if it has not arrived. Waits for the rest of a large one."""
+        """Returns the next order of the buffer, or None if it has not arrived. If a large order has begun, waits for its end."""
         start = self._start
         if self._end - start >= ORDER.size:
             fields = ORDER.unpack_from(self._buffer, start)

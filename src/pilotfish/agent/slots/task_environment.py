@@ -1,4 +1,4 @@
-"""Sets variables and working directory for each task, and undoes what calls did to them."""
+"""Sets variables and working directory for each task, and undoes the changes that calls made to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...portable.processes import libc
 
 MAX_VARIABLE_BYTES = 128
 
-# Variables of the agent's own start, of no use to tasks.
+# The agent itself may run in a task. These are variables of that task.
 _REMOVED = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
 
 
 class EnvironmentVariable:
-    """An environment variable that changes with every call. The C library never frees what setenv replaces, so it is overwritten here."""
+    """An environment variable that changes with every call. It is overwritten in place, because setenv never frees the old value."""
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -27,7 +27,7 @@ class EnvironmentVariable:
         self._address = ctypes.addressof(self._buffer) + len(name) + 1
 
     def attach(self) -> None:
-        """Use the buffer again after the environment was changed by other means."""
+        """Puts the buffer into the environment again, after other code has changed the environment."""
         libc().putenv(self._buffer)
 
     def set(self, value: bytes) -> None:
@@ -35,7 +35,7 @@ class EnvironmentVariable:
 
 
 class TaskEnvironment:
-    """The environments of one slot. Calls share one process, which is changed in place; executables get a dictionary."""
+    """The environments of the tasks of one slot. Calls run in the process of the slot; executables get a dictionary."""
 
     def __init__(self, worker: str, scratch: str) -> None:
         self._scratch = scratch
@@ -49,7 +49,7 @@ class TaskEnvironment:
         self._added_paths: List[str] = []
         self._entered_spec = -1
         self._cores = -1.0
-        # The table behind os.environ: one comparison finds every change that a call made.
+        # The dictionary behind os.environ. One comparison finds all changes that a call made.
         self._table: Any = getattr(os.environ, "_data", None)
         self._expected_table: Any = None
         self._directory = ""
@@ -63,13 +63,13 @@ class TaskEnvironment:
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
-        # A task that asked for nodes and got no list has one: this.
+        # A task that wants nodes but got no list of hosts runs on this node alone.
         own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
         self._entered_spec = -1
 
     def _fixed_variables(self, number: int, cores: float) -> Dict[str, str]:
-        """The part that does not change between tasks of a spec."""
+        """Returns the variables that are the same for all tasks of a spec."""
         environment = dict(self._environments[number])
         environment["PILOTFISH_CORES"] = "%g" % cores
         environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
@@ -79,7 +79,7 @@ class TaskEnvironment:
         return environment
 
     def _write_hosts(self, hosts: List[str], slots: int) -> str:
-        """Write the host file of a multi-node task, in the format of mpirun."""
+        """Writes the host file of a multi-node task, in the format of mpirun; returns its path."""
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         path = os.path.join(self._scratch, "hostfile")
         with open(path, "w") as file:
@@ -87,7 +87,7 @@ class TaskEnvironment:
         return path
 
     def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
-        """The environment of an executable."""
+        """Returns the environment of an executable."""
         environment = self._fixed_variables(number, cores)
         environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
         environment["PILOTFISH_ATTEMPT"] = str(attempt)
@@ -97,7 +97,7 @@ class TaskEnvironment:
         return environment
 
     def enter(self, number: int, task: int, attempt: int, cores: float) -> str:
-        """Prepare this process for a call. Return "", or why it cannot be done."""
+        """Prepares this process for a call. Returns "", or the reason why that is impossible."""
         table = self._table
         if (
             number != self._entered_spec
@@ -127,7 +127,7 @@ class TaskEnvironment:
             return False
 
     def _change_directory(self, directory: str) -> None:
-        """Enter the directory of the caller, or our scratch directory if this node lacks it or denies access: most calls do not care."""
+        """Enters the directory of the caller. If that fails, enters the scratch directory, because most calls do not use it."""
         try:
             if directory != self._scratch:
                 os.chdir(directory)
@@ -135,7 +135,7 @@ class TaskEnvironment:
         except OSError as error:
             if is_limit(error):
                 raise
-        # A task may have removed it.
+        # A task may have removed the scratch directory.
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         os.chdir(self._scratch)
 

@@ -217,10 +217,7 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """Returns the traits of a backend. Returns UNKNOWN_TRAITS if the backend cannot be loaded.
-
-    The master must continue in this case. The site's controller reports the error.
-    """
+    """Returns the traits of a backend, or UNKNOWN_TRAITS if it cannot be loaded. The site's controller reports that error."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:

@@ -138,10 +138,7 @@ def _path(source: object) -> str:
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
-    """Checks inputs and returns a table: name in the sandbox -> local path, bytes, or file of another task.
-
-    The path of a directory stands for all files in the directory.
-    """
+    """Checks inputs. Returns {name in the sandbox: path, bytes, or file of another task}. A directory stands for all files in it."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):

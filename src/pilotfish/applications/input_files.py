@@ -154,10 +154,7 @@ class PackedFiles:
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields the name in the sandbox and the local path of all files and empty directories below a directory.
-
-    A link that leads to a place inside the directory stays a link.
-    """
+    """Yields the sandbox name and the path of each file and empty directory below a directory. A link to a place inside stays a link."""
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:

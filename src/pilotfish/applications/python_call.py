@@ -143,10 +143,7 @@ def _is_stateless(function: object) -> bool:
 
 
 class CallEncoder:
-    """Encodes calls for one run and one set of options. Each call becomes the number of a spec and a payload.
-
-    ``wrap(function)`` is sent instead of the function.
-    """
+    """Encodes the calls of one run with one set of options as spec numbers and payloads. ``wrap(function)`` is sent for a function."""
 
     def __init__(
         self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function

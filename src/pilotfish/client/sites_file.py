@@ -73,10 +73,7 @@ def editing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TomlStatement:
-    """One statement of TOML, in whole lines. ``header``: the path of the table that begins here. ``key``: the first part of the key.
-
-    A comment or blank line has neither.
-    """
+    """One statement of TOML. ``header``: path of the table that begins here. ``key``: first part of the key. A comment has neither."""
 
     text: str
     header: tuple[str, ...] = ()

@@ -265,10 +265,7 @@ class Submission:
             unaccepted.popleft()
 
     def new_endings(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """Returns the ended tasks of an Ended message that are new, with their results.
-
-        If the journal of a master was damaged, the master sends all ended tasks again, in another order.
-        """
+        """Returns the new ended tasks of a message. A master with a damaged journal sends all ended tasks again, in another order."""
         reported = self._reported
         reported.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(reported))))
         new = [item for item in items[max(0, self.first_cursor - cursor) :] if not reported[item.index]]

@@ -40,10 +40,7 @@ LINE_COLUMN = "line"
 
 @dataclass(frozen=True, slots=True)
 class DescribedTask:
-    """A task with its command line and its parameter values. If the task has a label, the label stands before the command line.
-
-    ``values`` is None if the parameter values are not known.
-    """
+    """A task with its command line and its parameter values, or None if they are not known. A label stands before the command line."""
 
     row: dict[str, Any]
     command: str
@@ -114,10 +111,7 @@ def command_in(payload: bytes) -> str:
 
 
 def named_task(master: PoolSession, text: str) -> str | None:
-    """Finds the task ``3.17``, ``NAME.17`` or ``3.LABEL`` and returns its id.
-
-    Returns None if there is no such run, or if the whole text is the name of a run.
-    """
+    """Returns the id of the task ``3.17``, ``NAME.17`` or ``3.LABEL``. Returns None if there is no such run, or if a run has this name."""
     if _run_named(master, text) is not None:
         return None
     problem: BadInput | None = None

@@ -59,8 +59,7 @@ MAX_PROGRAMS = 50
 Progress = Callable[[int, int], None]
 """Is called with the number of the run and the number of submitted tasks: first with 0 when the run is open, then after each task."""
 NewTask = tuple[TaskEntry, TaskDescription | None]
-"""A task, and its description for the register. The description is None if the register does not need it. ``spec`` of the task is the
-number of the spec in the run."""
+"""A task, whose ``spec`` is a number in the run, and its description. The description is None if the register does not need it."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 
@@ -106,10 +105,7 @@ class TaskSource:
         return Executable(argv=task.argv, inputs=inputs, outputs=outputs, keep=keep)
 
     def program_of(self, task: Executable) -> str:
-        """Returns the program of a task in a task list. Tasks with the same program form one task class.
-
-        Returns an empty text for a shell line, and for a task that is not in a task list.
-        """
+        """Returns the program of a task in a task list, which names the task class. For shell lines, returns an empty text."""
         if self.listed is None:
             return ""
         name, *rest = task.argv
@@ -162,10 +158,7 @@ class CommandTemplates:
 
 
 def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs: InputResolver = list) -> TaskSource:
-    """Checks the whole request and returns its tasks. Raises BadInput if the request is not valid.
-
-    ``resolve_inputs``: a function that replaces an input such as ``3.0:mesh.bin`` by the file that the task 3.0 left.
-    """
+    """Checks the whole request and returns its tasks. ``resolve_inputs`` replaces inputs such as ``3.0:mesh.bin`` by files of tasks."""
     _check_source(request)
     env = read_environment(request.environment, environ)
     if request.task_list is not None:
@@ -433,11 +426,7 @@ def submit_tasks(
 def _submit(
     session: PoolSession, tasks: Callable[[Register], Iterator[NewTask]], names: tuple[str, ...], options: RunOptions, progress: Progress
 ) -> int:
-    """Submits tasks as one run and returns the number of the run. ``names``: names of the parameters.
-
-    If there is an error, cancels the run, because its other tasks will never be sent. If the master then has no task of the run, forgets
-    the run.
-    """
+    """Submits tasks as one run and returns its number. After an error, cancels the run, or forgets it if the master has no task of it."""
     run = session.begin(options)
     number = run.run
     try:

@@ -21,10 +21,7 @@ from pilotfish.errors import PilotfishError
 
 
 class ApplicationContract:
-    """Set ``suffix`` and ``text``, the text of a valid file, and override ``read``.
-
-    ``broken``: the text of an invalid file. Leave it empty if every text is valid.
-    """
+    """Override ``read``. Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid file, or empty if every text is valid)."""
 
     suffix: str
     text: str

@@ -253,10 +253,7 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
 
 
 def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
-    """Returns the node of this name in a list. If it is a splice, returns its first nodes, or its last nodes.
-
-    First nodes have no parents in the splice. Last nodes have no children in the splice.
-    """
+    """Returns one node in a list. For a splice, returns its nodes without children in it (``last``) or without parents in it."""
     splice = scope.splices.get(name)
     if splice is None:
         if name.upper() == ALL_NODES:

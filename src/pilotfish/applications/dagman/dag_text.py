@@ -23,10 +23,7 @@ class DagLine:
 
 
 def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
-    """Yields the lines of a file without comments. A backslash at the end of a line joins it with the next line.
-
-    ``where``: the place in another file that names this file, for errors.
-    """
+    """Yields lines without comments. A backslash at the end joins a line with the next line. ``where``: the place that names the file."""
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")

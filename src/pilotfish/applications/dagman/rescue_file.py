@@ -17,10 +17,7 @@ OLD = ".old"
 
 
 class RescueFile(NamedTuple):
-    """Selects a rescue file by its number. The number None means the latest file, 0 means no file.
-
-    If a file was changed after the time ``written_before``, it does not count.
-    """
+    """Selects a rescue file. Number None means the latest file, 0 means no file. A file changed after ``written_before`` does not count."""
 
     number: int | None = None
     written_before: float = math.inf

@@ -30,10 +30,7 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """Reads a table with the sweep source for the suffix of its file. Without such a source, reads it as CSV.
-
-    Each column is a parameter. Each row has one value per parameter.
-    """
+    """Reads a table with the sweep source for its suffix, or as CSV. Columns are parameters. A row has one value of each parameter."""
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
     read: Callable[[str], Axis] = plugins.load("sweeps", suffix if suffix in plugins.names("sweeps") else "csv")

@@ -9,11 +9,9 @@
 
 Fields come before the program, as variables in a shell. Commas separate several values of a field.
 
-- ``in=``: input files.
-- ``out=``: output files.
+- ``in=`` and ``out=``: input files and output files.
 - ``cost=``: duration relative to the other tasks.
-- ``id=``: a name of the task, for ``after=`` of other tasks.
-- ``after=``: the names of tasks for which this task waits.
+- ``id=``: a name of the task. ``after=``: the names of tasks for which this task waits.
 
 A task also waits for the tasks that produce its input files. ``--`` ends the fields.
 """
@@ -180,10 +178,7 @@ SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class TaskFlow:
-    """Dependencies of a task list. ``order``: the indices of the tasks in topological order.
-
-    ``parents``: for each task in this order, the positions of its parents.
-    """
+    """Dependencies of a list. ``order``: task indices in topological order. ``parents``: positions of the parents, in this order."""
 
     order: tuple[int, ...]
     parents: tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""Answers read-only queries with rows."""
+"""Answers queries with rows. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MAX_ROWS = 10_000
-"""Maximum rows per answer; ask for more with an offset."""
+"""Maximum rows per answer. With an offset, a client gets the next rows."""
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
-    """A whole number from 0 on, at most MOST_NUMBER."""
+    """Returns a whole number from 0 to MAX_NUMBER."""
     value = arguments.get(name, default)
     try:
         number = int(value)
@@ -193,7 +193,7 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
-    """The offset and the limit of a page of rows."""
+    """Returns the offset and the limit of a page of rows."""
     return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MAX_ROWS), MAX_ROWS)
 
 
@@ -250,9 +250,11 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind.
+    """Explains the ``subject`` that a user typed. The arguments ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name an object of one
+    kind.
 
-    With the reasons for a task come its row and the row of its run, so that a client need not ask again to show its command.
+    The reasons for a task come with the row of the task and the row of its run. So a client can show the command of the task without
+    another question.
     """
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):

@@ -31,7 +31,7 @@ Every second observation is kept, in Thue-Morse order, so that workers that alte
 thousands of tasks can end.
 """
 YOUNG_SAMPLES = 64
-"""Number of observations up to which a class is young. A young class keeps all of them."""
+"""Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
 MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1

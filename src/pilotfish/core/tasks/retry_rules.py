@@ -33,7 +33,9 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""Number of workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
+"""Number of workers that must die with a task before the task has to run alone. Only a death while it runs alone proves that it is the
+cause.
+"""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
@@ -43,7 +45,7 @@ WALLTIME_GROWTH = 1.05
 def judge(
     state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
 ) -> f.AttemptFailed:
-    """The fact to record for an attempt that the agent reported as failed."""
+    """Returns the fact to record for an attempt that the agent reported as failed."""
     failure_counts = task.failure_counts or FailureCounts()
     spec = state.spec_of(task)
     memory, avoid, final = 0, False, False
@@ -80,7 +82,7 @@ def judge(
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
-    """The fact to record for an attempt that was running when its worker died or fell silent."""
+    """Returns the fact to record for an attempt that was running when its worker died or fell silent."""
     failure_counts = task.failure_counts or FailureCounts()
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
@@ -98,19 +100,19 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 
 
 def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Reduce the charge when another attempt of the task continues: a copy costs no retry and ends no task.
+    """Reduces the charge if another attempt of the task continues. A failed copy costs no retry and does not end the task.
 
-    Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
+    Losses and deaths still count. So a task that kills workers is found as soon as it would be without copies.
     """
     budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
 def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
-    """Seconds of walltime to ask for after a cut-off, or 0.
+    """Returns the seconds of walltime to ask for after a cut-off; 0 if there is no need to ask for more.
 
-    More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
-    tasks have few shapes.
+    If the task ran for nearly the whole life of its worker, it needs more than a whole pilot. Otherwise it needs more than the seconds that
+    it ran. These seconds are rounded, so that many such tasks have few shapes.
     """
     if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
@@ -119,7 +121,7 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 
 def _more_memory(state: State, task: Task) -> int:
-    """Twice the memory of the last attempt if a worker has it; else the largest amount of any worker, if that is more; else 0."""
+    """Returns twice the memory of the last attempt, but at most the largest memory of a worker; 0 if that is no more than before."""
     current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * current, largest)
@@ -127,7 +129,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
-    """Whether a worker of another site could take tasks of this shape, or may come."""
+    """Returns whether a worker of another site can take tasks of this shape, or such a worker may come."""
     tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
@@ -139,7 +141,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Whether this worker fails one task after the other while another worker that could run this task succeeds."""
+    """Returns whether several tasks in a row failed at this worker while another worker that could run this task has no such series."""
     has_opinion = task.failure_counts is not None and task.failure_counts.second_opinions
     if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or has_opinion:
         return False
@@ -150,7 +152,9 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 
 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
-    """Whether a worker failed often enough. The last good worker is never quarantined: a doubtful one is better than none."""
+    """Returns whether enough tasks in a row failed at a worker. The last good worker is never put in quarantine: a doubtful worker is
+    better than none.
+    """
     if len(worker.streak) < after or worker.quarantined_until:
         return False
     good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)

@@ -221,7 +221,7 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         needs = task.shape.needs
         if worker.fits(needs):
             occupy(worker, task, needs)
-            move(task, RUNNING)  # no later report says so
+            move(task, RUNNING)  # no later message reports the start
         else:
             worker.ahead[task] = needs
 
@@ -339,7 +339,7 @@ def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.no_directory_sites[worker.site] = None  # says nothing about other tasks on its workers
+        task.shape.no_directory_sites[worker.site] = None  # the workers of the site may be good for other tasks
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -482,7 +482,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     state.pilot_replicas.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
-        # Pilots that were submitted and refused together count as one failed start.
+        # Pilots that were submitted together and refused together count as one failed start.
         site.bad_starts += not site.bad_starts or at - site.last_bad_at > SAME_SUBMISSION_S
         site.last_bad_at = at
         site.last_bad = fact.reason
@@ -492,7 +492,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     if fact.cause == s.EXPIRED:
         _happened(state, pilot, s.EXPIRED, at)
     elif not fact.well or pilot.withdrawn == s.DIED:
-        died = pilot.withdrawn == s.DIED  # the cancellation was only clean-up
+        died = pilot.withdrawn == s.DIED  # the pilot was cancelled only to clean up
         _happened(state, pilot, s.FAILED, at, cause=s.DIED if died else fact.cause)
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)

@@ -18,11 +18,7 @@ Moving = list[tuple[str, int, int]]
 
 @dataclass(slots=True)
 class TransferReport:
-    """Holds the transfers of one worker.
-
-    ``input_counts``: number and bytes of the inputs of the worker's tasks since its agent started. There is a pair for each place where
-    inputs were found: in the cache, at peers, in the site's storage or on a shared disk, at the master.
-    """
+    """Transfers of one worker. ``input_counts``: number and bytes of its inputs, by the places in ``data_rows.SOURCES``."""
 
     moving: Moving = field(default_factory=list)
     input_counts: list[int] = field(default_factory=list)
@@ -40,9 +36,7 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Returns bytes per second between the last heartbeats. None if the content was not in transfer at both, or its transfer started
-        again.
-        """
+        """Returns bytes per second between the last heartbeats; None if the content was not in transfer at both."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:

@@ -62,7 +62,7 @@ def settle(state: State, at: float) -> None:
 
 def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
     if isinstance(fact, _ABOUT_HOLDERS):
-        return  # holders are settled at the end
+        return  # ``settle`` requeues these tasks at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
     for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
         if run not in state.runs and not isinstance(fact, f.RunOpened):
@@ -123,7 +123,7 @@ def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
         for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
             yield f.TasksReturned(holder, [number], "the journal was damaged")
         if task.state == WAITING:
-            # Its dependencies must have succeeded, or it would not have run. Their records are lost.
+            # The task ran, so its dependencies succeeded, and the records about that are lost.
             task.waits_for = 0
             move(task, READY)
             enqueue(state, task)

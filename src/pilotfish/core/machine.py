@@ -169,9 +169,7 @@ class Machine:
 
     def _conclude(self) -> Turn:
         due = self._decide_at is not None and self.now >= self._decide_at
-        due = due or (
-            bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
-        )  # the passing of time may have changed something
+        due = due or (bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s)  # a decision can depend on the time
         notified = self._notify_policy(0)
         if due or self.decide_again or any(type(fact) not in _NO_DECISION for fact in self.facts):
             self._decide()
@@ -228,7 +226,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.connections:
-            # Often enough that the master notices its own suspension and does not mistake it for silent workers.
+            # The next turn comes soon, so that the master notices if it was suspended. Otherwise workers would seem silent.
             candidates.append(self.now + self.settings.beat_s)
         if self.more_to_send:
             self.more_to_send = False
@@ -257,7 +255,7 @@ class Machine:
             self._decide_tasks(view)
             times.append(self.policy.next_look_at(view))
         times.append(self._retire_idle(view))
-        # A time in the past becomes the next possible one; otherwise the host would loop without pause.
+        # If the time is in the past, it is moved to the near future. Otherwise the host would loop without pause.
         soonest = min([time for time in times if time is not None], default=None)
         self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 

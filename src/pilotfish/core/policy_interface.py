@@ -95,7 +95,7 @@ class PolicyView:
 
     @property
     def roomy(self) -> list[Worker]:
-        if self._roomy is None:  # not a cached property: up to Python 3.11 its lock is slow, and this runs in every turn
+        if self._roomy is None:  # a cached property would be slow up to Python 3.11, and this code runs in every turn
             self._roomy = [worker for worker in self.state.roomy if self._able(worker)]
             if self.sites:
                 own = dict.fromkeys(self.workers)
@@ -125,9 +125,7 @@ class Policy(Protocol):
 
 class ListeningPolicy(Policy, Protocol):
     def on_events(self, events: Sequence[PolicyEvent]) -> None:
-        """Receives the events of a turn, before ``propose``. A journal replay does not call it. After a restart, a policy reads the state
-        instead.
-        """
+        """Receives the events of a turn, before ``propose``. After a restart, there are no past events: read the state instead."""
 
 
 @dataclass(slots=True)

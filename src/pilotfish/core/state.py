@@ -161,8 +161,7 @@ class Run:
         self.paused = False
         self.advanced = 0
         self.outputs_taken = 0
-        """Number of ended tasks, in the order of their ends, whose outputs the owning client has. The master no longer keeps these outputs.
-        """
+        """Number of ended tasks, in the order of their ends, whose outputs the owning client has and the master does not keep."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
         self.contents: dict[str, None] = {}
@@ -355,9 +354,7 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task at another worker. When one of the two attempts has ended, ``worker`` is None and the task keeps the
-    other.
-    """
+    """A second attempt of a task at another worker. ``worker`` is None after one of the two attempts ended; the task keeps the other."""
 
     worker: Worker | None
     attempt: int

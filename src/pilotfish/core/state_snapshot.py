@@ -58,7 +58,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     for shape in state.ready:
         yield f.Restored("queue", [task.id for task in shape.queue])
     yield f.Restored("queue", [task.id for task in state.suspects])
-    # Shares come last: facts after this one are charged to them.
+    # Shares come last: every fact charges them for the time since ``settled_at``.
     yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 

@@ -34,9 +34,8 @@ MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
 MAX_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request before anything is done for it.
-
-Any other error is a bug that may have left an invalid state. Such an error ends the master. The next master starts from the journal.
+"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state. Such an error
+ends the master, and the next master starts from the journal.
 """
 NO_QUERY = -1
 """Query number of a Problem that is no answer to an Ask."""
@@ -100,7 +99,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
-    # No refusal from here on: a refusal releases the payloads, which must happen only once.
+    # From here on, nothing may be refused: a refusal would release payloads a second time.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
     if specs:
@@ -208,7 +207,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    # After journal damage, the order of endings differs from what clients have counted.
+    # After damage to the journal, tasks may have ended in another order than clients have counted.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
@@ -240,10 +239,8 @@ ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIE
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """Carries out a request once and returns its answer.
-
-    A client that lost the answer asks again and gets the first answer. If a request recorded no facts, it changed nothing and may run
-    again.
+    """Carries out a request once and returns its answer. A client that lost the answer asks again and gets the first answer. If a request
+    recorded no facts, it changed nothing and may run again.
     """
     if len(message.request) > MAX_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
@@ -301,7 +298,7 @@ def author_expired(machine: Machine, key: str) -> None:
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
     if machine.now < machine.subscriptions.disconnected_at.get(run.id, machine.now) + _author_timeout_s(machine, run):
-        return  # it reconnected in between; a later timer counts from its last disconnect
+        return  # the client reconnected; a later timer was set at its last disconnection
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_disconnected(machine, run)

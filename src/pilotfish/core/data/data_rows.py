@@ -49,7 +49,7 @@ def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
         return
     for digest, done, size in connection.transfers.moving:
         record = machine.state.contents.get(digest)
-        # The master does not know yet what a task has just made.
+        # If the master does not know the content, a task at the worker has just made it.
         to_master = record is None or record in worker.holds
         yield TransferView(worker, digest, done, size, to_master, connection.transfers.rate(digest))
 

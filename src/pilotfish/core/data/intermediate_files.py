@@ -48,9 +48,7 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Adds files that tasks of its run left to the inputs of a task whose dependencies ended. Files of other runs are among the inputs
-    already.
-    """
+    """Adds the files that tasks of its run left to the inputs of a task. Files of other runs are among the inputs already."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
     task.contents = (*task.contents, *replicas.refer_to(state, task.shape.run, contents))

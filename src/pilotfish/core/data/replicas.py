@@ -91,7 +91,7 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
     sites = _sites_with_all(state, kept)
     if sites is None or site in sites:
         return True
-    holders = (state.workers[name] for name in kept[0].holders)  # holders first: one of them probably suits, which spares the full search
+    holders = (state.workers[name] for name in kept[0].holders)  # one of the holders probably suits, so try them first
     return not any(worker.site in sites and _can_take(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 

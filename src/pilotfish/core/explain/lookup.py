@@ -1,8 +1,7 @@
 """Finds the run, task, worker, pilot or site that a user named.
 
-The same rules hold for every query and command. A run is named by its number, by its name or by ``last``. If several runs have one name,
-the newest run is meant. A task is named by a run and an index: ``3.17``, ``sweep.17``, ``last.17``. A ``subject`` is a run, a task, or the
-name of a worker, pilot or site.
+A run is named by its number, by its name (the newest run of that name) or by ``last``. A task is named by a run and an index: ``3.17``,
+``sweep.17``, ``last.17``. A ``subject`` is a run, a task, or the name of a worker, pilot or site.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ def find_site(state: State, wanted: object) -> NamedSite:
 
 
 def find_named(state: State, wanted: object = None) -> NamedObject:
-    """Returns the object with this name. Workers and pilots are found before runs, because users cannot choose the names of workers and
-    pilots.
-    """
+    """Returns the object with this name. Workers and pilots come before runs, because users cannot choose their names."""
     if wanted is None:
         return find_run(state)
     text = str(wanted)

@@ -40,10 +40,7 @@ def is_hopeless(report: str) -> bool:
 
 
 def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
-    """Returns fixes for a pilot that waits.
-
-    A submitted pilot keeps its options. After a change of the site, a new pilot replaces it.
-    """
+    """Returns fixes for a pilot that waits. If the site is changed, a new pilot replaces a submitted pilot."""
     if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(report)

@@ -132,9 +132,7 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """Explains that no pilot has enough nodes. All nodes of a multi-node task must be of one pilot, and no site master may serve their
-    workers.
-    """
+    """Explains that no pilot has enough nodes. All nodes of a multi-node task must be of one pilot, without a site master."""
     if shape.nodes == 1:
         return None
     served = {name for term in machine.site_masters.by_site.values() for name in term.served}
@@ -147,10 +145,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Explains that no machine of the site is large enough.
-
-    This is for sites whose pilots take whole machines. Only the agents know the sizes of these machines, so all agents must have joined.
-    """
+    """Explains that no machine of the site is large enough, if pilots take whole machines. Only joined agents know the sizes."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -306,10 +301,7 @@ def describe_credential(name: str, left_s: float, problem: str) -> str:
 
 
 def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns the credentials of a site as rows.
-
-    ``left_s``: None if the credential does not expire or this is unknown; 0 if it is no longer usable.
-    """
+    """Returns the credentials of a site as rows. ``left_s``: 0 if unusable, None if there is no end or the end is unknown."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:

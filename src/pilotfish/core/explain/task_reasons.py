@@ -344,7 +344,7 @@ def status_of(run: Run) -> str:
             return "incomplete"
         if run.counts[FAILED]:
             return "failed"
-        # An application whose manager failed may have no task that shows it.
+        # If the manager of an application failed, maybe no task was cancelled.
         return "cancelled" if run.counts[CANCELLED] or run.closed == "cancelled" else "done"
     if run.paused:
         return "paused"
@@ -483,7 +483,7 @@ def warnings(machine: Machine) -> list[Reason]:
     if state.workers:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
-                continue  # shown by ``why`` for its sites
+                continue  # ``why`` explains this for each site
             able = [worker for worker in state.workers.values() if worker.could_fit(shape.needs)]
             lack = unmet(shape, able) if able else too_big(machine, shape.needs)
             if lack is not None:

@@ -25,10 +25,8 @@ MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark. Values beyond this limit are clamped."""
 MAX_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
-"""By place: whether to keep a pending observation when there are too many.
-
-Every second observation is kept, in Thue-Morse order, so that workers that alternate are thinned equally. Between two queries, tens of
-thousands of tasks can end.
+"""By place: whether to keep a pending observation when there are too many. Every second observation is kept, in Thue-Morse order, so that
+workers that alternate are thinned equally. Between two queries, tens of thousands of tasks can end.
 """
 YOUNG_SAMPLES = 64
 """Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
@@ -286,7 +284,7 @@ class Forecasts:
                     self._learn(kind, host, max(seconds, MIN_S))
         young = [kind for kind in changed if kind.early and kind.shared]
         for kind in young * 2:
-            # Twice, because each class changes what the others learn about the workers.
+            # Each class is fitted twice, because it changes the slownesses that the other classes use.
             self._settle(kind)
         for kind in young:
             self._remeasure(kind)
@@ -317,10 +315,7 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fits the level of a young class and the slownesses of its workers together.
-
-        The level comes first. It is computed from slownesses without this class.
-        """
+        """Fits a young class and its workers together: first its level, from slownesses without this class, then the slownesses."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:
@@ -402,7 +397,7 @@ class Forecasts:
             if kind.early:
                 yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], log_s] for host, log_s in kind.early]]
         for to, link in self._links.items():
-            yield ["link", to, "", link.row()]  # the empty string stands for the master as the source
+            yield ["link", to, "", link.row()]  # the empty string stands for the master
 
     def restore(self, row: Sequence[Any]) -> None:
         kind, name, *rest = row

@@ -1,7 +1,6 @@
 """Predicts one quantity by the simple predictor with the least recent error, as the Network Weather Service (NWS) does.
 
-Transfers over a link are predicted in the same way, by their seconds per byte. Observations are only stored. A query computes the
-predictions.
+Transfers over a link are predicted by their seconds per byte. Observations are only stored; a query computes the predictions.
 """
 
 from __future__ import annotations
@@ -117,9 +116,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Halves the number of pending values by averaging neighbours, if there was no query for long. Older values are averaged more
-        often.
-        """
+        """Halves the pending values by averaging neighbours, if there was no query for long. Old values are averaged repeatedly."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]
@@ -128,9 +125,7 @@ class Series:
         pending += odd
 
     def _process_pending(self) -> None:
-        """Processes pending values in order. Each value is compared with the forecast from the values before it. Means are not compared,
-        because they scatter less.
-        """
+        """Processes pending values in order, and compares each with its forecast. Means are not compared, because they scatter less."""
         pending = self._pending
         if not pending:
             return

@@ -25,7 +25,7 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
     run = task.shape.run
     name = run.class_of(task.spec)
     known = state.speedups.pop(name, {})
-    state.speedups[name] = known  # moved to the end, as the latest
+    state.speedups[name] = known  # at the end, because it is the latest class
     if len(state.speedups) > MAX_CLASSES:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))

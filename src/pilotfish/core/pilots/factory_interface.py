@@ -42,8 +42,7 @@ class SiteView:
 class Demand:
     """Waiting tasks for which no present or coming worker has room.
 
-    ``sizes``: pilots that would take all these tasks, the most useful first. Each size is the minimum with which a pilot can take some
-    waiting task.
+    ``sizes``: pilots that would take all these tasks, the most useful first. Each has the minimum size for some waiting task.
     """
 
     cores: float = 0.0

@@ -52,7 +52,7 @@ def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
 def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
-        # A site may forget a job. The heartbeats of its agents are better evidence.
+        # A site may forget a job. The heartbeats of the agents prove that the job runs.
         return
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
@@ -64,7 +64,7 @@ def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
-        # The site may have been removed and only waited for its last pilot.
+        # Maybe the user removed the site and this was its last pilot.
         machine.effects.append(e.ReadSites())
 
 
@@ -90,7 +90,7 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
         site, before = item.sites.get(name), known.get(name)
         leaving = site is None and before is not None and _release_pilots(machine, name, f"site {name} was removed")
         if leaving and before is not None:
-            # The site controller needs the configuration until the last pilot is gone.
+            # The site controller needs the configuration until the last pilot has ended.
             site = msgspec.structs.replace(before, paused=True)
         if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
             machine.record(f.SiteDescribed(name, site, leaving))

@@ -88,10 +88,7 @@ def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """Returns whether the task runs at another worker, has no copy, and its run allows copies.
-
-    A task during which a worker died gets no copy. The task could be the cause, and then a copy would cost a second worker.
-    """
+    """Returns whether a task may have a copy at this worker. A task that may have killed a worker gets none: it could kill two."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -105,7 +102,7 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 @dataclass(slots=True)
 class AssignmentBuilder:
-    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: whether the tasks are speculative copies."""
+    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: the tasks are speculative copies."""
 
     known: dict[int, None]
     copies: bool
@@ -128,7 +125,7 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
-    """Starts speculative copies of running tasks, each with as many cores as the first attempt. Returns False if the proposal is refused."""
+    """Starts speculative copies of running tasks, each with the cores of the first attempt. Returns False if the proposal is refused."""
     if not _may_copy(machine, proposal):
         return False
     cores: dict[int, float] = {}

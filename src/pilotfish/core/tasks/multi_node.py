@@ -1,8 +1,8 @@
 """Keeps the workers of tasks that run on several nodes.
 
 A multi-node task occupies its needs at several workers of one pilot at the same time. The first worker starts the task. A file tells the
-task the names of all hosts. The other agents do not know of the task; the master only counts their room as occupied. When the attempt ends
-or a worker is lost, all its workers are free again.
+task the names of all hosts. The other agents do not know of the task; only their room is occupied. When the attempt ends or a worker is
+lost, all workers of the task are free again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """Returns whether a proposal has one task, a worker of the same pilot for each node, and room at each worker. The caller checks
-    connections.
-    """
+    """Returns whether there is one task, a worker of one pilot for each node, and room at each worker. The caller checks connections."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.other_workers]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
@@ -35,10 +33,7 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
-    """Returns whether a site can get the inputs of a multi-node task.
-
-    If no such site has enough workers of one pilot, the task may run at any site.
-    """
+    """Returns whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
     if replicas.can_get_inputs(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}

@@ -1,16 +1,15 @@
-"""Decides what follows from a failed attempt: which budget pays, whether it is retried.
+"""Decides what follows from a failed attempt: which budget is charged, and whether the task runs again.
 
 Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
 
-* failures    caused by the task (exit status, exception, time limit): ``retries`` of the spec
-* losses      caused by the worker or site (silent; disk full, but only after many of them): ``losses`` of the spec
-* deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
-* crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
-* ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
-* second_opinions  a failure on a worker that fails everything is not believed until another worker confirms it; and a directory that
-                   one site does not have may be at another
+* failures         The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
+* losses           The worker or site is to blame, such as a silent worker. Limit: ``losses`` of the spec, together with deaths.
+* deaths           The worker died while the task may have been running. Limit: ``losses`` of the spec, together with losses.
+* crashes          The task or its slot crashed or was killed. Limit: CRASH_BUDGET or KILLED_BUDGET, or ``retries`` if that is more.
+* ooms             The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
+* second_opinions  Another worker must confirm the failure: the worker fails every task, or its site lacks the directory of the task.
 
-Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
+If two attempts of a task run and one of them fails, it is charged only for the loss or death of its worker.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""Number of workers that must die with a task before the task has to run alone. Only a death while it runs alone proves that it is the
-cause.
-"""
+"""Number of workers that must die with a task before the task has to run alone. Only a death while it runs alone proves its fault."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
@@ -61,11 +58,11 @@ def judge(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
-        # It may have been killed from outside. But a task that is killed each time is probably the cause.
+        # Something else may have killed the task. But if this happens each time, the task is probably the cause.
         budget, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.succeeded_sites:
-        # Workers of one site are alike: try another site, if there is one.
+        # All workers of a site have the same directories. So try another site, if there is one.
         budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
         budget, final = "failures", True
@@ -87,14 +84,16 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
     suspect = failure_counts.suspect
-    if died and task.shape.nodes == 1:  # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
+    # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
+    is_death = died and task.shape.nodes == 1
+    if is_death:
         deaths = failure_counts.deaths + 1
         if suspect:
             final = True
             text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
         suspect = suspect or deaths >= SUSPECT_AFTER
-    budget = "deaths" if died and task.shape.nodes == 1 else "losses"
+    budget = "deaths" if is_death else "losses"
     fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0, False, suspect and not final, (0, 0, 0), b"")
     return _reduced_charge(fact) if has_copy(state, task) else fact
 
@@ -152,9 +151,7 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 
 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
-    """Returns whether enough tasks in a row failed at a worker. The last good worker is never put in quarantine: a doubtful worker is
-    better than none.
-    """
+    """Returns whether a worker failed often and another worker succeeds. Without another worker, a doubtful worker is better than none."""
     if len(worker.streak) < after or worker.quarantined_until:
         return False
     good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)

@@ -20,8 +20,7 @@ def pool_cores(state: State) -> int:
 def needed(run: Run, now: float, pool: int) -> int:
     """Returns the cores that the run must occupy from now on to meet its deadline, in units of 1/10000.
 
-    Returns 0 if the run is too late, or if even one task at a time would be early enough. While task times are unknown, returns the cores
-    of one task.
+    0: the run is too late, or one task at a time is early enough. While task times are unknown: the cores of one task.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:
@@ -29,7 +28,7 @@ def needed(run: Run, now: float, pool: int) -> int:
     seconds, cores = _typical_task(run)
     if not seconds:
         return cores
-    left_s = deadline - now - seconds  # the last tasks must start this long before
+    left_s = deadline - now - seconds  # the last tasks must start ``seconds`` before the deadline
     if left_s <= 0:
         return 0
     wanted = MARGIN * run.unfinished * cores * seconds / left_s

@@ -68,7 +68,7 @@ def release(worker: Worker, task: Task) -> None:
     if ahead:
         first = next(iter(ahead))
         if ahead[first] is needs:
-            # The usual case, equal needs: the room passes from one task to the next without counting.
+            # Usually the needs are equal. Then the next task gets the room, and nothing is counted.
             del ahead[first]
             worker.active[first] = needs
             return

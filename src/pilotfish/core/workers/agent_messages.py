@@ -96,7 +96,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         return
     old = machine.connections.get(hello.worker)
     if old is not None and link < old.newest_link:
-        # A delayed Hello of an older link: the agent has reconnected since, and this list of its tasks is outdated.
+        # This Hello came late. The agent has reconnected since, and this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
         return
     worker = state.workers.get(hello.worker)
@@ -144,7 +144,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
         if worker.has(lost):
-            # The agent reported this task as running and does not know it now: it died and was restarted under its old name.
+            # The agent reported that this task runs, and does not know it now. So it died and was restarted under its old name.
             machine.fail_attempt(judge_death(state, worker, lost, "was restarted", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
@@ -233,7 +233,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
-        # Not the task's failure: it runs elsewhere, and this worker gets no other.
+        # The task is not to blame. It runs at another worker, and this worker gets no more tasks.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)

@@ -56,14 +56,11 @@ def quarantine_expired(machine: Machine, key: str) -> None:
 
 
 def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
-    """Requeues the tasks of a worker that died or fell silent. ``died``: whether it is certain that none of its processes runs any more.
+    """Requeues the tasks of a worker that fell silent or, with ``died``, certainly runs nothing any more.
 
-    Tasks that had room at the worker may have started. If results were lost with the worker, the same number of waiting tasks may have
-    started too. All these tasks are charged for the loss. Otherwise a task that kills its worker before the worker reports it as running
-    would do so for ever.
-
-    The tasks that waited behind them count as not started, but only at their first attempt. Otherwise short tasks in front of a task that
-    kills its worker would hide it again and again.
+    Tasks that had room at the worker may have started. If results were lost, as many waiting tasks may have started too. All these tasks
+    are charged for the loss. Otherwise a task that kills its worker early would do so for ever. The tasks behind them count as not started,
+    but only at their first attempt. Otherwise short tasks in front could hide such a task again and again.
     """
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
@@ -76,8 +73,8 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
     if untouched:
         machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-    for task in reversed(started):  # reversed, so that the first one is first in the queue again
-        # The failure of one task may have cancelled the others, when their run reached its maximum of failures.
+    for task in reversed(started):  # reversed, so that the first task is first in the queue again
+        # If the run reached its maximum number of failures, it was cancelled, with its other tasks.
         if worker.has(task):
             machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
     end_worker(machine, worker, lost=True, reason=reason)
@@ -132,9 +129,8 @@ def retire(machine: Machine, proposal: RetireProposal) -> bool:
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """Asks the agent to drain, unless a multi-node task of another worker occupies its room.
-
-    The agent does not know of such a task and would leave. After the next heartbeat, the agent is asked again.
+    """Asks the agent to drain, unless a multi-node task of another worker occupies its room: the agent does not know of that task and would
+    leave. After the next heartbeat, the agent is asked again.
     """
     if not multi_node.hosts_other_task(worker):
         machine.send_to_worker(worker.id, m.Drain(worker.reason))

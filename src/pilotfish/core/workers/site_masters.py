@@ -76,10 +76,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Returns the term and the address of the site master of this worker's site; (0, None) if the site needs none.
-
-    If the site needs a site master and has none, this worker is appointed.
-    """
+    """Returns term and address of the site master, and appoints this worker if there is none; (0, None) if the site needs none."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)
@@ -111,18 +108,14 @@ def claimed(machine: Machine, worker: Worker, term: int) -> None:
 
 
 def worker_connected(machine: Machine, worker: Worker) -> None:
-    """Informs a worker on every connection that a site master serves it. Otherwise the worker would not report free room to the site
-    master.
-    """
+    """Informs a worker on every connection that a site master serves it, so that the worker reports free room there."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is not None and worker.id in term.served:
         _set_heartbeats(machine, worker.id, True)
 
 
 def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
-    """Accepts a claim to be site master if the claim has a later term, or the same term and a lower peer id. Returns whether it was
-    accepted.
-    """
+    """Accepts a claim to be site master if its term is later, or equal with a lower peer id. Returns whether it was accepted."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -177,7 +170,7 @@ def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers)
     if not (accept_claim(machine, worker, message.term) if message.term else known):
         return
     if not known:
-        introduce(machine, worker)  # it will repeat the reports that were ignored
+        introduce(machine, worker)  # after this, the site master repeats the reports that were ignored
     term = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
@@ -248,7 +241,7 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
     holder = task.worker
     if task.attempt != attempt or holder is None or task not in holder.delegated or holder.site != worker.site:
         return None
-    # It is delegated to the worker's site master, whose report was lost or is late.
+    # The task is delegated to the worker's site master. The report of the site master was lost or is late.
     machine.record(f.TasksClaimed(worker.id, [number]))
     return task
 

@@ -66,18 +66,12 @@ def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
             events.append(PolicyEvent(kind, fact.worker, fact.task, fact.task >> INDEX_BITS, failure.message, failure.cause))
         elif isinstance(fact, f.RunCancelled):
             events.append(PolicyEvent(RUN_CANCELLED, run=fact.run, reason=fact.reason))
-        else:
-            events += _worker_events(fact)
+        elif isinstance(fact, f.WorkerJoined):
+            events.append(PolicyEvent(WORKER_JOINED, fact.worker))
+        elif isinstance(fact, f.WorkerDraining):
+            events.append(PolicyEvent(WORKER_DRAINING, fact.worker, reason=fact.reason))
+        elif isinstance(fact, f.WorkerQuarantined):
+            events.append(PolicyEvent(WORKER_QUARANTINED if fact.until else WORKER_RELEASED, fact.worker, reason=fact.reason))
+        elif isinstance(fact, f.WorkerEnded):
+            events.append(PolicyEvent(WORKER_LOST if fact.lost else WORKER_LEFT, fact.worker, reason=fact.reason))
     return events
-
-
-def _worker_events(fact: f.Fact) -> list[PolicyEvent]:
-    if isinstance(fact, f.WorkerJoined):
-        return [PolicyEvent(WORKER_JOINED, fact.worker)]
-    if isinstance(fact, f.WorkerDraining):
-        return [PolicyEvent(WORKER_DRAINING, fact.worker, reason=fact.reason)]
-    if isinstance(fact, f.WorkerQuarantined):
-        return [PolicyEvent(WORKER_QUARANTINED if fact.until else WORKER_RELEASED, fact.worker, reason=fact.reason)]
-    if isinstance(fact, f.WorkerEnded):
-        return [PolicyEvent(WORKER_LOST if fact.lost else WORKER_LEFT, fact.worker, reason=fact.reason)]
-    return []

@@ -57,11 +57,12 @@ def peek_expired(machine: Machine, key: str) -> None:
 
 
 def notify(machine: Machine) -> None:
+    """Sends each client that is not paused what happened in the runs that it watches."""
     subscriptions = machine.subscriptions
-    if not subscriptions.links:
-        subscriptions.newly_running.clear()
-        return
-    began = _began_by_run(subscriptions)
+    began: dict[int, list[int]] = {}
+    for task in subscriptions.newly_running:
+        began.setdefault(run_of(task), []).append(task & INDEX_MASK)
+    subscriptions.newly_running.clear()
     for link, watchers in subscriptions.links.items():
         if link in subscriptions.paused or not watchers:
             continue
@@ -73,14 +74,6 @@ def notify(machine: Machine) -> None:
             if number in began:
                 machine.send(link, m.Began(number, began[number]))
             _notify_client(machine, link, run, watchers)
-
-
-def _began_by_run(subscriptions: Subscriptions) -> dict[int, list[int]]:
-    began: dict[int, list[int]] = {}
-    for task in subscriptions.newly_running:
-        began.setdefault(run_of(task), []).append(task & INDEX_MASK)
-    subscriptions.newly_running.clear()
-    return began
 
 
 def _notify_client(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from pilotfish.core.data import data_rows
 from pilotfish.core.explain import lookup, site_reasons, task_reasons
-from pilotfish.core.explain.reasons import rows
 from pilotfish.core.learning import speedups
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import ShareAccount
@@ -151,7 +150,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
         "moving": data_rows.moving(machine),
-        "warnings": rows(task_reasons.warnings(machine)),
+        "warnings": [reason.row() for reason in task_reasons.warnings(machine)],
         "refused_proposals": machine.refused_proposals,
         "stale_results": machine.stale_results,
     }

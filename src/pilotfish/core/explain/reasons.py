@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +29,11 @@ def make_reason(code: str, text: str, *commands: str) -> Reason:
     return Reason(code, text, commands)
 
 
-def rows(reasons: Iterable[Reason]) -> list[dict[str, Any]]:
-    return [one.row() for one in reasons]
-
-
 def answer(subject: str, state: str, reasons: list[Reason], sentence: str = "") -> dict[str, Any]:
     """Returns the answer to ``why``: one sentence, then all reasons."""
     verb = state if state == "failed" else f"is {state}"
     sentence = sentence or f"{subject} {verb}" + (f": {reasons[0].text}" if reasons else "")
-    return {"subject": subject, "state": state, "sentence": sentence, "reasons": rows(reasons)}
+    return {"subject": subject, "state": state, "sentence": sentence, "reasons": [reason.row() for reason in reasons]}
 
 
 def count(number: int, noun: str) -> str:

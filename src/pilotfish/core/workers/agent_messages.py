@@ -27,16 +27,13 @@ from pilotfish.model.task import DISK, Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-
-_NAMING_WORKER = m.Hello, m.AgentDied
-"""Messages that name their worker."""
 MAX_FULL_DISKS = 10
 """Number of attempts from which a full disk is charged to the task. Otherwise the task could move from worker to worker for ever."""
 
 
 def handle(machine: Machine, item: i.AgentMessage) -> None:
     link, message, payloads = item.link, item.message, item.payloads
-    if isinstance(message, _NAMING_WORKER):
+    if isinstance(message, (m.Hello, m.AgentDied)):
         known = machine.state.workers.get(message.worker)
         if known is not None and item.pilot and known.pilot != item.pilot:
             # The key of a pilot is valid for workers of that pilot only.

@@ -56,8 +56,6 @@ class SiteMasters:
 
         Only site masters that may take tasks count. The other workers get their tasks directly.
         """
-        if not self.by_site:
-            return [], workers
         able = {worker.id: worker for worker in workers}
         found = []
         for term in self.by_site.values():

@@ -25,12 +25,12 @@ from pilotfish.portable.expressions.worker_properties import worker_properties
 UNIT = 10_000
 """Units per core, byte or GPU. Resources are integers in these units, so that sums of fractions are exact."""
 
-CLIENT_GONE = "its client is gone"
+CLIENT_DISCONNECTED = "its client is gone"
 """Reason for closing a run whose client disconnected and did not close it."""
 
 CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
-"""Walltime that a worker must have left for a task that the end of a pilot cut off: CUT_OFF_GROWTH times the seconds that the task ran, or
-FRESH_FRACTION of the worker's whole walltime. The smaller of the two is enough.
+"""If the end of a pilot cut off a task, the next worker must have enough walltime left. CUT_OFF_GROWTH times the seconds that the task ran
+is enough. FRESH_FRACTION of the worker's whole walltime is also enough.
 """
 
 MAX_NAME = 80
@@ -203,7 +203,7 @@ class Run:
     @property
     def incomplete(self) -> bool:
         """Returns whether the client disconnected for good before it had sent all tasks."""
-        return self.closed == CLIENT_GONE
+        return self.closed == CLIENT_DISCONNECTED
 
     def cost(self, index: int) -> float:
         return self.costs[index] if index < len(self.costs) else 1.0
@@ -377,7 +377,7 @@ class State:
     sized: bool = False
     """Whether a user set the number of local cores. The user can also set it to zero."""
     roomy: dict[Worker, None] = field(default_factory=dict)
-    """Workers with free cores, even if they may not get tasks. Saves a search through thousands of busy workers."""
+    """Workers with free cores, including those that get no tasks now. Saves a search through thousands of busy workers."""
     prefetching_workers: dict[Worker, None] = field(default_factory=dict)
     """Workers at which tasks may wait for room."""
     pilot_replicas: dict[str, None] = field(default_factory=dict)

@@ -84,8 +84,8 @@ class Heartbeat(Message, frozen=True, tag="beat"):
     started: list[tuple[int, int]]
     moving: list[tuple[str, int, int]] = []
     input_counts: list[int] = []
-    """Number and bytes of the contents that tasks needed since the agent started, by the place where they were found: [in the cache, bytes,
-    at peers, bytes, in the site's storage or on a shared disk, bytes, at the master, bytes].
+    """Number and bytes of the contents that tasks needed since the agent started. There is a pair for each place: in the cache, at peers,
+    in the site's storage or on a shared disk, at the master.
     """
 
 

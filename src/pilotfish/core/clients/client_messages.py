@@ -11,7 +11,7 @@ from pilotfish.core.clients import pool_commands
 from pilotfish.core.clients.subscriptions import Subscription, peek_expired
 from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
-from pilotfish.core.state import CLIENT_GONE, Run
+from pilotfish.core.state import CLIENT_DISCONNECTED, Run
 from pilotfish.core.workers import agent_messages
 from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
@@ -95,7 +95,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
-    expected = _read_awaited(run, message, known, deps)
+    expected = _read_expected_files(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
@@ -181,7 +181,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     return deps
 
 
-def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
+def _read_expected_files(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
     """Checks the files that earlier tasks will leave for the new tasks. Adds these earlier tasks to the dependencies."""
     found: dict[int, tuple[ExpectedFile, ...]] = {}
     for offset, files in message.expected_files.items():
@@ -305,7 +305,7 @@ def author_expired(machine: Machine, key: str) -> None:
     elif run.options.owned:
         pool_commands.cancel_run(machine, run, "the client that owned it disconnected")
     elif not run.closed:
-        machine.record(f.RunClosed(run.id, CLIENT_GONE))
+        machine.record(f.RunClosed(run.id, CLIENT_DISCONNECTED))
 
 
 _HANDLERS: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {

@@ -251,7 +251,7 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     """Explains the ``subject`` that a user typed, or the object that ``run``, ``task``, ``worker``, ``pilot`` or ``site`` names.
 
-    The reasons for a task come with the row of the task and the row of its run, so that a client can show the command of the task.
+    For a task, the answer also has the row of the task and the row of its run. So a client can show the command of the task.
     """
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):

@@ -60,7 +60,7 @@ def for_limit(name: str, traits: BackendTraits, report: str) -> list[str]:
 
 
 def for_bad_start(name: str, site: Site, report: str) -> list[str]:
-    """Returns fixes for a pilot that was refused or ended before its agent joined: the site key to change, if known, and a check to run."""
+    """Returns fixes for a pilot that was refused or ended before its agent joined: a site key to change, and a check to run."""
     change = _change(report) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
     return [*([_set(name, change)] if change else []), f"pilotfish doctor {name}"]
 

@@ -160,7 +160,7 @@ def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Si
 
 
 def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Explains that the walltime of the site's pilots is too short: for the time limit of the tasks, or because one of them was cut off."""
+    """Explains that the site's walltime is too short for the time limit of the tasks, or for a task that was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"

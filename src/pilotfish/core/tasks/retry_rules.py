@@ -120,7 +120,7 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 
 def _more_memory(state: State, task: Task) -> int:
-    """Returns twice the memory of the last attempt, but at most the largest memory of a worker; 0 if that is no more than before."""
+    """Returns twice the memory of the last attempt, or the largest memory of a worker if that is less; 0 if this is no increase."""
     current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * current, largest)

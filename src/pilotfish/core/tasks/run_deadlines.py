@@ -9,7 +9,7 @@ from pilotfish.model.task import CORES
 MARGIN = 1.1
 """Factor on the estimated remaining work."""
 MAX_POOL_FACTOR = 2.0
-"""Maximum cores for a deadline, as a multiple of the whole pool. A run that needs more is not preferred: other runs would wait in vain."""
+"""Maximum cores for a deadline, as a multiple of the whole pool. A run that needs more cannot meet its deadline and is not preferred."""
 
 
 def pool_cores(state: State) -> int:

@@ -129,7 +129,7 @@ def retire(machine: Machine, proposal: RetireProposal) -> bool:
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """Asks the agent to drain, unless a multi-node task of another worker occupies its room: the agent does not know of that task and would
+    """Asks the agent to drain, unless a multi-node task of another worker occupies its room. The agent does not know of that task and would
     leave. After the next heartbeat, the agent is asked again.
     """
     if not multi_node.hosts_other_task(worker):

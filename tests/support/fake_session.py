@@ -16,7 +16,7 @@ from pilotfish.client.submission import Reply, RunListener, Submission
 from pilotfish.core.explain.lookup import find_run
 from pilotfish.core.explain.task_reasons import explain_run, status_of
 from pilotfish.core.machine import Machine
-from pilotfish.core.state import CLIENT_GONE, Run, State, Task, TaskShape
+from pilotfish.core.state import CLIENT_DISCONNECTED, Run, State, Task, TaskShape
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.ids import task_id
 from pilotfish.model.messages import EndedItem
@@ -86,7 +86,7 @@ class FakeRun(Submission):
             if task.state in END_STATES:
                 run.ended.append(index)
         run.paused = self.paused
-        run.closed = CLIENT_GONE if self.incomplete else self.closed_by or ("closed" if self.closed else "")
+        run.closed = CLIENT_DISCONNECTED if self.incomplete else self.closed_by or ("closed" if self.closed else "")
         return run
 
     def row(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The pure machine: it turns inputs and a clock into facts and effects, and does no I/O."""
+"""Contains the machine. It turns inputs and a clock into facts and effects, and does no I/O."""

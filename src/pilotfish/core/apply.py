@@ -1,4 +1,4 @@
-"""Applies facts to the state; nothing else changes it. Crash recovery is applying them again."""
+"""Applies facts to the state. Nothing else changes the state. After a crash, the master applies all facts again."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from pilotfish.model.states import (
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
 LOSS_DECAY = 0.8
-"""Factor by which the learnt start-up loss shrinks with each quicker start."""
+"""Factor on the learnt start-up loss of a site when a pilot starts with a smaller loss."""
 SAME_SUBMISSION_S = 1.0
 MAX_LOST_S, MAX_LOST = 30.0, 0.1
-"""Maximum start-up loss that is learnt: seconds plus a fraction of the walltime. A longer loss was an accident."""
+"""Maximum start-up loss that is learnt: MAX_LOST_S seconds plus MAX_LOST times the walltime. A longer loss counts as an accident."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -221,7 +221,7 @@ def _tasks_claimed(state: State, fact: f.TasksClaimed, at: float) -> None:
         needs = task.shape.needs
         if worker.fits(needs):
             occupy(worker, task, needs)
-            move(task, RUNNING)  # no later report says so
+            move(task, RUNNING)  # no later message reports the start
         else:
             worker.ahead[task] = needs
 
@@ -299,7 +299,7 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
 
 
 def _reshape(task: Task, failure_counts: FailureCounts) -> None:
-    """Give a task a shape with more memory or walltime than its spec asks for."""
+    """Gives a task a shape with more memory or walltime than its spec asks for."""
     task.shape = task.shape.run.shape_for(task.spec, failure_counts.memory, failure_counts.least_s)
 
 
@@ -333,13 +333,13 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
 
 
 def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
-    """Charge a failure to the worker's streak or to its site."""
+    """Charges a failure to the worker or to its site."""
     if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
         pass  # no worker has the input, so this worker is not to blame
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.no_directory_sites[worker.site] = None  # says nothing about other tasks on its workers
+        task.shape.no_directory_sites[worker.site] = None  # the workers of the site may be good for other tasks
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -482,7 +482,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     state.pilot_replicas.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
-        # Pilots that were submitted and refused together count as one failed start.
+        # Pilots that were submitted together and refused together count as one failed start.
         site.bad_starts += not site.bad_starts or at - site.last_bad_at > SAME_SUBMISSION_S
         site.last_bad_at = at
         site.last_bad = fact.reason
@@ -492,7 +492,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     if fact.cause == s.EXPIRED:
         _happened(state, pilot, s.EXPIRED, at)
     elif not fact.well or pilot.withdrawn == s.DIED:
-        died = pilot.withdrawn == s.DIED  # the cancellation was only clean-up
+        died = pilot.withdrawn == s.DIED  # the pilot was cancelled only to clean up
         _happened(state, pilot, s.FAILED, at, cause=s.DIED if died else fact.cause)
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)

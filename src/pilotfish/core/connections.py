@@ -1,6 +1,6 @@
-"""Keeps the connections of workers, the transfers in their heartbeats, and the contents that their caches hold.
+"""Keeps the connections of workers, the transfers that workers report, and the contents of their caches.
 
-None of this is part of the state: after a restart no worker is connected, and workers report again on every connection.
+None of this is part of the state. After a restart of the master, no worker is connected. Workers report again on every connection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MIN_INTERVAL_S = 0.5
-"""Minimum seconds between two heartbeats from which a rate is computed."""
+"""Minimum seconds between two heartbeats from which a transfer rate is computed."""
 
 Moving = list[tuple[str, int, int]]
 """Contents in transfer to or from a worker: digest, bytes so far, bytes in all."""
@@ -18,13 +18,12 @@ Moving = list[tuple[str, int, int]]
 
 @dataclass(slots=True)
 class TransferReport:
-    """``input_counts``: number and bytes of the inputs of its tasks since its agent started, by where they were found: in its cache,
-    at peers, in the site's storage or on a shared disk, at the master."""
+    """Transfers of one worker. ``input_counts``: number and bytes of its inputs, by the places in ``data_rows.SOURCES``."""
 
     moving: Moving = field(default_factory=list)
     input_counts: list[int] = field(default_factory=list)
     at: float = 0.0
-    """When the last report came."""
+    """Time of the last report."""
     _before: dict[str, int] = field(default_factory=dict)
     _before_at: float = 0.0
     _next: dict[str, int] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Bytes per second between the last heartbeats; None if it was not in transfer at both, or started again."""
+        """Returns bytes per second between the last heartbeats; None if the content was not in transfer at both."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:
@@ -47,27 +46,26 @@ class TransferReport:
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """The link to a worker, the end of its lease and the specs that it was sent.
+    """Holds the link to a worker, the end of its lease and the specs that the worker was sent.
 
-    ``newest_link``: the link of its last Hello, open or closed.
+    ``newest_link``: the link of the worker's last Hello, open or closed.
     """
 
     lease_at: float
     link: int | None = None
     newest_link: int = 0
     shares: bool = False
-    """Whether it reads shared payloads directly from disk."""
+    """Whether the worker reads shared payloads directly from disk."""
     peer: Any = None
-    """Its address for other agents of its site, or None: [id, [host, port]]."""
+    """Address of the worker for other agents of its site, as [id, [host, port]]; None if it has no such address."""
     transfers: TransferReport = field(default_factory=TransferReport)
-    """Contents in transfer to or from it."""
     sent_specs: dict[int, None] = field(default_factory=dict)
     delegated_specs: dict[int, None] = field(default_factory=dict)
-    """Specs that it was sent with delegated tasks."""
+    """Specs that the worker was sent with delegated tasks."""
 
 
 class ReportedCaches:
-    """Which worker holds which contents, whether a run needs them or not."""
+    """Holds which contents are in the cache of each worker, including contents that no run needs."""
 
     def __init__(self) -> None:
         self._by_worker: dict[str, dict[str, None]] = {}
@@ -91,7 +89,7 @@ class ReportedCaches:
                     del self._by_digest[digest]
 
     def has_only(self, worker: str, digests: Iterable[str]) -> None:
-        """Replace what is known: the worker holds exactly these."""
+        """Replaces the known contents of a worker by these."""
         wanted = dict.fromkeys(digests)
         self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
         self.gained(worker, wanted)

@@ -1,8 +1,8 @@
-"""Replays a journal that has holes and keeps what later records prove.
+"""Replays a journal in which records are lost, and keeps what later records prove.
 
-Before each fact after a hole, the state gets what the fact presupposes. Parts of the fact that contradict the state are left out. A task
-whose result was kept is done, even if other records about it were lost. A task whose description was lost is listed as failed, so that the
-user learns of it.
+Before each fact after a lost record, other facts are applied that must have come before it. Parts of the fact that contradict the state are
+left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the description of a task was
+lost, the task is listed as failed, so that the user learns of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilotfish.model.task import Failure, RunOptions, TaskSpec
 
 LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
 LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
-"""Placeholder for a lost input. No packed payload begins like this."""
+"""Placeholder for a lost payload of a task. No packed payload begins like this."""
 _ABOUT_HOLDERS = (
     f.TasksAssigned,
     f.TasksDelegated,
@@ -38,7 +38,7 @@ _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
 def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
-    """Apply a fact after a hole. Returns False if it could not be applied."""
+    """Applies a fact after a lost record. Returns False if the fact could not be applied."""
     try:
         for part in _repair(state, fact):
             apply(state, part, at)
@@ -48,7 +48,7 @@ def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
 
 
 def settle(state: State, at: float) -> None:
-    """Requeue everything that is not final. After such a replay it is unknown which tasks the workers really hold."""
+    """Requeues every task that is not in a final state. After such a replay, it is unknown which tasks the workers really hold."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:
@@ -62,7 +62,7 @@ def settle(state: State, at: float) -> None:
 
 def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
     if isinstance(fact, _ABOUT_HOLDERS):
-        return  # holders are settled at the end
+        return  # ``settle`` requeues these tasks at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
     for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
         if run not in state.runs and not isinstance(fact, f.RunOpened):
@@ -95,7 +95,7 @@ def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 
 
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
-    """Reduce a fact to what is still possible. A final state never changes, and only the end of a task matters."""
+    """Yields the part of a fact that is still possible. A final state never changes, and only the end of a task matters."""
     if isinstance(fact, f.TasksDone):
         unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
         columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}
@@ -116,14 +116,14 @@ def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
 
 
 def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
-    """Yield facts that move these tasks to this worker, despite lost records."""
+    """Yields facts that move these tasks to this worker, despite lost records."""
     ready = []
     for number in tasks:
         task = state.task(number)
         for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
             yield f.TasksReturned(holder, [number], "the journal was damaged")
         if task.state == WAITING:
-            # Its dependencies must have succeeded, or it would not have run. Their records are lost.
+            # The task ran, so its dependencies succeeded, and the records about that are lost.
             task.waits_for = 0
             move(task, READY)
             enqueue(state, task)

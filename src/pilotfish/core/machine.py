@@ -1,7 +1,7 @@
 """Turns inputs and a clock into facts and effects.
 
-The machine does no I/O and reads no clock. A host (live or simulated) calls ``start`` once, and ``handle`` when something happened or the
-``deadline`` passed. The host makes the facts durable first and performs the effects afterwards.
+The machine does no I/O and reads no clock. A host (live or simulated) calls ``start`` once. Then it calls ``handle`` when something
+happened or the ``deadline`` passed. The host makes the facts durable before it performs the effects.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
-"""Seconds after its deadline from which a call counts as late. Then the master was suspended, not the workers."""
+"""Seconds after its deadline from which a call counts as late. A late call means that the master was suspended."""
 MIN_DECISION_INTERVAL_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
 
 _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
-"""Facts that free no room and make no task ready: they cause no decision."""
+"""Facts that cause no decision, because they free no room and make no task ready."""
 
 
 @dataclass(slots=True)
@@ -106,9 +106,9 @@ class Machine:
         self.finishing = False
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
         self.inspect_only = False
-        """Whether the pool was stopped and is only inspected: nothing is started. Set before ``start``."""
+        """Whether the pool was stopped and is only inspected. Then nothing is started. Set before ``start``."""
         self.decide_again = True
-        """Whether something changed that is not a fact, such as a connection. Then decide again."""
+        """Whether something changed that is not a fact, such as a connection, and needs a decision."""
         self._decide_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, Callable[[Machine, str], None], str]] = []
@@ -117,7 +117,7 @@ class Machine:
     # --- turns --------------------------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> Turn:
-        """Make the first turn after a start or restart. Known workers get time to reconnect."""
+        """Makes the first turn after a start or restart. Known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.local_cores:
@@ -150,13 +150,13 @@ class Machine:
                     self.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
 
     def resume(self) -> None:
-        """Continue the work of a pool that was stopped."""
+        """Continues the work of a pool that was stopped."""
         if self.inspect_only:
             self.inspect_only, self.decide_again = False, True
             self._restart_applications()
 
     def handle(self, inputs: Sequence[i.Input], now: float) -> Turn:
-        """Handle all inputs first, then decide once."""
+        """Handles all inputs first, then decides once."""
         now = max(now, self.now)
         was_suspended = self.deadline is not None and now - self.deadline > STALL_S
         self.now = now
@@ -169,9 +169,7 @@ class Machine:
 
     def _conclude(self) -> Turn:
         due = self._decide_at is not None and self.now >= self._decide_at
-        due = due or (
-            bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s
-        )  # the passing of time may have changed something
+        due = due or (bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s)  # a decision can depend on the time
         notified = self._notify_policy(0)
         if due or self.decide_again or any(type(fact) not in _NO_DECISION for fact in self.facts):
             self._decide()
@@ -184,7 +182,7 @@ class Machine:
         return turn
 
     def _notify_policy(self, first: int) -> int:
-        """Report the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
+        """Reports the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
         on_events = getattr(self.policy, "on_events", None)
         if on_events is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])
@@ -200,12 +198,12 @@ class Machine:
         self.effects.append(e.Send(link, message, payloads or []))
 
     def link_of(self, worker: str) -> int | None:
-        """The open link to a worker; None if it is not connected."""
+        """Returns the open link to a worker; None if the worker is not connected."""
         connection = self.connections.get(worker)
         return connection.link if connection is not None else None
 
     def send_to_worker(self, worker: str, message: m.Message) -> None:
-        """Send a message to a worker if it is connected."""
+        """Sends a message to a worker if the worker is connected."""
         link = self.link_of(worker)
         if link is not None:
             self.send(link, message)
@@ -217,7 +215,7 @@ class Machine:
     # --- time -----------------------------------------------------------------------------------------------------------------------
 
     def set_timer(self, at: float, expired: Callable[[Machine, str], None], key: str) -> None:
-        """Call ``expired`` with the key in the first turn at or after this time. Timers are not journaled."""
+        """Calls ``expired`` with the key in the first turn at or after this time. Timers are not journaled."""
         self._timer_count += 1
         heappush(self._timers, (at, self._timer_count, expired, key))
 
@@ -228,7 +226,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.connections:
-            # Often enough that the master notices its own suspension and does not mistake it for silent workers.
+            # The next turn comes soon, so that the master notices if it was suspended. Otherwise workers would seem silent.
             candidates.append(self.now + self.settings.beat_s)
         if self.more_to_send:
             self.more_to_send = False
@@ -257,12 +255,12 @@ class Machine:
             self._decide_tasks(view)
             times.append(self.policy.next_look_at(view))
         times.append(self._retire_idle(view))
-        # A time in the past becomes the next possible one; otherwise the host would loop without pause.
+        # If the time is in the past, it is moved to the near future. Otherwise the host would loop without pause.
         soonest = min([time for time in times if time is not None], default=None)
         self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 
     def _retire_idle(self, view: PolicyView) -> float | None:
-        """Drain workers that were idle for long. Returns when to check again."""
+        """Drains workers that were idle for long. Returns when to check again."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
@@ -292,7 +290,7 @@ class Machine:
                 self.refused_proposals += 1
 
     def _may_request(self, proposal: PilotProposal) -> bool:
-        """Whether the site may get this pilot: it is configured and not paused, held or full."""
+        """Returns whether the site may get this pilot. A configured site must not be paused, held or full."""
         record = self.state.sites.get(proposal.site)
         if proposal.size.cores < 0 or proposal.size.nodes <= 0:
             return False
@@ -314,7 +312,7 @@ class Machine:
             site_events.release_pilot(self, pilot, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """End the master after some time without work, clients and open runs."""
+        """Ends the master after some time without work, clients and open runs."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.subscriptions.links or (work and not self.inspect_only):
             self.finish_at = None
@@ -325,7 +323,7 @@ class Machine:
             self.finish("no work and no client")
 
     def finish(self, reason: str) -> None:
-        """End all workers and pilots, then the master. Unfinished tasks stay in the journal and continue when a master starts again."""
+        """Ends all workers and pilots, then the master. Unfinished tasks stay in the journal. They continue when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
             leases.leave(self, worker, reason)
@@ -347,7 +345,7 @@ class Machine:
             self.after_failure([task])
 
     def after_failure(self, ended: list[Task]) -> None:
-        """Skip tasks that depend on these. Cancel the run if it reached its maximum number of failures."""
+        """Skips tasks that depend on these failed tasks. Cancels the run if it reached its maximum number of failures."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]

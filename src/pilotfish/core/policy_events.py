@@ -22,8 +22,8 @@ EVENT_KINDS = (
 class PolicyEvent(NamedTuple):
     """One event of a worker, a task or a run.
 
-    ``attempt-failed``: the task is tried again; ``task-failed``: it is not, or can never run. ``task-returned``: it is ready again without
-    blame. ``run-cancelled`` stands for all tasks of the run that had not ended.
+    ``attempt-failed``: the task runs again. ``task-failed``: the task does not run again, or can never run. ``task-returned``: the task is
+    ready again, and nobody is to blame. ``run-cancelled`` stands for all unfinished tasks of the run.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class PolicyEvent(NamedTuple):
     run: int = 0
     reason: str = ""
     cause: str = ""
-    """Failure cause of an attempt, in one word."""
+    """Cause of a failure, in one word."""
 
 
 _TASK_EVENTS: dict[type[f.Fact], str] = {
@@ -48,7 +48,7 @@ _TASK_EVENTS: dict[type[f.Fact], str] = {
 
 
 def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
-    """Derive the events from facts, in the same order. Facts about sites, pilots and files give none."""
+    """Returns the events of these facts, in the same order. Facts about sites, pilots and files have no events."""
     events: list[PolicyEvent] = []
     for fact in facts:
         kind = _TASK_EVENTS.get(type(fact))
@@ -66,18 +66,12 @@ def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
             events.append(PolicyEvent(kind, fact.worker, fact.task, fact.task >> INDEX_BITS, failure.message, failure.cause))
         elif isinstance(fact, f.RunCancelled):
             events.append(PolicyEvent(RUN_CANCELLED, run=fact.run, reason=fact.reason))
-        else:
-            events += _worker_events(fact)
+        elif isinstance(fact, f.WorkerJoined):
+            events.append(PolicyEvent(WORKER_JOINED, fact.worker))
+        elif isinstance(fact, f.WorkerDraining):
+            events.append(PolicyEvent(WORKER_DRAINING, fact.worker, reason=fact.reason))
+        elif isinstance(fact, f.WorkerQuarantined):
+            events.append(PolicyEvent(WORKER_QUARANTINED if fact.until else WORKER_RELEASED, fact.worker, reason=fact.reason))
+        elif isinstance(fact, f.WorkerEnded):
+            events.append(PolicyEvent(WORKER_LOST if fact.lost else WORKER_LEFT, fact.worker, reason=fact.reason))
     return events
-
-
-def _worker_events(fact: f.Fact) -> list[PolicyEvent]:
-    if isinstance(fact, f.WorkerJoined):
-        return [PolicyEvent(WORKER_JOINED, fact.worker)]
-    if isinstance(fact, f.WorkerDraining):
-        return [PolicyEvent(WORKER_DRAINING, fact.worker, reason=fact.reason)]
-    if isinstance(fact, f.WorkerQuarantined):
-        return [PolicyEvent(WORKER_QUARANTINED if fact.until else WORKER_RELEASED, fact.worker, reason=fact.reason)]
-    if isinstance(fact, f.WorkerEnded):
-        return [PolicyEvent(WORKER_LOST if fact.lost else WORKER_LEFT, fact.worker, reason=fact.reason)]
-    return []

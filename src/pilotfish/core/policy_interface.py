@@ -1,4 +1,4 @@
-"""Defines what a policy sees and may propose. The machine checks every proposal; an unlawful one is refused and counted."""
+"""Defines what a policy sees and can propose. The machine checks every proposal. It refuses and counts invalid proposals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.core.state import State, Task, Worker
 
 @dataclass(slots=True)
 class AssignmentProposal:
-    """Assign tasks to a worker. The last ``ahead`` of them wait there for room.
+    """Assign tasks to a worker. The last ``ahead`` tasks wait at the worker for room.
 
     ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of one multi-node task.
     """
@@ -44,7 +44,7 @@ class RecallProposal:
 
 @dataclass(slots=True)
 class CopyProposal:
-    """Start speculative copies of tasks that run elsewhere. The first result counts."""
+    """Start speculative copies of tasks that run at other workers. The first result counts."""
 
     worker: Worker
     tasks: list[Task]
@@ -66,10 +66,10 @@ Divide = Callable[[list[Worker]], tuple[SiteMasterGroups, list[Worker]]]
 
 
 class PolicyView:
-    """What a policy may read.
+    """The part of the state that a policy may read.
 
-    ``workers``: connected workers that may take tasks, except those that a site master serves; ``roomy``: those with free cores. Both are
-    computed on demand: of ten thousand workers, most are busy.
+    ``workers``: connected workers that may take tasks and that no site master serves. ``roomy``: those of these workers that have free
+    cores. Both are computed only if needed, because most of ten thousand workers are busy.
     """
 
     def __init__(self, state: State, now: float, ahead_s: float, able: Callable[[Worker], bool], divide: Divide | None = None) -> None:
@@ -95,7 +95,7 @@ class PolicyView:
 
     @property
     def roomy(self) -> list[Worker]:
-        if self._roomy is None:  # not a cached property: up to Python 3.11 its lock is slow, and this runs in every turn
+        if self._roomy is None:  # a cached property would be slow up to Python 3.11, and this code runs in every turn
             self._roomy = [worker for worker in self.state.roomy if self._able(worker)]
             if self.sites:
                 own = dict.fromkeys(self.workers)
@@ -104,7 +104,7 @@ class PolicyView:
 
     @property
     def served_workers(self) -> list[Worker]:
-        """Workers that a site master serves. They get tasks directly only if these cannot be delegated."""
+        """Returns the workers that a site master serves. They get tasks directly only if the tasks cannot be delegated."""
         return [worker for _, served in self.sites for worker in served]
 
 
@@ -114,18 +114,18 @@ class Policy(Protocol):
     def propose(self, view: PolicyView) -> Sequence[Proposal]: ...
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """Time of the next call even if nothing happens; None if there is none."""
+        """Returns the time of the next call if nothing happens before; None: no call is needed."""
 
     def why(self, task: Task) -> str:
-        """What the policy plans for a ready task, as text for users; empty if nothing."""
+        """Returns what the policy plans for a ready task, as text for users; empty if there is no plan."""
 
     def describe(self) -> str:
-        """How the policy decides now and why, as text for users; empty if it never changes."""
+        """Returns how the policy decides now and why, as text for users; empty if this never changes."""
 
 
 class ListeningPolicy(Policy, Protocol):
     def on_events(self, events: Sequence[PolicyEvent]) -> None:
-        """Receive the events of a turn, before ``propose``. Not called for a journal replay: after a restart, read the state instead."""
+        """Receives the events of a turn, before ``propose``. After a restart, there are no past events: read the state instead."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Provisioner(Protocol):
     def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        """Time of the next call even if nothing happens; None if there is none."""
+        """Returns the time of the next call if nothing happens before; None: no call is needed."""
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """How the factory rates each site, as rows for users."""
+        """Returns how the factory rates each site, as rows for users."""

@@ -1,4 +1,4 @@
-"""Holds all that a master knows. Only ``core/apply.py`` changes it."""
+"""Holds everything that a master knows. Only ``core/apply.py`` changes the state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
 
 UNIT = 10_000
-"""Units per core, byte or GPU. Resources are integers in these units, so that fractions add up exactly."""
+"""Units per core, byte or GPU. Resources are integers in these units, so that sums of fractions are exact."""
 
-CLIENT_GONE = "its client is gone"
-"""Reason for closing a run that its own client did not close."""
+CLIENT_DISCONNECTED = "its client is gone"
+"""Reason for closing a run whose client disconnected and did not close it."""
 
 CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
-"""Walltime to ask for after a task was cut off by the end of a pilot: CUT_OFF_GROWTH times the seconds that it ran, or a worker that still
-has at least FRESH_FRACTION of its walltime.
+"""If the end of a pilot cut off a task, the next worker must have enough walltime left. CUT_OFF_GROWTH times the seconds that the task ran
+is enough. FRESH_FRACTION of the worker's whole walltime is also enough.
 """
 
 MAX_NAME = 80
@@ -39,7 +39,7 @@ Needs = tuple[tuple[str, int], ...]
 
 
 class TaskShape:
-    """Ready tasks of one run that are equal to a policy: same priority, needs, time limit and tags."""
+    """Tasks of one run that are equal for a policy: same priority, needs, time limit and tags."""
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
@@ -54,7 +54,7 @@ class TaskShape:
         self.nodes = spec.request.nodes
         self.time_s = spec.time_s
         self.least_s = least_s
-        """Seconds that such a task ran before it was cut off. It takes longer than this."""
+        """Seconds that such a task ran before it was cut off. The task needs more seconds than this."""
         self.no_directory_sites: dict[str, None] = {}
         """Sites without the directory in which the tasks run."""
         self.succeeded_sites: dict[str, None] = {}
@@ -70,18 +70,18 @@ class TaskShape:
 
     @property
     def min_walltime_s(self) -> float:
-        """Minimum seconds that a worker must have left for such a task, as far as known."""
+        """Returns the minimum seconds of walltime that a worker must have left for such a task, as far as known."""
         return max(self.time_s, self.least_s)
 
     def learn(self, wall_us: int) -> None:
-        """Update the running mean of the task time. At most 50 samples count, so that it follows a change."""
+        """Updates the running mean of the task time. At most 50 samples count, so that the mean follows a change."""
         self.samples += 1
         self.mean_us += (wall_us - self.mean_us) / min(self.samples, 50)
 
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Counts of failed attempts of one task. Most tasks have none. The order of the fields is the row in snapshots."""
+    """Counts of failed attempts of one task. Most tasks have none. Snapshots contain the fields in this order."""
 
     avoid: str = ""
     crashes: int = 0
@@ -97,24 +97,24 @@ class FailureCounts:
 
 @dataclass(slots=True, eq=False)
 class ContentRecord:
-    """One content. ``holders``: workers that have it; ``at_master``: the master has it in its own store."""
+    """One content. ``holders``: workers that have it. ``at_master``: whether the master has it in its own store."""
 
     digest: str
     size: int
     path: str = ""
-    """Path of the user's file. ``mtime_ns`` and ``inode`` are those from when it was read."""
+    """Path of the user's file. ``mtime_ns`` and ``inode`` are those of the file when it was read."""
     mtime_ns: int = 0
     inode: int = 0
     at_master: bool = False
     maker: int = 0
-    """Id of the task that made it; 0 for a user's file."""
+    """Id of the task that made the content; 0 for a user's file."""
     holders: dict[str, None] = field(default_factory=dict)
     runs: int = 0
-    """Number of runs that need it or made it."""
+    """Number of runs that need or made the content."""
 
     @property
     def is_nowhere(self) -> bool:
-        """Whether it was kept only at workers, and none of the present workers has it."""
+        """Returns whether the content was kept only at workers and no present worker has it."""
         return not (self.at_master or self.path or self.holders)
 
     @property
@@ -137,7 +137,7 @@ class Task:
     waits_for: int = 0
     children: list[int] | None = None
     contents: tuple[ContentRecord, ...] = ()
-    """Inputs of this task alone, besides the contents of its spec."""
+    """Inputs of this task, besides the contents of its spec."""
 
     @property
     def suspect(self) -> bool:
@@ -148,7 +148,7 @@ class Task:
 
 
 class Run:
-    """One submission of tasks, with the order in which they were given and the order in which they ended."""
+    """One execution of some tasks. Holds the tasks in the order of submission and in the order of their ends."""
 
     def __init__(self, id: int, uid: str, options: RunOptions, at: float) -> None:
         self.id = id
@@ -161,11 +161,11 @@ class Run:
         self.paused = False
         self.advanced = 0
         self.outputs_taken = 0
-        """Number of ended tasks, in order of ending, whose outputs the owning client has. The master no longer keeps them."""
+        """Number of ended tasks, in the order of their ends, whose outputs the owning client has and the master does not keep."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
         self.contents: dict[str, None] = {}
-        """Digests of contents that its tasks need or made."""
+        """Digests of the contents that the tasks of the run need or made."""
         self.spec_shapes: list[TaskShape] = []
         self.shapes: dict[tuple[object, ...], TaskShape] = {}
         self.tasks: list[Task] = []
@@ -175,19 +175,19 @@ class Run:
         self.cpu_us = array("q")
         self.rss_kib = array("q")
         self.costs = array("f")
-        """Relative costs by index. An index beyond the end has cost 1."""
+        """Relative costs by index. A task with an index beyond the end has cost 1."""
         self.expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
-        """By index: files that other tasks of the run will leave for this task."""
+        """By index of a task: files that other tasks of the run will leave for it."""
         self.left_files: dict[int, dict[str, IntermediateFile]] = {}
-        """By index: files that this task left as contents, by name."""
+        """By index of a task: files that it left as contents, by name."""
         self.earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
-        """By index: files that tasks of another run left for this task."""
+        """By index of a task: files that tasks of another run left for it."""
         self.attempts = 0
         self._classes: list[str] = []
         self.account = ShareAccount("")
-        """Account of its share."""
+        """Account of the share of the run."""
         self.occupied = 0
-        """Cores that its tasks occupy now, in units of 1/10000."""
+        """Cores that the tasks of the run occupy now, in units of 1/10000."""
 
     def priority_of(self, spec: int) -> int:
         return self.specs[spec].priority if self.options.priority is None else self.options.priority
@@ -202,14 +202,14 @@ class Run:
 
     @property
     def incomplete(self) -> bool:
-        """Whether its client disconnected for good before it had sent all tasks."""
-        return self.closed == CLIENT_GONE
+        """Returns whether the client disconnected for good before it had sent all tasks."""
+        return self.closed == CLIENT_DISCONNECTED
 
     def cost(self, index: int) -> float:
         return self.costs[index] if index < len(self.costs) else 1.0
 
     def class_of(self, spec: int) -> str:
-        """Name of the task class. Tasks of one class take equally long per cost, so forecasts carry over to later tasks and runs."""
+        """Returns the name of the task class of a spec."""
         if spec < len(self._classes):
             return self._classes[spec]
         for number in range(len(self._classes), spec + 1):
@@ -220,7 +220,7 @@ class Run:
         return self._classes[spec]
 
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
-        """The shape for a spec. ``memory``: the amount granted instead of the request, if not 0."""
+        """Returns the shape for a spec. ``memory``: the memory that is granted instead of the requested memory, if not 0."""
         spec = self.specs[number]
         request = spec.request
         needs = (
@@ -242,18 +242,18 @@ class Run:
 
 
 class Worker:
-    """An agent that joined. ``active``: tasks that have room; ``ahead``: tasks that wait there for room."""
+    """An agent that joined. ``active``: tasks that have room at the worker. ``ahead``: tasks that wait there for room."""
 
     def __init__(self, id: str, pilot: str, capacity: dict[str, int], at: float) -> None:
         self.id = id
         self.pilot = pilot
         self.site = ""
-        """Site of its pilot; empty for an agent that was started by hand."""
+        """Site of the worker's pilot; empty for an agent that was started by hand."""
         self.state = JOINED
         self.capacity = capacity
         self.free = dict(capacity)
         self.roomy: dict[Worker, None] = {}
-        """The pool's set of workers with free cores (``State.roomy``). This worker adds and removes itself."""
+        """The pool's set of workers with free cores (``State.roomy``). The worker adds itself to the set and removes itself."""
         self.tags: dict[str, str] = {}
         self.info: dict[str, Any] = {}
         self.ends_at: float | None = None
@@ -263,28 +263,28 @@ class Worker:
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
-        """Time when each task was first reported as running. Tasks that end before the next heartbeat are never listed."""
+        """Time of the first report that a task runs. A task that ends before the next heartbeat is never listed."""
         self.delegated: dict[Task, None] = {}
-        """Delegated tasks of a site master that no worker of the site has yet."""
+        """If the worker is a site master: delegated tasks that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
         self.progress_at = at
         self.done = 0
         self.failed = 0
         self.streak: dict[int, None] = {}
-        """Tasks that failed here since the last success."""
+        """Tasks that failed at the worker since its last success."""
         self.quarantined_until = 0.0
         self.reason = ""
         self.history: list[tuple[float, str]] = [(at, "joined")]
 
     @cached_property
     def properties(self) -> dict[str, Any]:
-        """Properties for requirement and rank expressions. They do not change after the worker joined."""
+        """Returns the properties for requirement and rank expressions. They do not change after the worker joined."""
         capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
         return worker_properties(self.id, self.site, capacity, self.tags, self.info)
 
     @cached_property
     def slots(self) -> int:
-        """Number of one-core tasks that it runs at the same time."""
+        """Returns the number of one-core tasks that the worker can run at the same time."""
         return max(1, self.capacity.get(CORES, 0) // UNIT)
 
     @property
@@ -297,7 +297,7 @@ class Worker:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """All tasks that would be lost with it."""
+        """Returns all tasks that would be lost with the worker."""
         return chain(self.active, self.ahead, self.delegated)
 
     def count_room(self) -> None:
@@ -324,7 +324,7 @@ class Worker:
         return True
 
     def qualifies(self, shape: TaskShape) -> bool:
-        """Whether its tags, properties and site match what tasks of this shape ask for."""
+        """Returns whether the worker's tags, properties and site match what tasks of this shape ask for."""
         sites = shape.run.options.sites
         if self.site in shape.no_directory_sites or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
@@ -333,11 +333,11 @@ class Worker:
         return not shape.tags or all(self.tags.get(name) == value for name, value in shape.tags)
 
     def suits(self, shape: TaskShape, now: float) -> bool:
-        """Whether a task of this shape may run here at all: resources, tags and remaining walltime."""
+        """Returns whether a task of this shape may run here: checks total resources, tags and remaining walltime."""
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Whether the remaining walltime covers the time limit and, after a cut-off, is worth another attempt."""
+        """Returns whether the remaining walltime covers the time limit and, if such a task was cut off, is worth another attempt."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -375,13 +375,13 @@ class State:
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     local_cores: float = 0.0
     sized: bool = False
-    """Whether a user set the number of local cores. Zero may be what the user wants."""
+    """Whether a user set the number of local cores. The user can also set it to zero."""
     roomy: dict[Worker, None] = field(default_factory=dict)
-    """Workers with free cores, whether or not they may get tasks. Spares a search through thousands of busy workers."""
+    """Workers with free cores, including those that get no tasks now. Saves a search through thousands of busy workers."""
     prefetching_workers: dict[Worker, None] = field(default_factory=dict)
-    """Workers where tasks may wait for room."""
+    """Workers at which tasks may wait for room."""
     pilot_replicas: dict[str, None] = field(default_factory=dict)
-    """Pilot replicas: pilots requested because another one waits too long."""
+    """Pilots that were requested because another pilot waits too long."""
     ready: dict[TaskShape, None] = field(default_factory=dict)
     """Shapes that have ready tasks."""
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
@@ -389,19 +389,19 @@ class State:
     copies: dict[Task, SpeculativeCopy] = field(default_factory=dict)
     """Speculative copies of running tasks. Most tasks never have one."""
     multi_node_workers: dict[Task, list[Worker]] = field(default_factory=dict)
-    """Workers of each multi-node task. The first one received the task."""
+    """Workers of each multi-node task. The first worker received the task."""
     speedups: dict[str, Speedup] = field(default_factory=dict)
-    """By class: how long moldable tasks took with each number of cores."""
+    """By task class: how long moldable tasks took with each number of cores."""
     unfinished: int = 0
     forecasts: Forecasts = field(default_factory=Forecasts)
     shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
-    """Time up to which shares were charged for the cores that they occupied."""
+    """Time until which shares have been charged for the cores that they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
     traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
-    """Returns the traits of a backend by its name. The host sets it; it is not part of snapshots."""
+    """Returns the traits of a backend by its name. The host sets this function. It is not part of snapshots."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """Latest answers by request. A command that is sent again gets its first answer and is not repeated."""
+    """Latest answers by request. If a command is sent again, it gets its first answer and is not carried out again."""
 
     def admit(self, worker: Worker) -> None:
         self.workers[worker.id] = worker
@@ -411,7 +411,7 @@ class State:
             self.prefetching_workers[worker] = None
 
     def pilots_at(self, site: str) -> list[Pilot]:
-        """Pilots of a site that are requested, submitted or active."""
+        """Returns the pilots of a site that are requested, submitted or active."""
         return [pilot for pilot in self.pilots.values() if pilot.site == site and pilot.state <= ACTIVE]
 
     def find_task(self, task: int) -> Task | None:
@@ -429,6 +429,6 @@ class State:
 
 
 MAX_ANSWERS = 1000
-"""Maximum answers kept for clients that ask again. They do so within a minute or not at all."""
+"""Maximum answers that are kept for clients that ask again. Clients do so within a minute."""
 MAX_ENDED_WORKERS = 1000
-"""Maximum workers remembered after they ended: for users to look at, and to refuse one that reconnects."""
+"""Maximum ended workers that are kept: users can look at them, and the master refuses them if they reconnect."""

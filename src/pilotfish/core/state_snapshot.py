@@ -1,4 +1,4 @@
-"""Writes the state as facts and restores it. Compaction writes these facts instead of the whole history."""
+"""Writes the state as facts and restores the state. Compaction writes these facts instead of the whole history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS_PER_ROW = 5_000
 
 
 def dump(state: State) -> Iterator[f.Restored]:
-    """Yield facts that give an equal state when they are applied to an empty one."""
+    """Yields facts. If they are applied to an empty state, it becomes equal to this state."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
         *plain, history = (getattr(site, field) for field in SiteRecord.__slots__)
@@ -58,7 +58,7 @@ def dump(state: State) -> Iterator[f.Restored]:
     for shape in state.ready:
         yield f.Restored("queue", [task.id for task in shape.queue])
     yield f.Restored("queue", [task.id for task in state.suspects])
-    # Shares come last: facts after this one are charged to them.
+    # Shares come last: every fact charges them for the time since ``settled_at``.
     yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 
@@ -105,7 +105,7 @@ def _restore_run(state: State, row: Any) -> None:
 
 
 def _task_row(task: Task) -> list[Any]:
-    """Write a task as a row. Most tasks have only a spec, a payload and a state; their rows are short."""
+    """Returns a task as a row. Most tasks have only a spec, a payload and a state, so their rows are short."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
     if task.failure or task.failure_counts or task.waits_for or task.children or task.contents:
         row += [task.failure, task.failure_counts and astuple(task.failure_counts), task.waits_for, task.children]
@@ -141,7 +141,7 @@ def _restore_rest(run: Run, task: Task, failure: Any, failure_counts: Any, waits
 
 
 _FILES = {"awaited": "expected_files", "left": "left_files", "handed": "earlier_files"}
-"""Kinds of files in snapshot rows, with the attributes of a run that hold them."""
+"""Kinds of files in snapshot rows, with the attributes of a run that hold these files."""
 
 
 def _restore_files(state: State, row: Any) -> None:
@@ -220,7 +220,7 @@ def _copy_row(task: Task, copy: SpeculativeCopy) -> list[Any]:
 
 
 def _restore_copies(state: State, rows: Any) -> None:
-    """Restore which of the two workers of a task has the speculative copy."""
+    """Restores which of the two workers of a task has the speculative copy."""
     for number, first, second, attempt in rows:
         task = state.task(number)
         task.worker = state.workers[first]
@@ -228,7 +228,7 @@ def _restore_copies(state: State, rows: Any) -> None:
 
 
 def _restore_multi_node(state: State, rows: Any) -> None:
-    """Restore the workers of multi-node tasks. The first one received the task."""
+    """Restores the workers of multi-node tasks. The first worker received the task."""
     for number, names in rows:
         task = state.task(number)
         state.multi_node_workers[task] = [state.workers[name] for name in names]

@@ -1,1 +1,1 @@
-"""Holds the values that travel: frozen msgspec Structs, validated once when they enter and never changed."""
+"""Defines the values that are sent and stored: frozen msgspec Structs, validated once when they enter and never changed."""

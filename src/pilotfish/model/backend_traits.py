@@ -1,4 +1,4 @@
-"""Defines what a backend declares about itself: options and programs. Wrong options are found when a site is configured, not in a queue."""
+"""Defines what a backend declares about itself, so that wrong options are found when a site is configured, not in a queue."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class BackendTraits(NamedTuple):
     """What users can configure for a backend, and what is known about it."""
 
     options: dict[str, Check] = {}
-    """Options in addition to those of every site."""
+    """Options of the backend, in addition to the options of every site."""
     needs: tuple[str, ...] = ()
     """Required options."""
     ignores: tuple[str, ...] = ()
     """Site keys that have no effect, such as "queue" or "memory". A site that sets one is refused."""
     multiplies: str = ""
-    """Pattern of directives that would change the number of jobs. They are refused."""
+    """Pattern of directives that would change the number of jobs. Such directives are refused."""
     programs: tuple[str, ...] = ()
     """Programs that the backend calls."""
     helpers: dict[str, str] = {}
-    """Optional programs, and what is missing without them."""
+    """Optional programs, each with what is missing without it."""
     harmless_word: str = ""
     """Argument with which each program does nothing."""
     variables: tuple[str, ...] = ()
     """Prefixes of the environment variables that the programs read."""
     passes_environment: bool = False
-    """Whether it may pass the environment of a submission to its jobs. Then secrets are removed; others may need them to log in."""
+    """Whether it may pass the environment of a submission to its jobs. Then secrets are removed from the environment."""
     several_queues: bool = False
     cancel: str = ""
     """Command that cancels a queued job, if users can type it."""

@@ -13,7 +13,7 @@ MAGIC = frozenset("*?[")
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: the user's file when it was read; empty if a task made the content."""
+    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: of the user's file when it was read; empty if a task made the content."""
 
     digest: str
     size: int
@@ -23,7 +23,7 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``at_master``, ``at_worker``: whether they have it. ``name``: its file name in the task."""
+    """A content that a task made. ``at_master``, ``at_worker``: whether master and worker have it. ``name``: its file name in the task."""
 
     digest: str
     size: int
@@ -36,7 +36,7 @@ class ProducedContent(Struct, frozen=True, array_like=True):
 class ExpectedFile(Struct, frozen=True, array_like=True):
     """A file, or all files of a directory, that an earlier task of the run will leave.
 
-    ``maker``: index of that task; ``name``: name there; ``target``: name for the waiting task.
+    ``maker``: index of the earlier task. ``name``: name in the earlier task. ``target``: name in the waiting task.
     """
 
     maker: int

@@ -1,4 +1,4 @@
-"""Lists what the machine asks its host to do, after the facts behind it are durable."""
+"""Lists what the machine asks its host to do after the facts of the turn are durable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Effect(Struct, frozen=True):
 
 
 class Send(Effect, frozen=True):
-    """Send a message; its body is the payloads in order. ``whole``: send shared payloads too, to a peer that cannot read them."""
+    """Send a message. Its body is the payloads in order. ``whole``: send shared payloads too, because the peer cannot read their files."""
 
     link: int
     message: Message
@@ -45,7 +45,7 @@ class SubmitPilot(Effect, frozen=True):
 
 
 class AdoptPilot(Effect, frozen=True):
-    """After a restart, find a pilot at its site by its tag. If it is not there, it was never submitted."""
+    """After a restart, find a pilot at its site by its tag. If it is not found, it was never submitted."""
 
     pilot: str
     site: str
@@ -58,7 +58,7 @@ class CancelPilot(Effect, frozen=True):
 
 
 class DescribeSite(Effect, frozen=True):
-    """A site was added or changed; None: it was removed."""
+    """Use this configuration of a site; None: the site was removed."""
 
     name: str
     site: Site | None
@@ -69,20 +69,20 @@ class ReadSites(Effect, frozen=True):
 
 
 class ReleasePayload(Effect, frozen=True):
-    """Nothing refers to this payload any more. ``refused``: nothing ever did, and the sender may send it again."""
+    """Delete a payload to which nothing refers any more. ``refused``: it was never used, and the sender may send it again."""
 
     stored: StoredPayload
     refused: bool = False
 
 
 class KeepPayload(Effect, frozen=True):
-    """One more task refers to this payload."""
+    """Count one more task that refers to this payload."""
 
     stored: StoredPayload
 
 
 class ReleaseContent(Effect, frozen=True):
-    """No run needs this content any more; the master may delete it."""
+    """Delete a content that no run needs any more."""
 
     digest: str
 
@@ -96,6 +96,6 @@ class StartApplication(Effect, frozen=True):
 
 
 class Finish(Effect, frozen=True):
-    """End the master: there is no more work and no client."""
+    """End the master, because there is no more work and no client."""
 
     reason: str

@@ -1,4 +1,4 @@
-"""Removes variables that look like secrets from an environment. They are passed on only if the user names them."""
+"""Removes variables that look like secrets from an environment. Such variables are passed on only if the user names them."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     specs: list[int]
     payloads: list[Payload]
     deps: dict[int, list[int]]
-    """By index in the run: indices of the tasks that it depends on."""
+    """By index in the run: indices of the tasks on which the task depends."""
     contents: dict[int, tuple[Content, ...]] = {}
     """By index in the run: contents that the task needs."""
     costs: list[float] = []
-    """Relative costs, one for each task; empty: all equal."""
+    """Relative costs, one for each task; empty: all costs are equal."""
     expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """By index in the run: files that other tasks will leave for the task."""
     earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
@@ -89,7 +89,7 @@ class RunOptionsChanged(Fact, frozen=True, tag="options"):
 
 
 class OutputsTaken(Fact, frozen=True, tag="taken"):
-    """The owning client has the outputs of the first ``count`` ended tasks. They are no longer kept here."""
+    """The owning client has the outputs of the first ``count`` ended tasks. The master no longer keeps these outputs."""
 
     run: int
     count: int
@@ -100,7 +100,7 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 
 
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
-    """Tasks were assigned to a worker. The last ``ahead`` of them wait there for room.
+    """Tasks were assigned to a worker. The last ``ahead`` tasks wait at the worker for room.
 
     ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of a multi-node task.
     """
@@ -127,7 +127,7 @@ class TasksClaimed(Fact, frozen=True, tag="claimed"):
 
 
 class TasksDuplicated(Fact, frozen=True, tag="duplicated"):
-    """This worker got speculative copies of tasks that another one runs. The first result counts."""
+    """This worker got speculative copies of tasks that another worker runs. The first result counts."""
 
     worker: str
     tasks: list[int]
@@ -156,22 +156,22 @@ class TasksRecalled(Fact, frozen=True, tag="recalled"):
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Tasks are back in the queue without charge: not started, or ended by something that is not their fault.
+    """Tasks are ready again without charge: they had not started, or something else was at fault.
 
-    If a task has two attempts, the other one continues.
+    If a task has two attempts, the other attempt continues.
     """
 
     worker: str
     tasks: list[int]
     reason: str
     least_s: dict[int, float] = {}
-    """By task that was cut off by the end of its worker's walltime: the seconds that another worker must have for it."""
+    """By task that the end of its worker's walltime cut off: the seconds that another worker must have left for the task."""
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
-    """One attempt failed; the other fields say what follows (see ``core/tasks/retry_rules.py``).
+    """One attempt failed. The other fields say what follows (see ``core/tasks/retry_rules.py``).
 
-    ``charge``: the budget that pays; empty if none does, as another attempt continues.
+    ``budget``: the budget that is charged; empty if another attempt continues and none is charged.
     """
 
     worker: str
@@ -180,9 +180,9 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     budget: str
     final: bool
     memory: int
-    """Memory to request from now on if the limit was too small; else 0."""
+    """Memory to request from now on if the limit was too small; otherwise 0."""
     avoid: bool
-    """Whether to try another worker."""
+    """Whether the next attempt should be at another worker."""
     suspect: bool
     """Whether the task must run alone from now on."""
     usage: tuple[int, int, int]
@@ -190,7 +190,7 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
 
 
 class TasksSkipped(Fact, frozen=True, tag="skipped"):
-    """Tasks that can never run, because a task that they depend on failed."""
+    """Tasks can never run, because a task on which they depend failed."""
 
     tasks: list[int]
     failure: Failure
@@ -238,7 +238,7 @@ class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
 
 
 class ReplicasChanged(Fact, frozen=True, tag="replicas"):
-    """Contents that a worker holds from now on, and no longer holds."""
+    """A worker holds the contents ``gained`` from now on, and no longer holds the contents ``lost``."""
 
     worker: str
     gained: list[str]
@@ -246,7 +246,7 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``replica_of``: the queued pilot of which it is a replica; the first to join cancels the other."""
+    """A pilot was requested. ``replica_of``: the queued pilot of which it is a replica. When one joins, the other is cancelled."""
 
     pilot: str
     site: str
@@ -266,7 +266,7 @@ class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
-    """A pilot is being ended. ``cause``: one word for why a factory withdrew it."""
+    """A pilot is about to end. ``cause``: one word for why a factory withdrew it."""
 
     pilot: str
     reason: str
@@ -283,14 +283,14 @@ class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
 
 
 class SiteHeld(Fact, frozen=True, tag="held"):
-    """A site gets no more pilots until a user resumes it. An empty reason releases it."""
+    """A site gets no more pilots until a user resumes it. With an empty reason, the site is resumed."""
 
     site: str
     reason: str
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """The configuration of a site; None: it was removed. ``leaving``: the user removed it, and its last pilots are still ending."""
+    """A site was configured; None: it was removed. ``leaving``: the user removed the site, and its last pilots are still ending."""
 
     name: str
     site: Site | None
@@ -298,7 +298,7 @@ class SiteDescribed(Fact, frozen=True, tag="site"):
 
 
 class SiteUseChanged(Fact, frozen=True, tag="site-wanted"):
-    """How many pilots this pool keeps at a site while there is work; -1: as many as are worthwhile; None: it does not use the site."""
+    """Number of pilots that this pool keeps at a site while there is work; -1: as many as are worthwhile; None: the site is not used."""
 
     site: str
     pilots: int | None
@@ -309,7 +309,7 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class RequestAnswered(Fact, frozen=True, tag="answered"):
-    """A client's command was carried out by the facts before this one in the same record.
+    """The facts before this one in the same record carried out a client's command.
 
     A client that lost the answer asks again with the same ``request`` and gets this answer.
     """

@@ -1,4 +1,4 @@
-"""Lists what the host reports to the machine. Time is not an input: it comes with every turn."""
+"""Lists what the host reports to the machine. The time is not an input: the host passes it with every turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Input(Struct, frozen=True):
 
 
 class AgentMessage(Input, frozen=True):
-    """A message of an authenticated agent. The host has split its body into payloads; large ones are already stored."""
+    """A message of an authenticated agent. The host has split the body into payloads, and has stored large payloads."""
 
     link: int
     message: FromAgent
@@ -34,7 +34,7 @@ class LinkClosed(Input, frozen=True):
 
 
 class LinkPaused(Input, frozen=True):
-    """The peer reads too slowly, so nothing large may be sent over this link; or it reads fast enough again."""
+    """The peer reads too slowly, so that nothing large may be sent over this link; if not ``paused``, it reads fast enough again."""
 
     link: int
     paused: bool
@@ -49,7 +49,7 @@ class PilotAccepted(Input, frozen=True):
 
 
 class PilotSeen(Input, frozen=True):
-    """What a site reports about a pilot: whether it runs and, if not, the reason in the site's own words."""
+    """A site reports whether a pilot runs and, if not, the reason in the site's own words."""
 
     pilot: str
     runs: bool
@@ -57,9 +57,9 @@ class PilotSeen(Input, frozen=True):
 
 
 class PilotEndReported(Input, frozen=True):
-    """A pilot is no longer at its site.
+    """A pilot is no longer at its site. ``well``: whether it ended in order. If not ``witnessed``, this is a guess.
 
-    ``well``: whether it ended in order; unreliable if not ``witnessed``. ``cause``: one word for how it ended (see ``model/site.py``).
+    ``cause``: one word for how it ended (see ``model/site.py``).
     """
 
     pilot: str
@@ -70,7 +70,7 @@ class PilotEndReported(Input, frozen=True):
 
 
 class SiteReachability(Input, frozen=True):
-    """Whether a site answers and takes pilots. ``trouble``: the site's own message about the problem; empty if there is none."""
+    """A site answers and accepts pilots, or does not. ``trouble``: the site's own message about the problem; empty if there is none."""
 
     site: str
     trouble: str
@@ -79,9 +79,9 @@ class SiteReachability(Input, frozen=True):
 
 
 class CredentialSeen(Struct, frozen=True):
-    """Seconds that a credential is still valid: infinite if it does not expire or this is unknown, minus infinite if it is missing.
+    """One credential. ``left_s``: seconds that it is still valid; infinite if unlimited or unknown, minus infinite if it is missing.
 
-    ``warn_s``: warn the user when less is left. ``problem``: why it is missing or could not be checked.
+    ``warn_s``: the user is warned when less is left. ``problem``: why the credential is missing or could not be checked.
     """
 
     name: str
@@ -92,21 +92,21 @@ class CredentialSeen(Struct, frozen=True):
 
 
 class CredentialsSeen(Input, frozen=True):
-    """All credentials of a site, as they are now; none: they are no longer checked."""
+    """All credentials of a site, as they are now. If there are none, they are no longer checked."""
 
     site: str
     credentials: tuple[CredentialSeen, ...]
 
 
 class SitesRead(Input, frozen=True):
-    """All configured sites. ``unread``: sites whose configuration is invalid; they stay as they were."""
+    """All configured sites. ``unread``: sites whose configuration is invalid. Their last configuration stays valid."""
 
     sites: dict[str, Site]
     unread: tuple[str, ...] = ()
 
 
 class TransferMeasured(Input, frozen=True):
-    """Bytes of contents that were sent to a site, and the seconds during which a transfer was active."""
+    """The master sent ``size`` bytes of contents to a site. ``seconds``: the time during which a transfer was active."""
 
     site: str
     size: int

@@ -1,8 +1,8 @@
 """Defines the wire messages between master, agents and clients, encodes them as frames and splits frame bodies.
 
-A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs below, written as a JSON
-array whose first item is the tag. The body is opaque: the parts that the header counts, one after the other. The agent reads and writes the
-same arrays with the standard library; ``tests/contract`` round-trips every message through both.
+A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs in this module, written
+as a JSON array whose first item is the tag. The body consists of parts, one after the other; the header has their lengths. The agent reads
+and writes the same arrays with the standard library. ``tests/contract`` converts every message with both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ QUEUED, STARTED, FINISHED = range(3)
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """An agent joins or reconnects. ``holding``: every attempt that it has, as [task, attempt, QUEUED|STARTED|FINISHED]."""
+    """An agent joins or reconnects. ``holding``: every attempt that the agent has, as [task, attempt, QUEUED|STARTED|FINISHED]."""
 
     worker: str
     pilot: str
@@ -65,12 +65,12 @@ class Hello(Message, frozen=True, tag="hello"):
     info: dict[str, Any]
     ends_in_s: float | None
     poll_s: float
-    """Seconds between two connections of an agent that polls; 0: it stays connected."""
+    """Seconds between two connections of an agent that polls; 0: the agent stays connected."""
     holding: list[tuple[int, int, int]]
 
 
 class Bulk(Message, frozen=True, tag="bulk"):
-    """Sent instead of Hello: this connection is for contents, with the protocol of ``portable/transfer/transfer_protocol.py``."""
+    """Sent instead of Hello if the connection is for contents. See ``portable/transfer/transfer_protocol.py`` for its protocol."""
 
     worker: str = ""
 
@@ -78,14 +78,14 @@ class Bulk(Message, frozen=True, tag="bulk"):
 class Heartbeat(Message, frozen=True, tag="beat"):
     """Periodic message of an agent. ``started``: attempts [task, attempt] that started since the last heartbeat and still run.
 
-    ``moving``: contents in transfer to this node, or from it to the master, as (digest, bytes so far, bytes in all).
+    ``moving``: contents in transfer to this node, or from this node to the master, as (digest, bytes so far, bytes in all).
     """
 
     started: list[tuple[int, int]]
     moving: list[tuple[str, int, int]] = []
     input_counts: list[int] = []
-    """Number and bytes of the contents that tasks needed since the agent started, by where they were found: [in the cache, bytes, at peers,
-    bytes, in the site's storage or on a shared disk, bytes, at the master, bytes].
+    """Number and bytes of the contents that tasks needed since the agent started. There is a pair for each place: in the cache, at peers,
+    in the site's storage or on a shared disk, at the master.
     """
 
 
@@ -104,7 +104,7 @@ class ResultItem(Struct, frozen=True, array_like=True):
 
 
 class Results(Message, frozen=True, tag="results"):
-    """Attempts that ended, numbered from ``first`` for Acked. ``gained``, ``lost``: as in CacheReport. Body: their payloads."""
+    """Attempts that ended, numbered from ``first`` for Acked. ``gained``, ``lost``: as in CacheReport. Body: the payloads."""
 
     first: int
     items: list[ResultItem]
@@ -113,7 +113,7 @@ class Results(Message, frozen=True, tag="results"):
 
 
 class CacheReport(Message, frozen=True, tag="holds"):
-    """Contents that the node holds now, and no longer holds. ``all``: it holds nothing else; ``held``: contents kept for runs."""
+    """Contents that the node has gained and lost. ``all``: the node holds only the gained contents. ``held``: contents kept for runs."""
 
     gained: list[str]
     lost: list[str]
@@ -122,21 +122,21 @@ class CacheReport(Message, frozen=True, tag="holds"):
 
 
 class Returned(Message, frozen=True, tag="returned"):
-    """Attempts that the agent returns without having started them."""
+    """Attempts that the agent returns and has not started."""
 
     items: list[tuple[int, int]]
 
 
 class SiteMasterClaim(Message, frozen=True, tag="reigns"):
-    """The agent is the master of its site in this term: appointed, or elected by its peers. 0: it no longer is."""
+    """The agent is the site master in this term: appointed, or elected by its peers. 0: it is no longer the site master."""
 
     term: int
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Workers that a site master serves now, and no longer serves; all others of its workers are alive.
+    """Workers that a site master serves from now on, and workers that it no longer serves. All its other workers are alive.
 
-    The first one after SiteMasterClaim names all its workers.
+    The first such message after SiteMasterClaim names all workers of the site master.
     """
 
     joined: list[str]
@@ -151,7 +151,7 @@ class ClaimedTasks(Message, frozen=True, tag="claims"):
 
 
 class DelegatedTasks(Message, frozen=True, tag="loans"):
-    """All delegated tasks that a site master has and has not assigned, as (task, attempt)."""
+    """All delegated tasks that a site master has not assigned yet, as (task, attempt)."""
 
     items: list[tuple[int, int]]
 
@@ -163,7 +163,7 @@ class Draining(Message, frozen=True, tag="draining"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """The agent leaves. ``cut_off``: (task, attempt, seconds that it ran) of tasks that the end of the walltime stopped."""
+    """The agent leaves. ``cut_off``: (task, attempt, seconds that it ran) of each attempt that the end of the walltime stopped."""
 
     reason: str
     cut_off: list[tuple[int, int, float]] = []
@@ -177,7 +177,7 @@ class AgentDied(Message, frozen=True, tag="gone"):
 
 
 class Peeked(Message, frozen=True, tag="peeked"):
-    """The answer to Peek. Body: bytes of the stream from ``offset``. ``known``: False if the attempt does not run here."""
+    """The answer to Peek. Body: bytes of the stream from ``offset`` on. ``known``: whether the attempt runs at this worker."""
 
     query: int
     known: bool
@@ -194,7 +194,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 
 class Introduce(Message, frozen=True, tag="introduce"):
-    """Key, certificate and some peers of a site, for an agent of that site. A peer is [id, [host, port]]."""
+    """Key, certificate and some peers of a site, for an agent of the site. A peer is [id, [host, port]]."""
 
     site: str
     key: str
@@ -207,7 +207,7 @@ class Introduce(Message, frozen=True, tag="introduce"):
 
 
 class SetHeartbeats(Message, frozen=True, tag="quiet"):
-    """Whether heartbeats are needed: not while a site master serves the worker. Valid for one connection."""
+    """Turns heartbeats off (``quiet``) or on. They are off while a site master serves the worker. Valid for one connection."""
 
     quiet: bool
 
@@ -228,7 +228,7 @@ class SentSpec(Struct, frozen=True, array_like=True):
 
 
 class SentTask(Struct, frozen=True, array_like=True):
-    """One attempt to run. ``cores``, ``memory``: granted amounts where they differ from the spec; else 0."""
+    """One attempt to run. ``cores``, ``memory``: granted amounts if they differ from the spec; otherwise 0."""
 
     task: int
     attempt: int
@@ -238,7 +238,7 @@ class SentTask(Struct, frozen=True, array_like=True):
     memory: int
     contents: tuple[Content, ...] = ()
     intermediate: tuple[IntermediateFile, ...] = ()
-    """Inputs that other tasks left and that the payload does not name. They are among ``contents``."""
+    """Inputs that other tasks left and that the payload does not name. ``contents`` has them too."""
 
 
 class Assign(Message, frozen=True, tag="assign"):
@@ -249,20 +249,20 @@ class Assign(Message, frozen=True, tag="assign"):
 
 
 class Delegate(Message, frozen=True, tag="lend"):
-    """Attempts that a site master shall assign to workers of its site. Body: as in Assign."""
+    """Attempts for a site master, which assigns them to workers of its site. Body: as in Assign."""
 
     specs: list[SentSpec]
     tasks: list[SentTask]
 
 
 class ReleaseContents(Message, frozen=True, tag="let_go"):
-    """Contents that the agent was to keep and that no run needs any more."""
+    """Contents that the agent keeps and that no run needs any more."""
 
     digests: list[str]
 
 
 class Acked(Message, frozen=True, tag="acked"):
-    """Results ``first`` to ``last`` are durable; the agent may delete them."""
+    """Results ``first`` to ``last`` are durable. The agent may delete them."""
 
     first: int
     last: int
@@ -275,7 +275,7 @@ class Kill(Message, frozen=True, tag="kill"):
 
 
 class Recall(Message, frozen=True, tag="recall"):
-    """Return those of these attempts that have not started; the answer is Returned."""
+    """Return those of these attempts that have not started. The answer is Returned."""
 
     items: list[tuple[int, int]]
 
@@ -285,7 +285,7 @@ class HeartbeatAck(Message, frozen=True, tag="pulse"):
 
 
 class Drain(Message, frozen=True, tag="drain"):
-    """Return tasks that have not started, finish the others, then leave."""
+    """Return tasks that have not started, finish the other tasks, then leave."""
 
     reason: str
 
@@ -315,14 +315,14 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client will send the tasks. If it is disconnected for long, the run is closed. False: it only watches."""
+    """Whether this client will send the tasks. If such a client is disconnected for long, the run is closed. False: it only watches."""
 
 
 class Submit(Message, frozen=True, tag="submit"):
-    """Submit tasks of a run, from index ``first`` on. Sending it again is harmless: tasks that the master has are skipped.
+    """Submit tasks of a run, from index ``first`` on. The message may be sent again: tasks that the master has are skipped.
 
-    ``specs``: new specs, numbered from ``first_spec`` in the run; ``code_lengths``: lengths of their code in the body, before the payloads.
-    ``deps``: by offset in ``tasks``, the indices in the run that must be done first.
+    ``specs``: new specs, numbered from ``first_spec`` in the run. ``code_lengths``: lengths of their code in the body, before the payloads.
+    ``deps``: by offset in ``tasks``, the indices of the tasks that must be done first.
     """
 
     run: int
@@ -331,14 +331,14 @@ class Submit(Message, frozen=True, tag="submit"):
     specs: list[TaskSpec]
     code_lengths: list[int]
     tasks: list[tuple[int, int]]
-    """(spec number in the run, payload length)"""
+    """For each task: number of its spec in the run, and length of its payload."""
     deps: dict[int, list[int]] = {}
     advance: int = -1
-    """For applications only: number of ended tasks that it has handled. Recorded together with the new tasks."""
+    """Only for applications: number of ended tasks that the application has handled. Recorded together with the new tasks."""
     contents: dict[int, tuple[Content, ...]] = {}
-    """By offset in ``tasks``: larger files that the task needs, besides those of its spec."""
+    """By offset in ``tasks``: large files that the task needs, besides the contents of its spec."""
     costs: list[float] = []
-    """Relative durations of the tasks, as far as the user knows them; empty: all equal."""
+    """Relative durations of the tasks, as far as the user knows them; empty: all durations are equal."""
     expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """By offset in ``tasks``: files that earlier tasks of the run will leave for the task."""
 
@@ -350,7 +350,7 @@ class Close(Message, frozen=True, tag="close"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Subscribe to ended tasks, from the ``cursor``-th on in order of ending, with or without their payloads."""
+    """Subscribe to ended tasks, from number ``cursor`` on in the order of their ends, with or without their payloads."""
 
     run: int
     cursor: int
@@ -358,7 +358,7 @@ class Watch(Message, frozen=True, tag="watch"):
 
 
 class Taken(Message, frozen=True, tag="taken"):
-    """The owning client has the outputs of the first ``count`` ended tasks. No other client will ask for them."""
+    """The owning client has the outputs of the first ``count`` ended tasks. No other client will ask for these outputs."""
 
     run: int
     count: int
@@ -371,7 +371,7 @@ class Ask(Message, frozen=True, tag="ask"):
     kind: str
     arguments: dict[str, Any]
     request: str = ""
-    """Unique name of this request. A command that is sent again after its answer was lost is not carried out twice."""
+    """Unique name of this request. If a command is sent again because its answer was lost, it is not carried out twice."""
 
 
 # --- master to client -------------------------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ class EndedItem(Struct, frozen=True, array_like=True):
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Tasks that ended, from number ``cursor`` on. Body: their payloads, if asked for."""
+    """Tasks that ended, from number ``cursor`` on. Body: their payloads, if the client asked for payloads."""
 
     run: int
     cursor: int
@@ -425,14 +425,14 @@ class RunFinished(Message, frozen=True, tag="finished"):
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """The answer to Ask. Body: bytes, if the kind has any."""
+    """The answer to Ask. Body: bytes, for questions whose answer has bytes."""
 
     query: int
     data: Any
 
 
 class Problem(Message, frozen=True, tag="problem"):
-    """The answer to an Ask, Open or Submit that is refused; ``query`` is -1 for the latter two."""
+    """The answer to an Ask, Open or Submit that is refused. For Open and Submit, ``query`` is -1."""
 
     query: int
     code: str
@@ -464,7 +464,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def frame_message(message: Message, parts: Sequence[Buffer] = ()) -> list[Buffer]:
-    """Encode a message and its body as buffers to send one after the other."""
+    """Returns a message and its body as buffers to send one after the other."""
     header = encode(message)
     return [PREFIX.pack(len(header), sum(map(len, parts))), header, *parts]
 

@@ -1,6 +1,6 @@
 """Parses and prints sizes, durations and core counts.
 
-Every error names the field, the value and what would have been valid.
+Every error names the field, the value and an example of a valid value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _is_number(value: object) -> bool:
 
 
 def parse_bytes(value: str | int | float, field: str) -> int:
-    """Parse a size in bytes."""
+    """Parses a size. Returns bytes."""
     if _is_number(value):
         return round(_finite(float(value), field, value, SIZE_FIX))
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -61,7 +61,7 @@ def parse_bytes(value: str | int | float, field: str) -> int:
 
 
 def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
-    """Parse a duration in seconds."""
+    """Parses a duration. Returns seconds."""
     if isinstance(value, timedelta):
         return _finite(value.total_seconds(), field, value, DURATION_FIX)
     if _is_number(value):
@@ -86,7 +86,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
 
 
 def parse_cores(value: str | int | float | tuple[float, float], field: str) -> tuple[float, float]:
-    """Parse minimum and maximum cores; the maximum is 0 if there is no range."""
+    """Parses a number or range of cores. Returns minimum and maximum; the maximum is 0 if there is no range."""
     ranged = True
     if _is_number(value):
         least, most, ranged = float(value), 0.0, False  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def parse_cores(value: str | int | float | tuple[float, float], field: str) -> t
 
 
 def show_bytes(amount: float) -> str:
-    """Print a size, such as ``1.5 GiB``."""
+    """Returns a size as text, such as ``1.5 GiB``."""
     for letter in ("", "K", "M", "G", "T"):
         if amount < _KIBI:
             return f"{_digits(amount) if letter else round(amount)} {letter and letter + 'i'}B"
@@ -116,12 +116,12 @@ def show_bytes(amount: float) -> str:
 
 
 def _digits(amount: float) -> str:
-    """Print three digits, never an exponent."""
+    """Returns a number with three digits, never with an exponent."""
     return f"{amount:.3g}" if amount < 99.5 else f"{amount:.0f}"
 
 
 def enough_seconds(seconds: float) -> str:
-    """Round a duration up and print it as users type it: ``90s``, ``20m``, ``4h``."""
+    """Rounds a duration up and returns it as users type it: ``90s``, ``20m``, ``4h``."""
     if seconds < 120:
         return f"{math.ceil(seconds)}s"
     minutes = math.ceil(seconds / 60)
@@ -129,7 +129,7 @@ def enough_seconds(seconds: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Print a duration, such as ``1 h 30 min``."""
+    """Returns a duration as text, such as ``1 h 30 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:

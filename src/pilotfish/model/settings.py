@@ -1,4 +1,4 @@
-"""Settings of a pool, with defaults. ``config.py`` reads them from TOML."""
+"""Defines the settings of a pool, with defaults. ``config.py`` reads them from TOML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines a site, as a user configures it, the size of a pilot, and the events of pilots at a site."""
+"""Defines a site as a user configures it, the size of a pilot, and the events of pilots at a site."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ LOCAL = "local"
 
 REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
 """Ways in which a pilot can end out of order. Refused: its site did not accept it. Bootstrap: it ended before an agent joined. Expired: its
-walltime was over. Cancelled: by this pool, or by another user of the site. Vanished: the site no longer knows it. Died: it or its node was
-killed."""
+walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the pilot or its node was
+killed.
+"""
 
 
 BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
-"""Codes of problems with a site. Batch-limit: it refuses further pilots for a while. Login-needed: the user must log in."""
+"""Codes of problems with a site. Batch-limit: the site accepts no more pilots for a while. Login-needed: the user must log in."""
 
 
 SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN, RELEASED = "submitted", "joined", "succeeded", "failed", "withdrawn", "released"
-"""Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted it after ``seconds``. Joined: its first agent joined
-``seconds`` after the request. Succeeded: it ended in order after it had joined. Failed: it ended otherwise, or was refused. Withdrawn: it
-was cancelled after ``seconds`` in the queue. Released: a user resumed the site."""
+"""Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted the pilot after ``seconds``. Joined: its first agent
+joined ``seconds`` after the request. Succeeded: it ended in order after an agent had joined. Failed: it was refused, or ended in another
+way. Withdrawn: it was cancelled after ``seconds`` in the queue. Released: a user resumed the site.
+"""
 
 
 class SiteEvent(Struct, frozen=True, array_like=True):
-    """One event of one pilot at a site. ``cause``: the kind of failure. ``reason``: the message when it ended."""
+    """One event of one pilot at a site. ``cause``: the kind of failure. ``reason``: the message at the end of the pilot."""
 
     at: float
     site: str
@@ -38,7 +40,7 @@ class SiteEvent(Struct, frozen=True, array_like=True):
 
 
 class PilotSize(Struct, frozen=True, array_like=True):
-    """Resources that one pilot requests. ``cores``, ``memory`` and ``gpus`` are those of each of its nodes."""
+    """Resources that one pilot requests. ``cores``, ``memory`` and ``gpus`` are for each of its nodes."""
 
     cores: float = 1.0
     nodes: int = 1
@@ -140,11 +142,11 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def takes_whole_machines(self) -> bool:
-        """Whether each pilot has a whole machine, whose size is not configured."""
+        """Returns whether each pilot takes a whole machine, whose size is not configured."""
         return self.backend == "ssh" and not self.cores
 
     @property
     def pilot_size(self) -> PilotSize:
-        """Size of a pilot that is requested without regard to waiting tasks."""
+        """Returns the size of a pilot that is requested independently of waiting tasks."""
         cores = float(self.cores or (0 if self.takes_whole_machines else 1))
         return PilotSize(cores, self.nodes, self.walltime_s, self.memory, float(self.gpus))

@@ -1,4 +1,4 @@
-"""Lifecycles as tables. Nothing in the system changes a state but through ``step``, which refuses what is not listed here."""
+"""Defines lifecycles as tables. Every change of a state goes through ``step``, which refuses changes that are not in the tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PILOT_STEPS: dict[int, tuple[int, ...]] = {
 
 
 def step(table: dict[int, tuple[int, ...]], names: tuple[str, ...], old: int, new: int, item: object) -> int:
-    """The new state, if the table allows the step."""
+    """Returns the new state if the table allows the change."""
     if new not in table[old]:
         raise IllegalTransition(f"{item}: {names[old]} -> {names[new]} is not a legal step")
     return new

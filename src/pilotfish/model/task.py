@@ -13,7 +13,7 @@ MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
 UNNAMED = "task"
-"""Name of a task without a name. The name or command of its run then says what it does."""
+"""Name of a task without a name. Then the name or command of the run describes the task."""
 
 
 MIN_COST, MAX_COST = 1e-6, 1e9
@@ -21,7 +21,7 @@ MIN_COST, MAX_COST = 1e-6, 1e9
 
 
 class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
-    """A payload too large to keep in memory, as its place in the payload store."""
+    """The place of a payload in the payload store, if the payload is too large to keep in memory."""
 
     segment: int
     offset: int
@@ -31,21 +31,21 @@ class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
 Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
-"""Segment of payloads that have a file of their own, which processes of this machine read directly. ``offset`` names the file."""
+"""Segment of payloads with a file of their own, which processes of this machine read directly. ``offset`` names the file."""
 
 
 def sent_bytes(payload: Payload, whole: bool = False) -> int:
-    """Bytes of a payload in a message. A shared payload is sent as a reference, unless it is sent ``whole``."""
+    """Returns the bytes of a payload in a message. A shared payload is sent as a reference, unless it is sent ``whole``."""
     if isinstance(payload, bytes):
         return len(payload)
     return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT and not whole else payload.length
 
 
 class Request(Struct, frozen=True, array_like=True):
-    """What one task needs of a worker.
+    """What one task needs at a worker.
 
-    If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. A task with several ``nodes`` has
-    that many workers of one pilot at the same time, and needs these amounts at each.
+    If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. A task with several ``nodes`` has one
+    worker for each node, all of one pilot and at the same time. It needs these amounts at each worker.
     """
 
     cores: float = 1.0
@@ -56,16 +56,16 @@ class Request(Struct, frozen=True, array_like=True):
     nodes: int = 1
 
     def amounts(self) -> tuple[tuple[str, float], ...]:
-        """Non-zero needs as (name, amount), in a fixed order, so that equal requests give equal tuples."""
+        """Returns non-zero needs as (name, amount), in a fixed order, so that equal requests give equal tuples."""
         named = [(CORES, self.cores), (MEMORY, float(self.memory)), (GPUS, self.gpus), *sorted(self.custom.items())]
         return tuple((name, amount) for name, amount in named if amount > 0)
 
 
 class TaskSpec(Struct, frozen=True, array_like=True):
-    """What many tasks of one run share. A task is a spec and a payload.
+    """Values that many tasks of one run share. A task is a spec and a payload.
 
     ``launch``: how the agent starts the task; only the agent reads it. ``code``: bytes that every task of the spec needs (a pickled
-    function, small input files), sent to a worker once. ``contents``: larger files that every task of the spec needs.
+    function, small input files). They are sent to a worker once. ``contents``: large files that every task of the spec needs.
     """
 
     kind: str
@@ -82,11 +82,11 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     requirement: str = ""
     """Expression that must be true of a worker. See ``portable/expressions/evaluation.py``."""
     rank: str = ""
-    """Expression; tasks prefer workers where it is larger."""
+    """Expression. Tasks prefer workers for which its value is larger."""
 
 
 class Usage(Struct, frozen=True, array_like=True):
-    """What one attempt used, as measured by the agent."""
+    """Resources that one attempt used, as measured by the agent."""
 
     wall_us: int = 0
     cpu_us: int = 0
@@ -94,11 +94,11 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 NO_DIRECTORY = "no-directory"
-"""Cause of failure: the worker does not have the directory in which an executable shall run."""
+"""Cause of failure: the worker does not have the working directory of an executable."""
 
 
 MISSING_INPUT = "missing-input"
-"""Cause of failure: an input cannot be had."""
+"""Cause of failure: the worker cannot get an input."""
 DISK = "disk"
 """Cause of failure: the worker's disk is full."""
 
@@ -118,20 +118,20 @@ class RunOptions(Struct, frozen=True, array_like=True):
     command: str = ""
     cwd: str = ""
     owned: bool = False
-    """Whether the run belongs to one client. It is cancelled when that client has been disconnected for a while."""
+    """Whether the run belongs to one client. If that client is disconnected for a while, the run is cancelled."""
     max_failures: int = 0
     """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""
-    """Path of the run file with the ApplicationManager. The master restarts its process if it dies."""
+    """Path of the run file with the ApplicationManager. The master restarts the process of the manager if it dies."""
     sites: tuple[str, ...] = ()
-    """Sites where its tasks may run; empty: any site with a worker."""
+    """Sites where the tasks of the run may run; empty: any site with a worker."""
     speculate: bool | None = None
-    """Whether slow tasks may have speculative copies; their effects outside the sandbox then happen twice. None: set by the policy."""
+    """Whether slow tasks may have speculative copies. Then effects outside the sandbox happen twice. None: the policy decides."""
     share: str = ""
-    """Name of its share. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
+    """Name of the share of the run. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0
-    """Weight of the share; 0: keep its weight."""
+    """Weight of the share; 0: the share keeps its weight."""
     deadline: float = 0.0
-    """Finish time to aim for, in seconds since 1970; 0: none."""
+    """Time at which the run should be finished, in seconds since 1970; 0: none."""
     priority: int | None = None
-    """Priority of all its tasks; None: the priority of each spec."""
+    """Priority of all tasks of the run; None: the priority of each spec."""

@@ -1,1 +1,1 @@
-"""Handles what clients ask: messages, commands and subscriptions."""
+"""Handles messages, commands and subscriptions of clients."""

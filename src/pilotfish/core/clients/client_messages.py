@@ -1,4 +1,4 @@
-"""Handles messages from clients: opens, fills, watches and controls runs."""
+"""Handles messages from clients: opens runs, adds tasks to them, and answers questions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotfish.core.clients import pool_commands
 from pilotfish.core.clients.subscriptions import Subscription, peek_expired
 from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
-from pilotfish.core.state import CLIENT_GONE, Run
+from pilotfish.core.state import CLIENT_DISCONNECTED, Run
 from pilotfish.core.workers import agent_messages
 from pilotfish.errors import BadInput, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 APPLICATION_RESTART_S = 1.0
-"""Seconds until the process of an application is restarted after it died; starting takes about as long."""
+"""Seconds from the death of an application's process to its restart. A start takes about as long."""
 MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
 MAX_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state: it reaches the
-host, which ends the master, and the next one starts from the journal.
+"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state. Such an error
+ends the master, and the next master starts from the journal.
 """
 NO_QUERY = -1
-"""Query number of a problem that answers no query."""
+"""Query number of a Problem that is no answer to an Ask."""
 MAX_REQUEST = 100
 PEEK_S = 10.0
-"""Seconds that a worker has to send the output of a running task."""
+"""Seconds in which a worker must send the output of a running task."""
 
 
 def handle(machine: Machine, item: i.ClientMessage) -> None:
@@ -95,11 +95,11 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
     deps = _read_tasks(run, message, known)
-    expected = _read_awaited(run, message, known, deps)
+    expected = _read_expected_files(run, message, known, deps)
     _check_contents(machine, (content for spec in message.specs for content in spec.contents))
     _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
     specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
-    # No refusal from here on: a refusal releases the payloads, which must happen only once.
+    # From here on, nothing may be refused: a refusal would release payloads a second time.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
     if specs:
@@ -156,7 +156,7 @@ def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
 
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
-    """Refuse invalid tasks. Returns the dependencies of the new tasks."""
+    """Refuses invalid tasks. Returns the dependencies of the new tasks."""
     specs = message.first_spec + len(message.specs)
     if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
@@ -181,8 +181,8 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     return deps
 
 
-def _read_awaited(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
-    """Check files that earlier tasks will leave for the new tasks, and add these tasks to the dependencies."""
+def _read_expected_files(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
+    """Checks the files that earlier tasks will leave for the new tasks. Adds these earlier tasks to the dependencies."""
     found: dict[int, tuple[ExpectedFile, ...]] = {}
     for offset, files in message.expected_files.items():
         index = message.first + offset
@@ -207,7 +207,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    # After journal damage, the order of endings differs from what clients have counted.
+    # After damage to the journal, tasks may have ended in another order than clients have counted.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
@@ -239,8 +239,8 @@ ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIE
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """Carry out a request once. A client that lost the answer asks again and gets the first answer. A request that recorded no facts
-    changed nothing and may run again.
+    """Carries out a request once and returns its answer. A client that lost the answer asks again and gets the first answer. If a request
+    recorded no facts, it changed nothing and may run again.
     """
     if len(message.request) > MAX_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
@@ -254,7 +254,7 @@ def _answer_once(machine: Machine, message: m.Ask) -> Any:
 
 
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
-    """Ask the worker that runs the task for its output so far. The reply is passed to the client later."""
+    """Asks the worker that runs a task for the output so far. ``peeked`` passes the reply of the worker to the client."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     to_worker = machine.link_of(task.worker.id) if task.worker is not None else None
@@ -288,24 +288,24 @@ def author_disconnected(machine: Machine, run: Run) -> None:
 
 
 def _author_timeout_s(machine: Machine, run: Run) -> float:
-    """Seconds to wait for the client of a run. Short for an application, whose process the master itself restarts."""
+    """Returns the seconds to wait for the client of a run. They are few for an application, because the master restarts its process."""
     return min(APPLICATION_RESTART_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Close a run whose client disconnected for good; cancel it if it belonged to that client."""
+    """Closes a run whose client stays disconnected. If the client owned the run, the run is cancelled instead."""
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
     if machine.now < machine.subscriptions.disconnected_at.get(run.id, machine.now) + _author_timeout_s(machine, run):
-        return  # it reconnected in between; a later timer counts from its last disconnect
+        return  # the client reconnected; a later timer was set at its last disconnection
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_disconnected(machine, run)
     elif run.options.owned:
         pool_commands.cancel_run(machine, run, "the client that owned it disconnected")
     elif not run.closed:
-        machine.record(f.RunClosed(run.id, CLIENT_GONE))
+        machine.record(f.RunClosed(run.id, CLIENT_DISCONNECTED))
 
 
 _HANDLERS: dict[type, Callable[[Machine, int, Any, list[Payload]], None]] = {

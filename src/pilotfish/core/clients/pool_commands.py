@@ -1,4 +1,4 @@
-"""Carries out commands: cancel, pause, set, rerun, forget, stop, drain. Each returns the data of its answer."""
+"""Carries out commands: cancel, pause, set, rerun, forget, stop, drain. Each function returns the data of the answer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MAX_WEIGHT, MAX_PRIORITY, MAX_NAME, MAX_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Change options of a run. A share that is named without a weight keeps its weight."""
+    """Changes options of a run. If a share is named without a weight, it keeps its weight."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
@@ -87,7 +87,7 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: RunOptions) -> None:
-    """Refuse invalid shares, deadlines and priorities."""
+    """Refuses invalid shares, deadlines and priorities."""
     if not (0 <= options.weight <= MAX_WEIGHT and len(options.share) <= MAX_NAME and 0 <= options.deadline < MAX_TIME):
         text = f"share {options.share[:MAX_NAME]!r} with weight {options.weight:g} and deadline {options.deadline:g} cannot be"
         raise BadInput(text, "see docs/how-to/share-a-pool.md")
@@ -96,7 +96,7 @@ def check_options(options: RunOptions) -> None:
 
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """Run failed tasks again as a new run, because a final state never changes. Skipped tasks keep their dependencies."""
+    """Runs failed tasks again as a new run, because a final state never changes. Skipped tasks keep their dependencies."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = [task for task in run.tasks if task.state == FAILED]
     if not wanted:
@@ -136,9 +136,9 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[ExpectedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """Files that rerun tasks need: from tasks that are rerun as well, and from tasks that are done.
+    """Returns the files that rerun tasks need: those of tasks that also run again, and those of tasks that are done.
 
-    ``places``: index in the new run by old index.
+    ``places``: index in the new run by index in the old run.
     """
     expected: dict[int, tuple[ExpectedFile, ...]] = {}
     earlier: dict[int, tuple[IntermediateFile, ...]] = {}
@@ -168,7 +168,7 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _release_contents(machine: Machine, run: Run) -> None:
-    """Release contents that no other run needs, at the master and at workers."""
+    """Releases contents that no other run needs, at the master and at workers."""
     kept: dict[str, list[str]] = {}
     for record in (machine.state.contents[digest] for digest in run.contents):
         if record.runs > 1:
@@ -183,7 +183,7 @@ def _release_contents(machine: Machine, run: Run) -> None:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """End the master. ``now`` cancels unfinished tasks; otherwise they stay in the journal and can be resumed."""
+    """Ends the master. With ``now``, unfinished tasks are cancelled. Otherwise they stay in the journal and can be resumed."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):
@@ -220,7 +220,7 @@ def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    """Revoke a key: it opens no further connection, and workers that joined with it are removed."""
+    """Revokes a key. The key opens no further connection, and workers that joined with it are removed."""
     key_id = queries.read_text(arguments, "key_id")
     if key_id not in machine.state.revoked:
         machine.record(f.KeyRevoked(key_id))

@@ -1,7 +1,7 @@
-"""Tells subscribed clients which tasks ended, each once.
+"""Reports to subscribed clients which tasks ended. Each task is reported once.
 
-Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out when a connection is cut, or a
-client or master is restarted.
+Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out after a connection is cut, or
+after a restart of a client or master.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscriptions:
-    """Connected clients: which runs they watch and fill, and which of them read too slowly. Lost at a restart, like all links."""
+    """Holds which runs each connected client watches and fills, and which clients read too slowly. Lost at a restart, like all links."""
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
     disconnected_at: dict[int, float] = field(default_factory=dict)
-    """By run: time since which no client fills it."""
+    """By run: the time at which its client disconnected."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0
@@ -43,7 +43,7 @@ class Subscriptions:
 
 
 def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None:
-    """Pass the output of a running task to the client that asked for it."""
+    """Passes the output of a running task to the client that asked for it."""
     link, query = machine.subscriptions.peeks.pop(message.query, (None, 0))
     if link is not None:
         machine.send(link, m.Answer(query, {"known": message.known, "running": True, "offset": message.offset}), list(payloads))
@@ -52,16 +52,17 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 
 def peek_expired(machine: Machine, key: str) -> None:
-    """Answer a client when the worker did not send the requested output in time."""
+    """Answers a client if the worker did not send the requested output in time."""
     peeked(machine, m.Peeked(int(key), False, 0), [])
 
 
 def notify(machine: Machine) -> None:
+    """Sends each client that is not paused what happened in the runs that it watches."""
     subscriptions = machine.subscriptions
-    if not subscriptions.links:
-        subscriptions.newly_running.clear()
-        return
-    began = _began_by_run(subscriptions)
+    began: dict[int, list[int]] = {}
+    for task in subscriptions.newly_running:
+        began.setdefault(run_of(task), []).append(task & INDEX_MASK)
+    subscriptions.newly_running.clear()
     for link, watchers in subscriptions.links.items():
         if link in subscriptions.paused or not watchers:
             continue
@@ -73,14 +74,6 @@ def notify(machine: Machine) -> None:
             if number in began:
                 machine.send(link, m.Began(number, began[number]))
             _notify_client(machine, link, run, watchers)
-
-
-def _began_by_run(subscriptions: Subscriptions) -> dict[int, list[int]]:
-    began: dict[int, list[int]] = {}
-    for task in subscriptions.newly_running:
-        began.setdefault(run_of(task), []).append(task & INDEX_MASK)
-    subscriptions.newly_running.clear()
-    return began
 
 
 def _notify_client(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:

@@ -1,4 +1,4 @@
-"""Explains why a task waits for data: what is in transfer to or from its worker, how far it is, and what is lost."""
+"""Explains why a task waits for data: which contents are in transfer to or from its worker, and which contents are lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
-    """Why an assigned task waits for inputs; None if its worker has them all."""
+    """Returns why an assigned task waits for inputs; None if its worker has all of them."""
     if task.state != ASSIGNED or task.worker is None or task in task.worker.delegated:
         return None
     absent = missing(task)
@@ -35,9 +35,10 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Output files in transfer from the task's worker.
+    """Explains that output files are in transfer from the task's worker; None if there are none.
 
-    Which task made them is not known before they arrive, nor whether a task shorter than a heartbeat has started.
+    It is not known which task made the files before they arrive. If a task is shorter than a heartbeat, it is not known either whether the
+    task started.
     """
     if task.worker is None or task in task.worker.delegated:
         return None
@@ -54,7 +55,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
-    """An input that a task made and that was kept at its worker, if no present worker has it."""
+    """Explains that an input was kept at a worker and that no present worker has it; None if there is no such input."""
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
@@ -64,7 +65,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Workers have room for the task, but none at the site where an input was kept."""
+    """Explains that workers have room for the task, but none at the site where an input was kept; None if this is not so."""
     state = machine.state
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if machine.link_of(worker.id) is not None)
@@ -89,7 +90,7 @@ def _kept_input_reason(machine: Machine, code: str, text: str, record: ContentRe
 
 
 def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
-    """Commands that fix a task that failed because an input was missing."""
+    """Returns commands that fix a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
@@ -104,7 +105,7 @@ def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
 
 
 def maker_of_missing(task: Task) -> str:
-    """Which task made the missing input, as the end of a sentence; empty if none did."""
+    """Returns which task made the missing input, as the end of a sentence; empty if no task made it."""
     record = _kept_missing_input(task)
     if record is None:
         return ""
@@ -113,7 +114,7 @@ def maker_of_missing(task: Task) -> str:
 
 
 def _kept_missing_input(task: Task) -> ContentRecord | None:
-    """The missing input, if it was kept where it was made."""
+    """Returns the missing input if it was kept where it was made; otherwise None."""
     message = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
     return next((record for record in kept if record.digest[:12] in message), None)

@@ -1,4 +1,4 @@
-"""Shows contents as rows: where they are, what is in transfer, which tasks need them. Read only."""
+"""Shows contents as rows: where they are, which are in transfer, and which tasks need them. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 SOURCES = ("here", "peers", "storage", "master")
-"""Where needed contents were found: in the cache, at peers, in the site's storage or on a shared disk, at the master."""
+"""Places where needed contents were found: the cache, peers, the site's storage or a shared disk, the master."""
 MAX_HEARTBEATS_OLD = 3
 
 
 class TransferView(NamedTuple):
-    """A content in transfer to or from a worker. ``to_master``: from the worker to the master."""
+    """A content in transfer to or from a worker. ``to_master``: whether it goes from the worker to the master."""
 
     worker: Worker
     digest: str
@@ -35,7 +35,7 @@ class TransferView(NamedTuple):
 
 
 def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView]:
-    """Current transfers of one run, or of all runs."""
+    """Yields the current transfers of one run, or of all runs."""
     for worker in machine.state.workers.values():
         for transfer in transfers_at(machine, worker):
             if run is None or _concerns(run, transfer, machine.state.contents.get(transfer.digest)):
@@ -43,19 +43,19 @@ def transfers(machine: Machine, run: Run | None = None) -> Iterator[TransferView
 
 
 def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
-    """Current transfers at a worker, from its last report."""
+    """Yields the current transfers at a worker, from its last report."""
     connection = machine.connections.get(worker.id)
     if connection is None or not connection.transfers.moving or _is_old(machine, worker, connection.transfers.at):
         return
     for digest, done, size in connection.transfers.moving:
         record = machine.state.contents.get(digest)
-        # The master does not know yet what a task has just made.
+        # If the master does not know the content, a task at the worker has just made it.
         to_master = record is None or record in worker.holds
         yield TransferView(worker, digest, done, size, to_master, connection.transfers.rate(digest))
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
-    """Whether a report is outdated. Workers that a site master serves stop their heartbeats."""
+    """Returns whether a report is outdated. Workers that a site master serves stop their heartbeats."""
     return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 
@@ -66,7 +66,7 @@ def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) ->
 
 
 def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
-    """Summarize current transfers in one row; None if there are none."""
+    """Returns a summary of the current transfers as one row; None if there are none."""
     found = list(transfers(machine, run))
     if not found:
         return None
@@ -77,13 +77,13 @@ def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
 
 
 def missing(task: Task) -> list[ContentRecord]:
-    """Inputs of a task that are not at its worker, as far as known."""
+    """Returns the inputs of a task that are not at its worker, as far as the master knows."""
     assert task.worker is not None
     return [record for record in needs(task) if record not in task.worker.holds]
 
 
 def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str, Any]:
-    """Contents of one run or of all runs: first those in transfer, then needed ones, then large ones."""
+    """Returns the contents of one run or of all runs. Contents in transfer come first, then needed contents, then large contents."""
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
@@ -108,7 +108,7 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
 
 
 def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
-    """Number of unfinished tasks that need each content."""
+    """Returns the number of unfinished tasks that need each content."""
     found: Counter[ContentRecord] = Counter()
     for run in runs:
         if not run.contents or not run.unfinished:
@@ -156,7 +156,7 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
 
 
 def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any]]:
-    """Contents at each site. Agents of one node share a cache, so a content counts once per site."""
+    """Returns a row for each site with its contents. Agents of one node share a cache, so a content counts once per site."""
     workers = machine.state.workers
     held: dict[str, list[int]] = {worker.site: [0, 0] for worker in workers.values()}
     for record in records:
@@ -171,7 +171,7 @@ def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any
 
 
 def _input_counts(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
-    """Number and bytes of inputs by where they were found, since these workers joined."""
+    """Returns the number and bytes of inputs since these workers joined, by the place where the inputs were found."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
         connection = machine.connections.get(worker.id)

@@ -1,6 +1,6 @@
-"""Hands files that one task leaves to tasks that wait for them.
+"""Passes files that one task leaves to tasks that wait for them.
 
-Such files are known by name at submission, and by content when the first task has ended.
+At submission, only the names of such files are known. Their contents are known when the task that leaves them has ended.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pilotfish.model.ids import INDEX_MASK
 
 
 def inputs_of(task: Task) -> list[IntermediateFile]:
-    """Files that other tasks left for this task, under the names that it uses."""
+    """Returns the files that other tasks left for this task, under the names that this task uses."""
     run, index = task.shape.run, task.id & INDEX_MASK
     same_run = (file for expected in run.expected_files.get(index, ()) for file in left_for(run, expected))
     return list(dict.fromkeys((*run.earlier_files.get(index, ()), *same_run)))
 
 
 def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
-    """The file of that name, all files in a directory of that name, or all files that match the pattern.
+    """Returns the file of that name, all files in a directory of that name, or all files that match the pattern.
 
-    A missing file is listed without a digest, and the worker reports it as missing.
+    A missing file is listed without a digest. The worker then reports that the file is missing.
     """
     left = run.left_files.get(expected.maker, {})
     exact = left.get(expected.name)
@@ -48,7 +48,7 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Add files that other tasks left to the inputs of a task whose dependencies ended. Those of other runs are inputs already."""
+    """Adds the files that tasks of its run left to the inputs of a task. Files of other runs are among the inputs already."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
     task.contents = (*task.contents, *replicas.refer_to(state, task.shape.run, contents))

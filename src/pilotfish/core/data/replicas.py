@@ -1,4 +1,4 @@
-"""Keeps which worker holds which content and what follows for tasks."""
+"""Keeps which worker holds which content, and where tasks can get their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.states import JOINED
 
 
 def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
-    """Get or create the records of contents that a run needs. The latest path of a user's file replaces an older one."""
+    """Returns the records of contents that a run needs, and creates missing records. A new path of a user's file replaces the old path."""
     records = []
     for content in contents:
         record = _known(state, run, content.digest, content.size)
@@ -24,7 +24,7 @@ def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[Conte
 
 
 def record_produced(state: State, task: Task, worker: Worker, contents: Iterable[ProducedContent]) -> None:
-    """Record contents that a task left at its worker, and maybe at the master."""
+    """Records contents that a task left at its worker, at the master or at both."""
     run = task.shape.run
     for content in contents:
         record = _known(state, run, content.digest, content.size)
@@ -56,7 +56,7 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
 
 
 def forget_worker(worker: Worker) -> None:
-    """Forget the replicas at a worker that ended. They may still be on its disk; the next agent there reports them."""
+    """Forgets the replicas at a worker that ended. They may still be on the disk of its node. The next agent on that node reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
@@ -73,16 +73,16 @@ def forget_run(state: State, run: Run) -> None:
 
 
 def needs(task: Task) -> tuple[ContentRecord, ...]:
-    """All inputs of a task that are contents."""
+    """Returns all inputs of a task that are contents."""
     shared = task.shape.run.spec_contents
     return (*shared.get(task.spec, ()), *task.contents) if shared else task.contents
 
 
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
-    """Whether the inputs of a task can be had at this site.
+    """Returns whether a worker at this site can get all inputs of a task.
 
-    Contents that were kept at a worker can be had only at its site. If no suitable worker can get all of them, the task may run anywhere
-    and fails with the name of the missing input.
+    If a content was kept at a worker, only workers of the same site can get it. If no suitable worker can get all inputs, the task may run
+    anywhere. It then fails with the name of the missing input.
     """
     needed = needs(task)
     kept = [record for record in needed if not (record.at_master or record.path) and record.holders] if needed else ()
@@ -91,7 +91,7 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
     sites = _sites_with_all(state, kept)
     if sites is None or site in sites:
         return True
-    holders = (state.workers[name] for name in kept[0].holders)  # holders first: one of them probably suits, which spares the full search
+    holders = (state.workers[name] for name in kept[0].holders)  # one of the holders probably suits, so try them first
     return not any(worker.site in sites and _can_take(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 
@@ -100,7 +100,7 @@ def _can_take(worker: Worker, task: Task, state: State) -> bool:
 
 
 def _sites_with_all(state: State, kept: Sequence[ContentRecord]) -> set[str] | None:
-    """Sites that have all of these contents; None if they can be had everywhere."""
+    """Returns the sites that have all of these contents; None if every site can get them."""
     found: set[str] | None = None
     for record in kept:
         sites = {state.workers[worker].site for worker in record.holders}

@@ -1,1 +1,1 @@
-"""Answers questions of users and programs: rows, reasons, and the commands that fix a problem."""
+"""Answers questions of users and programs with rows, reasons, and the commands that fix a problem."""

@@ -1,7 +1,7 @@
-"""Resolves what a user typed to a run, task, worker, pilot or site.
+"""Finds the run, task, worker, pilot or site that a user named.
 
-One rule for every query and command. A run is its number, its name (the newest of that name), or ``last``. A task is a run and an index:
-``3.17``, ``sweep.17``, ``last.17``. A ``subject`` may be any of these, or the name of a worker, pilot or site.
+A run is named by its number, by its name (the newest run of that name) or by ``last``. A task is named by a run and an index: ``3.17``,
+``sweep.17``, ``last.17``. A ``subject`` is a run, a task, or the name of a worker, pilot or site.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pilotfish.model.site import LOCAL, SiteEvent
 
 LAST = "last"
 MAX_DIGITS = 18
-"""Maximum digits of a number; longer ones are names."""
+"""Maximum digits of a number. A longer text is a name."""
 
 
 class NamedPilot(NamedTuple):
-    """A present or past pilot. ``events``: for a past one, what the history of its site still has."""
+    """A present or past pilot. ``events``: the events of a past pilot that are still in the history of its site."""
 
     name: str
     events: tuple[SiteEvent, ...] = ()
@@ -35,7 +35,7 @@ NamedObject = Run | Task | Worker | NamedPilot | NamedSite
 
 
 def find_run(state: State, wanted: object = LAST) -> Run:
-    """The run with this number or name; None means the last one."""
+    """Returns the run with this number or name; for None, the last run."""
     text = LAST if wanted is None else str(wanted)
     if text == LAST and not state.runs:
         raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
@@ -69,7 +69,7 @@ def _is_number(text: str) -> bool:
 
 
 def find_task(state: State, wanted: object) -> Task:
-    """The task RUN.INDEX."""
+    """Returns the task RUN.INDEX."""
     text = str(wanted)
     name, _, index = text.rpartition(".")
     if not name or not _is_number(index):
@@ -82,7 +82,7 @@ def find_task(state: State, wanted: object) -> Task:
 
 
 def find_worker(state: State, wanted: object) -> Worker:
-    """A worker that is in the pool now."""
+    """Returns a worker that is in the pool now."""
     worker = state.workers.get(str(wanted))
     if worker is None:
         raise BadInput(f"there is no worker {str(wanted)!r}", "List them: pilotfish workers")
@@ -90,7 +90,7 @@ def find_worker(state: State, wanted: object) -> Worker:
 
 
 def find_pilot(state: State, wanted: object) -> NamedPilot:
-    """A present pilot, or an ended one that is still in the history of its site."""
+    """Returns a present pilot, or an ended pilot that is still in the history of its site."""
     name = str(wanted)
     if name in state.pilots:
         return NamedPilot(name)
@@ -111,7 +111,7 @@ def find_site(state: State, wanted: object) -> NamedSite:
 
 
 def find_named(state: State, wanted: object = None) -> NamedObject:
-    """The object with this name. Workers and pilots come before runs, because users cannot choose their names."""
+    """Returns the object with this name. Workers and pilots come before runs, because users cannot choose their names."""
     if wanted is None:
         return find_run(state)
     text = str(wanted)

@@ -1,4 +1,4 @@
-"""Answers read-only queries with rows."""
+"""Answers queries with rows. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 
 from pilotfish.core.data import data_rows
 from pilotfish.core.explain import lookup, site_reasons, task_reasons
-from pilotfish.core.explain.reasons import rows
 from pilotfish.core.learning import speedups
 from pilotfish.core.state import UNIT, Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import ShareAccount
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MAX_ROWS = 10_000
-"""Maximum rows per answer; ask for more with an offset."""
+"""Maximum rows per answer. With an offset, a client gets the next rows."""
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
-    """A whole number from 0 on, at most MOST_NUMBER."""
+    """Returns a whole number from 0 to MAX_NUMBER."""
     value = arguments.get(name, default)
     try:
         number = int(value)
@@ -151,7 +150,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         "pilots": [_pilot_row(machine, name) for name in state.pilots],
         "runs": [run_row(machine, run) for run in state.runs.values()],
         "moving": data_rows.moving(machine),
-        "warnings": rows(task_reasons.warnings(machine)),
+        "warnings": [reason.row() for reason in task_reasons.warnings(machine)],
         "refused_proposals": machine.refused_proposals,
         "stale_results": machine.stale_results,
     }
@@ -193,7 +192,7 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
-    """The offset and the limit of a page of rows."""
+    """Returns the offset and the limit of a page of rows."""
     return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MAX_ROWS), MAX_ROWS)
 
 
@@ -250,9 +249,9 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explain the ``subject`` that a user typed. ``run``, ``task``, ``worker``, ``pilot`` and ``site`` name one of that kind.
+    """Explains the ``subject`` that a user typed, or the object that ``run``, ``task``, ``worker``, ``pilot`` or ``site`` names.
 
-    With the reasons for a task come its row and the row of its run, so that a client need not ask again to show its command.
+    For a task, the answer also has the row of the task and the row of its run. So a client can show the command of the task.
     """
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):

@@ -1,6 +1,6 @@
-"""Finds the command that fixes what a batch system reported: a pilot waits, was refused, or its agent did not start.
+"""Finds the command that fixes a problem with a pilot: it waits, was refused, or its agent did not start.
 
-Words in capitals are for the user to fill in.
+In these commands, the user replaces the words in capitals.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ CHANGES = (
     (r"NodeLimit", "nodes=N"),
     (r"partition|queue", "queue=QUEUE"),
 )
-"""Patterns in a report about a pilot, with the site key that probably has to change; the most certain first."""
+"""Patterns in a report about a pilot, each with the site key that probably has to change. The most certain patterns come first."""
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
-"""The submitter cannot release such a job."""
+"""Report about a job that its submitter cannot release."""
 HOPELESS = re.compile(
     HELD.pattern + r"|Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)|NotAllowed|PerJob|Never"
     r"|HoldMaxRequeue|_HOLD\b|PSUSP|^[a-z]*E[a-z]*:|offers only [qh]f:|InvalidImage|ImagePull|ConfigError"
 )
 LATE_S = 30.0
-"""Seconds after which an agent that runs and has not joined probably cannot reach the master."""
+"""Seconds after which an agent that runs but has not joined probably cannot reach the master."""
 
 
 def is_hopeless(report: str) -> bool:
-    """Whether a queue reports a reason for which a pilot never starts by itself."""
+    """Returns whether a queue reports a reason for which a pilot never starts without a user."""
     return HOPELESS.search(report) is not None
 
 
 def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
-    """Fixes for a pilot that waits. A submitted pilot keeps its options: after a change of the site, a new one replaces it."""
+    """Returns fixes for a pilot that waits. If the site is changed, a new pilot replaces a submitted pilot."""
     if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(report)
@@ -50,7 +50,7 @@ def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[st
 
 
 def for_limit(name: str, traits: BackendTraits, report: str) -> list[str]:
-    """Fixes for a site that takes no more pilots. Refused pilots are submitted again with the site's current options."""
+    """Returns fixes for a site that accepts no more pilots. Refused pilots are submitted again with the current options of the site."""
     another = _another_queue(traits)
     return [
         *(_room(name, traits) if LIMIT.search(report) else []),
@@ -60,13 +60,13 @@ def for_limit(name: str, traits: BackendTraits, report: str) -> list[str]:
 
 
 def for_bad_start(name: str, site: Site, report: str) -> list[str]:
-    """Fixes for a pilot that was refused or ended before its agent joined: the key to change if known, and the check to run."""
+    """Returns fixes for a pilot that was refused or ended before its agent joined: a site key to change, and a check to run."""
     change = _change(report) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
     return [*([_set(name, change)] if change else []), f"pilotfish doctor {name}"]
 
 
 def for_cause(name: str, cause: str) -> str:
-    """A fix for a pilot of which only the cause of its end is known."""
+    """Returns a fix for a pilot if only the cause of its end is known."""
     look, change = f"pilotfish site show {name} --dry-run", f"pilotfish site set {name}"
     fixes = {
         REFUSED: f"See what it is asked: {look}; and change it: {change} KEY=VALUE",
@@ -77,7 +77,7 @@ def for_cause(name: str, cause: str) -> str:
 
 
 def for_silence(name: str, site: Site) -> list[str]:
-    """Fixes for a pilot that runs and whose agent does not join: it may not reach the master."""
+    """Returns fixes for a pilot that runs and whose agent does not join. Maybe the agent cannot reach the master."""
     change = "" if site.is_tunnelled else "reach=tunnel" if site.via or site.hosts else "address=HOST"
     return [f"pilotfish doctor {name}", *([_set(name, change)] if change else [])]
 
@@ -99,5 +99,5 @@ def _another_queue(traits: BackendTraits) -> str:
 
 
 def _room(name: str, traits: BackendTraits) -> list[str]:
-    """A command that cancels another job of the user."""
+    """Returns a command that cancels another job of the user."""
     return [f"pilotfish site exec {name} -- {traits.cancel} JOB"] if traits.cancel else []

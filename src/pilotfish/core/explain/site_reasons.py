@@ -1,6 +1,4 @@
-"""Explains sites and pilots and shows sites as rows: why no worker of a site takes a task, from its configuration to what its batch system
-reports.
-"""
+"""Explains sites and pilots, and shows sites as rows."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ HOW_ENDED = {
     WITHDRAWN: "was withdrawn while queued",
 }
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
-"""State of a site by the code of its reason; any other code is ready."""
+"""State of a site by the code of its reason. With any other code, the site is ready."""
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
-    """One reason for each site where tasks of this shape may run, except this machine."""
+    """Returns one reason for each site where tasks of this shape may run, except this machine."""
     state = machine.state
     names = shape.run.options.sites or _used(machine)
     if not names and state.local_cores <= 0 and not state.workers:
@@ -47,7 +45,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
-    """Sites that this pool uses, or where it has pilots. A removed site is none of them, although the pool used it before."""
+    """Returns the sites that this pool uses, or where it has pilots. Sites that the user removed are not among them."""
     state = machine.state
     there = {pilot.site for pilot in state.pilots.values()} - {LOCAL}
     present = {name: record for name, record in state.sites.items() if record.site is not None and not record.leaving}
@@ -70,7 +68,7 @@ def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteReco
 
 
 def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
-    """The state of a site, for any task."""
+    """Returns the state of a site, independent of a task."""
     if name == LOCAL and record.held:
         fixes = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
         return make_reason("held", f"local workers are held: {record.held}", *fixes)
@@ -89,7 +87,7 @@ def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
 
 
 def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """Why no pilot at all is submitted to the site; None if pilots are."""
+    """Returns why no pilot is submitted to the site; None if pilots are submitted."""
     assert record.site is not None
     if record.leaving:
         text = f"site {name} was removed, and its last pilots are ending"
@@ -106,7 +104,7 @@ def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Re
 
 
 def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """What tasks of this shape need and no pilot of the site has, by its configuration."""
+    """Returns what tasks of this shape need and no pilot of the site has, by the configuration of the site."""
     needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
@@ -134,7 +132,7 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """Explain that no pilot has enough nodes. All nodes of a multi-node task come from one pilot whose workers no site master serves."""
+    """Explains that no pilot has enough nodes. All nodes of a multi-node task must be of one pilot, without a site master."""
     if shape.nodes == 1:
         return None
     served = {name for term in machine.site_masters.by_site.values() for name in term.served}
@@ -147,7 +145,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Explain that no machine is large enough, where pilots take whole machines: only their agents know the sizes, and all have joined."""
+    """Explains that no machine of the site is large enough, if pilots take whole machines. Only joined agents know the sizes."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -162,7 +160,7 @@ def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Si
 
 
 def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Explain that the walltime of the site's pilots is too short for tasks of this shape, by their limit or because one was cut off."""
+    """Explains that the site's walltime is too short for the time limit of the tasks, or for a task that was cut off."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"
@@ -177,7 +175,7 @@ def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> 
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """Explain why no worker and no site has enough walltime for tasks that were cut off; None if one has."""
+    """Explains why no worker and no site has enough walltime for tasks that were cut off; None if one has."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
@@ -185,7 +183,7 @@ def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
 
 
 def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """What the pilots of the site wait for."""
+    """Returns what the pilots of the site wait for."""
     assert record.site is not None
     missing = unusable_credentials(machine, name)
     if missing:
@@ -207,7 +205,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
 
 
 def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """Which limit of the site forbids another pilot with ``more`` cores; or how the last pilot failed."""
+    """Returns which limit of the site forbids another pilot with ``more`` cores. If no limit does, returns how the last pilot failed."""
     assert record.site is not None
     site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
@@ -237,7 +235,7 @@ def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) 
 
 
 def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
-    """Fixes for the first pilot about which the site reported something."""
+    """Returns fixes for the first pilot about which the site reported something."""
     for pilot in coming:
         status = machine.pilot_status.get(pilot.id)
         if status is not None and status.runs and machine.now - status.since > remedies.LATE_S:
@@ -248,7 +246,7 @@ def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> 
 
 
 def pilot_reason(machine: Machine, pilot: Pilot) -> Reason:
-    """What a pilot does, or waits for."""
+    """Returns what a pilot does or waits for."""
     record = machine.state.sites.get(pilot.site)
     if pilot.state > ACTIVE:
         return make_reason("ending", f"pilot {pilot.id} is ending", "pilotfish sites")
@@ -258,7 +256,7 @@ def pilot_reason(machine: Machine, pilot: Pilot) -> Reason:
 
 
 def ended_pilot_reason(machine: Machine, name: str, events: Sequence[SiteEvent]) -> Reason:
-    """How a pilot ended, from its events."""
+    """Returns how a pilot ended, from its events."""
     end, joined = end_of(events), any(event.kind == JOINED for event in events)
     if end is None:
         return make_reason("ended", f"pilot {name} ended; how is not known", "pilotfish sites")
@@ -292,7 +290,7 @@ def _pending(machine: Machine, pilot: Pilot) -> str:
 
 
 def describe_credential(name: str, left_s: float, problem: str) -> str:
-    """Describe the state of one credential."""
+    """Describes the state of one credential."""
     if left_s == math.inf:
         return f"it is unknown how long its {name} is valid: {problem}" if problem else f"its {name} has no end"
     if left_s == -math.inf:
@@ -303,7 +301,7 @@ def describe_credential(name: str, left_s: float, problem: str) -> str:
 
 
 def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Credentials of a site as rows. ``left_s``: None if it does not expire or this is unknown, 0 if it is no longer usable."""
+    """Returns the credentials of a site as rows. ``left_s``: 0 if unusable, None if there is no end or the end is unknown."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:
@@ -322,7 +320,7 @@ def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
 
 
 def unusable_credentials(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Missing or expired credentials that keep pilots of this site waiting."""
+    """Returns the missing or expired credentials for which pilots of this site wait."""
     return [row for row in credential_rows(machine, site) if not row["usable"]]
 
 
@@ -339,7 +337,7 @@ def sites(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
-    """A site with its pilots, workers and recent history."""
+    """Returns a site with its pilots, workers and recent history."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     waits = sorted(event.seconds for event in record.history if event.kind == JOINED)
     missing = unusable_credentials(machine, name)
@@ -366,7 +364,7 @@ def site_row(machine: Machine, name: str, record: SiteRecord) -> dict[str, Any]:
 
 
 def _trouble(machine: Machine, name: str) -> str:
-    """What keeps the site from answering or from taking pilots; empty if nothing does."""
+    """Returns why the site does not answer or accepts no pilots; empty if there is no problem."""
     found = machine.site_problems.get(name)
     if found is None:
         return ""
@@ -374,12 +372,12 @@ def _trouble(machine: Machine, name: str) -> str:
 
 
 def _failures(record: SiteRecord) -> dict[str, int]:
-    """How many of its recent pilots failed, by cause."""
+    """Returns how many recent pilots of the site failed, by cause."""
     return dict(Counter(event.cause or "failed" for event in record.history if event.kind == FAILED))
 
 
 def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
-    """``seen`` is what its site reported last; ``end`` is how it ended, if its site remembers that."""
+    """Explains a pilot. ``seen``: what its site reported last. ``end``: how the pilot ended, if that is in the history of its site."""
     if named.events:
         reasons, end = [ended_pilot_reason(machine, named.name, named.events)], end_of(named.events)
         state, job, status = ENDED, "", None

@@ -39,9 +39,9 @@ MAX_RESTARTS = 4
 MAX_SHOWN_NEEDED = 5
 MAX_SHOWN_CUT_OFF = 3
 NO_WORKER_CODES = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
-"""Codes that exclude every present worker for a task."""
+"""Codes that mean: no present worker can take the task."""
 DEPENDENCY = "dependency"
-"""Cause of tasks that failed only because another one failed."""
+"""Cause of a failure: a task that this task depends on failed."""
 
 
 def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
 
 
 def task_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Why a task is in its state, the most important first."""
+    """Returns why a task is in its state. The most important reason comes first."""
     name = show_task(task.id)
     if task.state == WAITING:
         return [_waits_for_others(task)]
@@ -97,7 +97,7 @@ def _root_of_failure(task: Task) -> Task:
 
 
 def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Why a task that is at a worker has not ended."""
+    """Returns why a task that is at a worker has not ended."""
     assert task.worker is not None
     reasons = [make_reason("placed", f"attempt {task.attempt} is at worker {task.worker.id}", f"pilotfish tail -f {show_task(task.id)}")]
     others = machine.state.multi_node_workers.get(task, ())[1:]
@@ -122,7 +122,7 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Why a task that could run now does not."""
+    """Returns why a ready task does not run."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.inspect_only:
@@ -149,7 +149,7 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Why no present worker takes the task; if none ever will, first why no site provides one."""
+    """Returns why no present worker takes the task. If no present worker can ever take it, the reasons of the sites come first."""
     found = _worker_reasons(machine, task)
     sites = site_reasons(machine, task.shape) if found and found[0].code in NO_WORKER_CODES else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
@@ -204,7 +204,7 @@ def no_workers(machine: Machine) -> Reason:
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
-    """What every worker has too little of, and the largest amount there is."""
+    """Returns the resources of which every worker has too little, with the largest amount that a worker has."""
     lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
@@ -218,7 +218,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Explain why no worker that is large enough, at an allowed site, meets the requirement; None if one does."""
+    """Explains why no worker that is large enough and at an allowed site meets the requirement; None if one does."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
@@ -229,7 +229,7 @@ def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
 
 
 def _suggestion(name: str, requirement: Expression, workers: list[Worker]) -> str:
-    """Suggest the property that an unknown name probably means."""
+    """Suggests the property that an unknown name probably means."""
     known = dict.fromkeys(name for worker in workers for name in worker.properties)
     if name in known:
         return ""
@@ -284,7 +284,7 @@ def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
 
 
 def _waits_for_turn(machine: Machine, task: Task) -> Reason | None:
-    """Which run or share comes first, and the command that would change that."""
+    """Returns which run or share comes first, and the command that changes this order."""
     shape = task.shape
     live = [other for other in machine.state.ready if not other.run.paused]
     others = [other for other in live if other.run is not shape.run and other.priority >= shape.priority]
@@ -325,7 +325,7 @@ def _named(account: ShareAccount) -> str:
 
 
 def cut_off(task: Task) -> Reason | None:
-    """Explain that a task is started repeatedly because its workers end first. It is not charged for that."""
+    """Explains that a task is started repeatedly because its workers end first. The task is not charged for that."""
     counts = task.failure_counts or FailureCounts()
     charged = counts.failures + counts.losses + counts.deaths + counts.crashes + counts.ooms
     if task.attempt - charged <= MAX_RESTARTS:
@@ -338,13 +338,13 @@ def cut_off(task: Task) -> Reason | None:
 
 
 def status_of(run: Run) -> str:
-    """The state of a run in one word: open, waiting, running, paused, done, failed, cancelled or incomplete."""
+    """Returns the state of a run in one word: open, waiting, running, paused, done, failed, cancelled or incomplete."""
     if run.finished:
         if run.incomplete:
             return "incomplete"
         if run.counts[FAILED]:
             return "failed"
-        # An application whose manager failed may have no task that shows it.
+        # If the manager of an application failed, maybe no task was cancelled.
         return "cancelled" if run.counts[CANCELLED] or run.closed == "cancelled" else "done"
     if run.paused:
         return "paused"
@@ -376,7 +376,7 @@ def _unfinished(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _staging(machine: Machine, run: Run) -> list[Reason]:
-    """One task that waits at a worker for its inputs, as an example."""
+    """Returns one task that waits at a worker for its inputs, as an example."""
     if not run.contents:
         return []
     for worker in machine.state.workers.values():
@@ -387,7 +387,7 @@ def _staging(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _deadline(machine: Machine, run: Run) -> list[Reason]:
-    """The deadline in seconds from now: the time of day depends on the reader's time zone."""
+    """Returns the deadline in seconds from now. A time of day would depend on the reader's time zone."""
     deadline = run.options.deadline
     if not deadline:
         return []
@@ -414,7 +414,7 @@ def _cancelled(run: Run) -> Reason:
 
 
 def _failed(run: Run) -> Reason:
-    """How many tasks failed, and the most frequent cause. Failures caused by other failed tasks say less."""
+    """Returns how many tasks failed, with the most frequent cause. The cause ``dependency`` is named only if there is no other cause."""
     causes: Counter[str] = Counter()
     examples: dict[str, Task] = {}
     for task in run.tasks:
@@ -435,7 +435,7 @@ def _failed(run: Run) -> Reason:
 
 
 def _note(task: Task) -> str:
-    """A failure in one line, with the blame when it was not the task's own."""
+    """Returns a failure in one line, with the blame if the task itself is not to blame."""
     failure = task.failure
     if failure is None:
         return "failed"
@@ -444,7 +444,7 @@ def _note(task: Task) -> str:
 
 
 def _given_up(run: Run) -> str:
-    """How many tasks were cancelled because others failed."""
+    """Returns how many tasks were cancelled because other tasks failed."""
     first = next((task for task in run.tasks if task.state == CANCELLED), None)
     if first is None:
         return ""
@@ -458,7 +458,7 @@ _FINISHED = {"done": _done, "failed": _failed, "cancelled": _cancelled, "incompl
 
 
 def warnings(machine: Machine) -> list[Reason]:
-    """What users should know without asking."""
+    """Returns what users should know even if they do not ask."""
     state = machine.state
     found: list[Reason] = []
     if machine.journal_full:
@@ -483,7 +483,7 @@ def warnings(machine: Machine) -> list[Reason]:
     if state.workers:
         for shape in state.ready:
             if shape.run.options.sites and LOCAL not in shape.run.options.sites:
-                continue  # shown by ``why`` for its sites
+                continue  # ``why`` explains this for each site
             able = [worker for worker in state.workers.values() if worker.could_fit(shape.needs)]
             lack = unmet(shape, able) if able else too_big(machine, shape.needs)
             if lack is not None:

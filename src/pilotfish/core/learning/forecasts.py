@@ -1,9 +1,11 @@
 """Forecasts task times, transfers and queue waits from history.
 
-The model of a task is ``seconds = cost x unit of its class x slowness of its worker``. The unit of a class is forecast as a time series of
-task times divided by cost and slowness. Slownesses are learnt as logarithms. The slowness of a worker is the mean of its task times above
-the level of their classes; classes with less scatter count more, and the mean is shrunk a little towards that of the site. While a class is
-young, its level and the slownesses of its workers are fitted together, from all its tasks.
+The model of a task is ``seconds = cost x unit x slowness``. ``unit``: the seconds of its task class for cost 1, forecast as a time series
+of task times divided by cost and slowness. ``slowness``: a factor of the worker.
+
+Units and slownesses are learnt as logarithms. The logarithm of a unit is the level of the class. The log slowness of a worker is the mean
+of its log task times minus the levels of their classes. Classes with less scatter count more. The mean is shrunk a little towards the mean
+of the site. While a class is young, its level and the slownesses of its workers are fitted together, from all its tasks.
 """
 
 from __future__ import annotations
@@ -18,42 +20,42 @@ from typing import Any
 from pilotfish.core.learning.predictors import Forecast, LinkSeries, Series, quantile
 
 MAX_CLASSES, MAX_WORKERS = 1_000, 20_000
-"""Maximum task classes, and workers that never reported their end. The least recently used ones are dropped."""
+"""Maximum task classes, and workers that never reported their end. The least recently used are dropped."""
 MAX_LOG = 30.0
-"""Maximum absolute logarithm of a benchmark; values beyond are clamped."""
+"""Maximum absolute logarithm of a benchmark. Values beyond this limit are clamped."""
 MAX_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
-"""Which pending observations to keep when there are too many: every second one, in Thue-Morse order, so that workers that take turns are
-thinned equally. Tens of thousands of tasks may end per second without a query in between.
+"""By place: whether to keep a pending observation when there are too many. Every second observation is kept, in Thue-Morse order, so that
+workers that alternate are thinned equally. Between two queries, tens of thousands of tasks can end.
 """
 YOUNG_SAMPLES = 64
-"""Observations that a young class keeps. With as many, it is no longer young."""
+"""Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
 MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
-"""Fraction by which all slownesses move back towards a mean of 1 with each observation; slow enough for the units to follow."""
+"""Fraction by which each observation moves all slownesses back towards a mean of 1. It is small, so that the units can follow."""
 MAX_CLASSES_PER_WORKER = 16
-"""Maximum classes by which a worker is judged."""
+"""Maximum classes from which the slowness of a worker is computed."""
 SPREAD = 0.5
-"""Assumed standard deviation of log slowness before anything is known."""
+"""Assumed standard deviation of log slowness before the first observation."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
-"""Weight of the neutral estimate (from the benchmark, or slowness 1) against what is known of the site."""
+"""Weight of the neutral estimate (from the benchmark, or slowness 1) against the mean of the site."""
 MAX_LEFT_WEIGHT = 8.0
-"""Maximum weight of workers that left, in the mean of their site."""
+"""Maximum weight of ended workers in the mean of their site."""
 MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
 MIN_S = 1e-6
 MIN_WAIT_S = 1.0
-"""Minimum seconds of a queue wait; shorter waits count as this."""
+"""Minimum seconds of a queue wait. A shorter wait counts as this."""
 VAGUE_ERROR = 1.0
 """Relative error of a forecast that comes from other classes."""
 LATEST_CLASSES = 16
-"""Number of recently used classes that the forecast quality and the typical task are computed from."""
+"""Number of recently used classes from which the forecast quality and the typical task are computed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Site:
-    """Sum over the workers of a site: weighted logarithms of slowness."""
+    """Sums over the workers of a site: weights, and weighted logarithms of slowness."""
 
     weight: float = 0.0
     total: float = 0.0
@@ -64,7 +66,7 @@ class _Site:
 
 @dataclass(slots=True, eq=False)
 class _Class:
-    """Tasks that differ only in cost. ``level``: logarithm of their unit; ``scatter``: variance about it."""
+    """A task class. ``level``: logarithm of its unit. ``scatter``: variance of the log task times about the level."""
 
     name: str
     pending: list[tuple[str, str, float]] = field(default_factory=list)
@@ -73,14 +75,14 @@ class _Class:
     scatter: float = FIRST_SCATTER
     learnt: int = 0
     settled: int = 0
-    """Number of observations when level and worker shares were last fitted together."""
+    """Number of observations when the level and the slownesses were last fitted together."""
     shared: bool = False
-    """Whether its tasks ran at several workers. Before, unit and slowness cannot be separated."""
+    """Whether its tasks ran at several workers. With one worker, unit and slowness cannot be separated."""
     early: deque[tuple[_Host, float]] | None = field(default_factory=lambda: deque(maxlen=YOUNG_SAMPLES))
 
 
 class _Host:
-    """A worker. ``class_means``: for each class, the number of tasks and the mean logarithm of their time above the class level."""
+    """A worker. ``class_means``: for each class, the number of tasks and the mean of their log times minus the class level."""
 
     __slots__ = ("benchmark", "class_means", "log", "present", "raw", "site", "weight")
 
@@ -93,10 +95,7 @@ class _Host:
 
 
 class Forecasts:
-    """Learns from ended tasks, transfers and queue waits. Policies, users and the simulator query it.
-
-    A class is named after its kind and its program or function.
-    """
+    """Learns from ended tasks, transfers and queue waits, and answers queries of policies, users and the simulator."""
 
     def __init__(self) -> None:
         self._classes: OrderedDict[str, _Class] = OrderedDict()
@@ -104,11 +103,11 @@ class Forecasts:
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._sites: dict[str, _Site] = {}
         self._links: dict[str, LinkSeries] = {}
-        """By site: the link from the master."""
+        """By site: the link from the master to the site."""
         self._benchmarks = [0.0, 0.0]
-        """Sum of the logarithms of all known benchmarks, and their number."""
+        """Sum of the logarithms of all known benchmarks, and number of these benchmarks."""
         self._benchmark_ratio = [0.0, 0.0]
-        """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and their number."""
+        """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and number of these workers."""
         self._all = _Site()
         """Present workers of all sites together."""
         self._quality: float | None = None
@@ -116,7 +115,7 @@ class Forecasts:
     # --- observations ----------------------------------------------------------------------------------------------------------------
 
     def joined(self, worker: str, site: str, benchmark: float = 0.0) -> None:
-        """Add a worker. ``benchmark``: larger is faster, 0 is unknown. A worker that returns to its site keeps what was learnt."""
+        """Adds a worker. If it returns to its site, its slowness is kept. ``benchmark``: larger is faster, 0 is unknown."""
         known = self._hosts.get(worker)
         if known is not None and known.site is self._site(site):
             return
@@ -153,7 +152,7 @@ class Forecasts:
             pending[:] = compress(pending, THINNED)
 
     def transferred(self, site: str, size: float, seconds: float) -> None:
-        """Record a transfer from the master to a site."""
+        """Records a transfer from the master to a site."""
         self._links.setdefault(site, LinkSeries()).observe(size, seconds)
 
     def waited(self, site: str, seconds: float) -> None:
@@ -165,7 +164,7 @@ class Forecasts:
     # --- queries ---------------------------------------------------------------------------------------------------------------------
 
     def task(self, name: str, cost: float, worker: str, site: str) -> Forecast | None:
-        """Seconds at this worker; None if no task of the class has ended."""
+        """Forecasts the seconds of a task at this worker; None if no task of the class has ended."""
         unit = self.unit(name)
         if unit is None:
             return None
@@ -176,52 +175,52 @@ class Forecasts:
         return unit._replace(value=cost * unit.value * self.slowness(worker, site), error=error)
 
     def guess(self) -> Forecast | None:
-        """Like ``unit``, for an unknown class: the median of the other classes."""
+        """Forecasts the unit of an unknown class: the median of the other classes."""
         self._process_pending()
         forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
         middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
         return Forecast(middle, VAGUE_ERROR, "", sum(forecast.samples for forecast in forecasts)) if forecasts else None
 
     def unit(self, name: str) -> Forecast | None:
-        """Seconds for cost 1 at a worker of slowness 1."""
+        """Forecasts the seconds of a task with cost 1 at a worker with slowness 1."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.forecast() if kind is not None else None
 
     def slowness(self, worker: str, site: str) -> float:
-        """Slowness of a worker; the mean of all workers is about 1."""
+        """Returns the slowness of a worker. The mean of all workers is about 1."""
         self._process_pending()
         host = self._hosts.get(worker)
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """Recent ratios of actual to forecast task time in a class: what neither cost nor worker explains."""
+        """Returns recent ratios of actual to forecast task time in a class. Neither cost nor worker explains these differences."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
 
     def transfer_s(self, site: str, size: float) -> Forecast | None:
-        """Seconds of one transfer beside the usual number of others."""
+        """Forecasts the seconds of one transfer while the usual number of other transfers is active."""
         link = self._links.get(site)
         return link.forecast(size) if link is not None else None
 
     def bandwidth(self, site: str) -> Forecast | None:
-        """Bytes per second, without the latency."""
+        """Forecasts bytes per second, without the latency."""
         empty, large = self.transfer_s(site, 0), self.transfer_s(site, 1e9)
         return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
     def latency(self, site: str) -> float:
-        """Seconds that even an empty transfer takes; about 0 if unknown."""
+        """Returns the seconds of an empty transfer; about 0 if unknown."""
         empty = self.transfer_s(site, 0)
         return empty.value if empty is not None else 0.0
 
     def wait(self, site: str) -> Forecast | None:
-        """Seconds in the site's queue."""
+        """Forecasts the seconds in the site's queue."""
         record = self._sites.get(site)
         return record.wait.forecast() if record is not None and record.wait is not None else None
 
     def quality(self) -> float | None:
-        """Median relative error of recent task forecasts."""
+        """Returns the median relative error of recent task forecasts."""
         self._process_pending()
         if self._quality is None:
             wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
@@ -258,7 +257,7 @@ class Forecasts:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
 
     def _prior(self, site: _Site | None, benchmark: float | None) -> float:
-        """Log slowness of a worker before any of its tasks ended."""
+        """Returns the log slowness of a worker before any of its tasks ended."""
         neutral = 0.0
         if benchmark is not None:
             total, count = self._benchmarks
@@ -285,7 +284,7 @@ class Forecasts:
                     self._learn(kind, host, max(seconds, MIN_S))
         young = [kind for kind in changed if kind.early and kind.shared]
         for kind in young * 2:
-            # Twice, because each class changes what the others learn about the workers.
+            # Each class is fitted twice, because it changes the slownesses that the other classes use.
             self._settle(kind)
         for kind in young:
             self._remeasure(kind)
@@ -316,7 +315,7 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fit a young class and the slownesses of its workers together: first the level, from slownesses without this class."""
+        """Fits a young class and its workers together: first its level, from slownesses without this class, then the slownesses."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:
@@ -340,7 +339,7 @@ class Forecasts:
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
-        """Recompute the series of a young class with the current slownesses."""
+        """Computes the series of a young class again, with the current slownesses."""
         kind.series.relearn([exp(log_s - host.log) for host, log_s in kind.early or ()])
         if kind.learnt >= YOUNG_SAMPLES:
             kind.early = None
@@ -349,14 +348,14 @@ class Forecasts:
         return self._all.total / (self._all.weight + 1.0)
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
-        """Precision and log slowness of a worker without this class. They are fixed for a worker that left."""
+        """Returns precision and log slowness of a worker without this class. Both are fixed for a worker that left."""
         if not host.present:
             return PRIOR / (1 - host.weight), host.log
         precision, weighted_sum = self._evidence(host, kind)
         return precision + PRIOR, (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
 
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
-        """Total precision of a worker's cells, and their sum weighted by precision."""
+        """Returns the total precision of a worker's class means, and their sum weighted by precision."""
         precision = weighted_sum = 0.0
         for kind, (count, mean) in host.class_means.items():
             if kind is not without:
@@ -365,7 +364,7 @@ class Forecasts:
         return precision, weighted_sum
 
     def _weigh(self, host: _Host) -> None:
-        """Recompute the slowness of a worker from its cells, and update the sums of its site."""
+        """Computes the slowness of a worker from its class means, and updates the sums of its site."""
         if len(host.class_means) > MAX_CLASSES_PER_WORKER:
             host.class_means.popitem(last=False)
         precision, weighted_sum = self._evidence(host)
@@ -382,7 +381,7 @@ class Forecasts:
     # --- snapshots ------------------------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[list[Any]]:
-        """Rows for :meth:`restore`, in this order."""
+        """Yields rows for :meth:`restore`, which needs them in this order."""
         self._process_pending()
         names = {id(host): worker for worker, host in self._hosts.items()}
         sites = {id(site): name for name, site in self._sites.items()}
@@ -398,7 +397,7 @@ class Forecasts:
             if kind.early:
                 yield ["early", name, [[names.get(id(host)) or [host.log, host.weight], log_s] for host, log_s in kind.early]]
         for to, link in self._links.items():
-            yield ["link", to, "", link.row()]  # the empty string stands for the master as the source
+            yield ["link", to, "", link.row()]  # the empty string stands for the master
 
     def restore(self, row: Sequence[Any]) -> None:
         kind, name, *rest = row
@@ -429,7 +428,7 @@ class Forecasts:
             place.total += host.weight * host.raw
 
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
-        """Restore the observations of a young class. For a worker that left, the row has its slowness and weight instead of its name."""
+        """Restores the observations of a young class. If a worker left, its row has its slowness and weight instead of its name."""
         left: dict[tuple[float, float], _Host] = {}
         kept = self._classes[name].early = deque(maxlen=YOUNG_SAMPLES)
         for key, log_s in early:

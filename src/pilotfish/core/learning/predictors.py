@@ -1,6 +1,6 @@
 """Predicts one quantity by the simple predictor with the least recent error, as the Network Weather Service (NWS) does.
 
-A link is also such a quantity, after transfer sizes are divided out. Observations are only stored; the work is done on demand.
+Transfers over a link are predicted by their seconds per byte. Observations are only stored; a query computes the predictions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = (
     "autoregression over 31",
 )
 ERROR_DECAY = 0.95
-"""Factor on the past error of a predictor with each new observation."""
+"""Factor on the past error of a predictor at each new observation."""
 MAX_RATIOS = 64
 MAX_PENDING = 64
 MIN_S = 1e-6
@@ -36,7 +36,7 @@ SMALLEST, LARGEST = 1e-12, 1e15
 
 
 class Forecast(NamedTuple):
-    """A predicted value. ``error``: median relative error of recent forecasts. ``predictor``: name of the predictor that was chosen."""
+    """A predicted value. ``error``: median relative error of recent forecasts. ``predictor``: name of the predictor; empty for a guess."""
 
     value: float
     error: float
@@ -45,15 +45,15 @@ class Forecast(NamedTuple):
 
 
 class Series:
-    """A series of positive values, such as durations and rates. Zero counts as ``SMALLEST``; negative and non-finite values are ignored."""
+    """A series of positive values, such as durations and rates. Zero counts as ``SMALLEST``. Negative and non-finite values are ignored."""
 
     def __init__(self) -> None:
         self.samples = 0
-        """Number of observations, including those that were condensed."""
+        """Number of observations, including those that were averaged."""
         self._ratios: deque[float] = deque(maxlen=MAX_RATIOS)
         self._pending: list[float] = []
         self._means = 0
-        """Number of pending values, from the first, that are means of several observations."""
+        """Number of pending values that are means of several observations. They come first."""
         self._forecast: Forecast | None = None
         self._forget()
 
@@ -78,7 +78,7 @@ class Series:
             self._condense()
 
     def forecast(self) -> Forecast | None:
-        """Forecast of the next value; None before the first observation."""
+        """Returns the forecast of the next value; None before the first observation."""
         if self._pending:
             self._process_pending()
         if self._forecast is None and self._predictions:
@@ -87,12 +87,12 @@ class Series:
         return self._forecast
 
     def ratios(self) -> list[float]:
-        """Ratios of recent values to their forecasts."""
+        """Returns ratios of recent values to their forecasts."""
         self._process_pending()
         return list(self._ratios)
 
     def relearn(self, values: Iterable[float]) -> None:
-        """Replace the recent observations by corrected ones. The ratios of past forecasts stay."""
+        """Replaces the recent observations by corrected values. The ratios of past forecasts stay."""
         self._process_pending()
         self._forget()
         for value in values:
@@ -116,7 +116,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Halve the pending values by averaging neighbours, when there was no query for long. Older values are averaged more often."""
+        """Halves the pending values by averaging neighbours, if there was no query for long. Old values are averaged repeatedly."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]
@@ -125,7 +125,7 @@ class Series:
         pending += odd
 
     def _process_pending(self) -> None:
-        """Process pending values in order. Each is compared with the forecast from those before it; means are not, as they scatter less."""
+        """Processes pending values in order, and compares each with its forecast. Means are not compared, because they scatter less."""
         pending = self._pending
         if not pending:
             return
@@ -194,7 +194,7 @@ def _autocorrelation(values: list[float], mean: float) -> float:
 
 
 def quantile(ordered: list[float], q: float) -> float:
-    """Quantile of ascending values, with linear interpolation; 1 if there are none."""
+    """Returns a quantile of ascending values, with linear interpolation; 1 if there are no values."""
     if not ordered:
         return 1.0
     place = max(0.0, min(1.0, q)) * (len(ordered) - 1)
@@ -205,7 +205,7 @@ def quantile(ordered: list[float], q: float) -> float:
 
 @dataclass(slots=True, eq=False)
 class LinkSeries:
-    """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: the latency, in bytes that could be sent meanwhile."""
+    """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: bytes that could be sent during the latency."""
 
     series: Series = field(default_factory=Series)
     """Seconds per byte."""
@@ -218,7 +218,7 @@ class LinkSeries:
             self._pending.append((size, max(seconds, MIN_S)))
 
     def forecast(self, size: float) -> Forecast | None:
-        """Seconds to transfer ``size`` bytes."""
+        """Forecasts the seconds to transfer ``size`` bytes."""
         if self._pending:
             self._process_pending()
         forecast = self.series.forecast()
@@ -254,7 +254,7 @@ class LinkSeries:
 
 
 def _head(transfers: Sequence[tuple[float, float]]) -> float:
-    """Fit the head by least squares of relative errors. Sizes that are nearly equal say nothing about latency."""
+    """Fits the head by least squares of relative errors. Nearly equal sizes contain no information about the latency."""
     least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
     if len(transfers) < 4 or most < 4 * max(least, 1.0):
         return 1.0

@@ -14,18 +14,18 @@ Speedup = dict[int, tuple[int, float]]
 """By cores in units of 1/10000: number of ended tasks, and mean seconds for cost 1."""
 MAX_CLASSES = 1_000
 MAX_SAMPLES = 20
-"""Maximum number of earlier tasks that count in the mean, so that it follows a change."""
+"""Maximum number of earlier tasks that count in the mean, so that the mean follows a change."""
 
 
 def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
-    """Learn from a task that succeeded. Call it before the task's room is freed."""
+    """Learns from a task that succeeded. Must be called before the task's room is freed."""
     needs = worker.active.get(task)
     if needs is None:
         return
     run = task.shape.run
     name = run.class_of(task.spec)
     known = state.speedups.pop(name, {})
-    state.speedups[name] = known  # moved to the end, as the latest
+    state.speedups[name] = known  # at the end, because it is the latest class
     if len(state.speedups) > MAX_CLASSES:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))
@@ -34,7 +34,7 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
 
 
 def table(state: State) -> list[dict[str, Any]]:
-    """Rows for users: one for each number of cores that was tried."""
+    """Returns rows for users: one for each number of cores that was tried."""
     return [
         {"what": f"task {name} on {cores / UNIT:g} core{'s' * (cores != UNIT)}", "forecast": mean_s, "unit": "s", "samples": samples}
         for name, known in state.speedups.items()

@@ -1,1 +1,1 @@
-"""Keeps pilots and sites, and handles news about them."""
+"""Keeps pilots and sites, and handles reports about them."""

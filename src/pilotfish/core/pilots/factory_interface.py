@@ -1,4 +1,4 @@
-"""Defines what a factory sees and may propose: sites with their pilots and history, and the waiting work."""
+"""Defines what a factory sees and can propose."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
 """Causes of withdrawing a queued pilot.
 
-Outrun: its replica, requested later, joined first. Relieved: it is a replica, and the pilot that had waited longer joined first. Overdue:
-it waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
+Outrun: its replica, which was requested later, joined first. Relieved: it is a replica, and the first pilot joined before it. Overdue: it
+waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
 """
 
 
@@ -28,34 +28,34 @@ class SiteView:
     name: str
     site: Site
     pilots: list[Pilot]
-    """Its pilots that are requested, submitted or active."""
+    """Pilots of the site that are requested, submitted or active."""
     history: Sequence[SiteEvent] = ()
-    """Its latest events, oldest first."""
+    """Latest events of the site, oldest first."""
     wanted: int = -1
     """Number of pilots that a user asked for; -1: as many as are worthwhile."""
     lost_s: float = 0.0
-    """Seconds of the walltime that a pilot there cannot use."""
+    """Seconds of its walltime that a pilot of the site cannot use."""
     traits: BackendTraits = UNKNOWN_TRAITS
 
 
 @dataclass(slots=True)
 class Demand:
-    """Waiting work for which no present or coming worker has room.
+    """Waiting tasks for which no present or coming worker has room.
 
-    ``sizes``: pilots that would take all of it, the most useful first. Each is the minimum that a pilot needs to take some waiting task.
+    ``sizes``: pilots that would take all these tasks, the most useful first. Each has the minimum size for some waiting task.
     """
 
     cores: float = 0.0
     tasks: int = 0
     sizes: list[PilotSize] = field(default_factory=list)
     spare: list[str] = field(default_factory=list)
-    """Coming pilots that no waiting work needs any more."""
+    """Coming pilots that no waiting task needs any more."""
     needed: dict[str, PilotSize] = field(default_factory=dict)
-    """Coming pilots that waiting work counts on, with the minimum size of a substitute. A pilot and its replicas count once."""
+    """Coming pilots that waiting tasks need, with the minimum size of a substitute. A pilot and its replicas count once."""
     needed_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """For each of these pilots, the sites where a substitute may run. Empty: any."""
+    """For each pilot in ``needed``, the sites where a substitute may run; empty: any site."""
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each entry of ``sizes``, the sites where such a pilot may run. Empty: any."""
+    """For each entry of ``sizes``, the sites where such a pilot may run; empty: any site."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class FactoryView:
 
 @dataclass(slots=True)
 class PilotProposal:
-    """Request one more pilot at a site. ``replaces``: a pilot that has been queued too long; the first to start cancels the other."""
+    """Request one more pilot at a site. ``replaces``: a pilot that waits too long. When one of the two starts, the other is cancelled."""
 
     site: str
     size: PilotSize
@@ -78,7 +78,7 @@ class PilotProposal:
 
 @dataclass(slots=True)
 class WithdrawalProposal:
-    """Cancel a queued pilot, or drain the worker of an active one. ``cause``: one word, repeated in the event of its end."""
+    """Cancel a queued pilot, or drain the workers of an active pilot. ``cause``: one word that the event of its end repeats."""
 
     pilot: str
     reason: str
@@ -86,14 +86,14 @@ class WithdrawalProposal:
 
 
 class Factory(Protocol):
-    """Requests pilots at several sites. It may keep state: it receives every event, and after a restart the latest ones again."""
+    """Requests pilots at several sites. It can keep state: it receives every event, and after a restart the latest events again."""
 
     def on_event(self, event: SiteEvent) -> None: ...
 
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        """How it rates a site (fitness, score or set, if it has these), as a row for users."""
+        """Returns how the factory rates a site, as a row for users. The row has fitness, score or set, if the factory computes them."""
 
     def next_look_at(self, view: FactoryView) -> float | None:
-        """Time of the next call even if nothing happens; None if there is none."""
+        """Returns the time of the next call if nothing happens before; None: no call is needed."""

@@ -1,4 +1,4 @@
-"""Keeps pilots and the history of sites as parts of the state. Only ``core/apply.py`` changes them."""
+"""Defines pilots and the history of sites, which are parts of the state. Only ``core/apply.py`` changes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pilotfish.model.site import PilotSize, Site, SiteEvent
 from pilotfish.model.states import REQUESTED
 
 MAX_EVENTS = 200
-"""Maximum events kept for each site."""
+"""Maximum events that are kept for each site."""
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class Pilot:
     job: str = ""
     reason: str = ""
     joined: int = 0
-    """Number of its agents that ever joined; there is one on each node."""
+    """Number of its agents that have joined. There is one agent on each node."""
     workers: list[str] = field(default_factory=list)
     """Names of its agents that are connected workers now."""
     replica_of: str = ""
     by_user: bool = False
     withdrawn: str = ""
-    """Cause of its withdrawal, in one word."""
+    """Cause of the withdrawal, in one word."""
 
     @property
     def cores(self) -> float:
@@ -37,21 +37,21 @@ class Pilot:
 
 @dataclass(slots=True)
 class SiteRecord:
-    """A site: its configuration, how this pool uses it, and the history of its pilots."""
+    """A site: its configuration, its use by this pool, and the history of its pilots."""
 
     bad_starts: int = 0
-    """Number of consecutive pilots that ended without joining."""
+    """Number of consecutive pilots that ended before an agent joined."""
     last_bad_at: float = 0.0
     last_bad: str = ""
-    """Message of the last of these failures."""
+    """Message of the last pilot that ended before an agent joined."""
     held: str = ""
     site: Site | None = None
     wanted: int | None = None
     """Number of pilots to keep while there is work; -1: as many as are worthwhile; None: the pool does not use the site."""
     events: int = 0
-    """Total number of events; ``history`` has the latest."""
+    """Total number of events. ``history`` has the latest events."""
     leaving: bool = False
     """Whether the user removed the site and its last pilots are still ending."""
     lost_s: float = 0.0
-    """Seconds of the walltime that recent pilots there lost before their agents could use it, or must reserve for the end."""
+    """Seconds of their walltime that recent pilots could not use: lost before their agents joined, or reserved for the end."""
     history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))

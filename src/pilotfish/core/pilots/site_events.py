@@ -1,4 +1,4 @@
-"""Handles news about sites and commands about them."""
+"""Handles reports about sites and pilots, and commands about them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAX_PILOTS = 10_000
 
 @dataclass(slots=True)
 class PilotStatus:
-    """What a site reports about a pilot, and since when."""
+    """What a site last reported about a pilot, and the time of the report."""
 
     runs: bool
     reason: str
     since: float
 
 
-# --- news ---------------------------------------------------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------------------------------------------
 
 
 def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
@@ -44,7 +44,7 @@ def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
 
 
 def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
-    """Keep what a site reports about a pilot. Not journaled: the site is polled again soon."""
+    """Keeps what a site reports about a pilot. It is not journaled, because the site is polled again soon."""
     if item.pilot in machine.state.pilots:
         machine.pilot_status[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
@@ -52,7 +52,7 @@ def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
 def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
-        # A site may forget a job. The heartbeats of its agents are better evidence.
+        # A site may forget a job. The heartbeats of the agents prove that the job runs.
         return
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
@@ -64,7 +64,7 @@ def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
-        # The site may have been removed and only waited for its last pilot.
+        # Maybe the user removed the site and this was its last pilot.
         machine.effects.append(e.ReadSites())
 
 
@@ -76,7 +76,7 @@ def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
 
 
 def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
-    """Keep how long the credentials of a site are valid. Not journaled: the host reports it again soon after a restart."""
+    """Keeps how long the credentials of a site are valid. It is not journaled: after a restart, the host soon reports it again."""
     if item.credentials:
         machine.credentials[item.site] = (machine.now, item.credentials)
     else:
@@ -84,13 +84,13 @@ def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
 
 
 def sites_read(machine: Machine, item: i.SitesRead) -> None:
-    """Record which sites a user changed, and pass the changes to the site controllers."""
+    """Records which sites a user changed, and passes the changes to the site controllers."""
     known = {name: record.site for name, record in machine.state.sites.items() if record.site is not None}
     for name in [*item.sites, *(name for name in known if name not in item.sites and name not in item.unread)]:
         site, before = item.sites.get(name), known.get(name)
         leaving = site is None and before is not None and _release_pilots(machine, name, f"site {name} was removed")
         if leaving and before is not None:
-            # The site controller needs the configuration until the last pilot is gone.
+            # The site controller needs the configuration until the last pilot has ended.
             site = msgspec.structs.replace(before, paused=True)
         if site != before or (before is not None and leaving != machine.state.sites[name].leaving):
             machine.record(f.SiteDescribed(name, site, leaving))
@@ -102,11 +102,11 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
 
 
 SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", "gpus", "walltime_s", "python", "setup", "options")
-"""Configuration keys that a pilot keeps from its submission."""
+"""Site keys whose values a pilot keeps from its submission."""
 
 
 def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
-    """Cancel queued pilots after a change of the keys in SUBMITTED_WITH. New ones are submitted with the new values."""
+    """Cancels queued pilots if one of the keys in SUBMITTED_WITH changed. New pilots are submitted with the new values."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
     for pilot in machine.state.pilots_at(name):
@@ -117,7 +117,7 @@ def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> 
 
 
 def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
-    """Cancel queued pilots of a site and drain running ones. Returns whether any are left."""
+    """Cancels queued pilots of a site and drains running pilots. Returns whether the site still has pilots."""
     pilots = [pilot for pilot in machine.state.pilots.values() if pilot.site == name]
     for pilot in pilots:
         release_pilot(machine, pilot, reason)
@@ -125,7 +125,7 @@ def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
 
 
 def release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
-    """Cancel a pilot if it is queued; drain its workers if it runs."""
+    """Cancels a pilot if it is queued. Drains its workers if it runs."""
     if not pilot.joined and pilot.state <= ACTIVE:
         machine.end_pilot(pilot.id, reason, cause)
     for worker in list(pilot.workers):
@@ -152,7 +152,7 @@ def _number(pilots: Any) -> int | None:
 
 
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Use a site with ``pilots`` pilots. -1: as many as are worthwhile; None: stop using it."""
+    """Uses a site with ``pilots`` pilots. -1: as many as are worthwhile. None: the pool no longer uses the site."""
     name, record = find_site(machine.state, arguments.get("site", ""))
     pilots = _number(arguments.get("pilots", -1))
     if pilots is not None and not -1 <= pilots <= MAX_PILOTS:
@@ -166,7 +166,7 @@ def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Request a number of pilots at once, even if there is no work for them."""
+    """Requests pilots at once, even if there is no work for them."""
     name, record = find_site(machine.state, arguments.get("site", ""))
     count = _number(arguments.get("pilots", 1))
     site = record.site
@@ -183,7 +183,7 @@ def _add_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Withdraw pilots that a user requested: cancel queued ones, drain running ones. Returns those that still existed."""
+    """Withdraws pilots that a user requested: cancels queued pilots, drains running pilots. Returns the pilots that still existed."""
     names, reason = arguments.get("pilots"), str(arguments.get("reason") or "a user withdrew it")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{names!r} are not names of pilots", "pilotfish sites")
@@ -194,13 +194,13 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
 
 
 def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read the sites again after a user changed their configuration."""
+    """Reads the sites again after a user changed their configuration."""
     machine.effects.append(e.ReadSites())
     return {}
 
 
 def _release(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Release a held site and try it again at once."""
+    """Releases a held site, so that it gets pilots at once."""
     name = find_site(machine.state, arguments.get("site", "")).name
     machine.record(f.SiteHeld(name, ""))
     machine.decide_again = True

@@ -1,4 +1,4 @@
-"""Computes the demand that a factory sees: waiting tasks that neither a connected worker nor a requested pilot can take."""
+"""Computes the demand that a factory sees: waiting tasks for which no connected worker and no requested pilot has room."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pilotfish.model.task import CORES, GPUS, MEMORY
 MIN_WORK_S = 60.0
 """Minimum seconds of work for which one more core is worthwhile."""
 UNKNOWN_CORES = 4.0
-"""Assumed cores of a machine with unknown size whose agent has not joined."""
+"""Assumed cores of a machine whose agent has not joined and whose size is not configured."""
 UNKNOWN = 1 << 62
-"""Larger than any request: an unknown amount excludes no task."""
+"""An amount larger than any request, so that an unknown amount excludes no task."""
 MAX_SIZES = 2000
 NODE_JOIN_WAIT_S = 60.0
-"""Seconds to wait for the other nodes of a pilot after its first one joined."""
+"""Seconds to wait for the other agents of a pilot after its first agent joined."""
 START_S = 30.0
-"""Assumed seconds that a pilot needs to start and end, before one was observed."""
+"""Assumed seconds that a pilot needs to start and end, until a pilot was observed."""
 
 
 def view_for_factory(state: State, now: float) -> FactoryView:
@@ -32,7 +32,7 @@ def view_for_factory(state: State, now: float) -> FactoryView:
 
 
 def usable_sites(state: State) -> list[SiteView]:
-    """Sites that the pool uses and that are neither paused nor held."""
+    """Returns the sites that the pool uses and that are neither paused nor held."""
     return [
         SiteView(
             name,
@@ -50,7 +50,7 @@ def usable_sites(state: State) -> list[SiteView]:
 
 @dataclass(slots=True)
 class WaitingTasks:
-    """Tasks of one shape. ``count``: how many more could run at once and would be worthwhile."""
+    """Tasks of one shape. ``count``: how many further tasks could run at the same time and are worth a pilot."""
 
     shape: TaskShape
     least: PilotSize
@@ -77,7 +77,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
 
 
 def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
-    """Subtract the work for which present workers have room."""
+    """Subtracts the tasks for which present workers have room."""
     able = {worker: dict(worker.free) for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until}
     for waiting in work:
         if waiting.shape.nodes > 1:
@@ -94,7 +94,7 @@ def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
 
 
 def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: float) -> None:
-    """Subtract the work for which coming pilots will have room. A pilot and its replicas count once."""
+    """Subtracts the tasks for which coming pilots will have room. A pilot and its replicas count once."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
         if pilot.state > ACTIVE or pilot.site == LOCAL:
@@ -113,7 +113,7 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
 
 
 def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> WaitingTasks | None:
-    """Subtract the work that will fit this pilot. Returns the first of it; None if nothing fits. Pilots of held sites do not count."""
+    """Subtracts the tasks that will fit this pilot. Returns the first of them; None if nothing fits. Pilots of held sites do not count."""
     record, size = state.sites.get(pilot.site), pilot.size
     if record is None or record.site is None or record.held:
         return None
@@ -139,7 +139,7 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
 
 
 def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
-    """Like ``_serve``, for multi-node tasks: each takes room at enough nodes of one pilot."""
+    """Like ``_serve``, for multi-node tasks. Each task takes room at enough nodes of one pilot."""
     served = 0
     while waiting.count:
         able = [room for room in rooms if all(room.get(name, 0) >= amount for name, amount in waiting.shape.needs)]
@@ -154,7 +154,7 @@ def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
 
 
 def _serve(waiting: WaitingTasks, room: dict[str, int]) -> int:
-    """Take room for as many tasks as fit. Returns their number."""
+    """Takes room for as many tasks as fit. Returns the number of these tasks."""
     taken = min([waiting.count, *(room.get(name, 0) // amount for name, amount in waiting.shape.needs)])
     for name, amount in waiting.shape.needs:
         room[name] = room.get(name, 0) - taken * amount
@@ -170,7 +170,7 @@ def _waiting(state: State) -> list[tuple[TaskShape, int]]:
 
 
 def fits_site(shape: TaskShape, view: SiteView) -> bool:
-    """Whether a task of this shape fits a pilot of this site and may run there."""
+    """Returns whether a task of this shape fits a pilot of this site and may run there."""
     site, wanted = view.site, shape.run.options.sites
     needs = dict(shape.needs)
     return (
@@ -192,31 +192,31 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Seconds of walltime that a pilot needs to start and to end before it is killed: what others lost there, plus a margin."""
+    """Returns the seconds of walltime that a pilot needs to start and to end: what other pilots lost at the site, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 
 def cores_of_pilot(shape: TaskShape, site: Site, traits: BackendTraits) -> int:
-    """Number of cores of a pilot as far as known; 0 for whole machines."""
+    """Returns the number of cores of a pilot; 0 if the pilot takes a whole machine of unknown size."""
     if site.takes_whole_machines:
         return 0
     return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site, traits)
 
 
 def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
-    """Nodes of a pilot: as many as the task wants, if the backend supports several."""
+    """Returns the nodes of a pilot: as many as the task wants, if the backend supports several nodes."""
     return site.nodes if "nodes" in traits.ignores else max(wanted, site.nodes)
 
 
 def size_for(shape: TaskShape) -> PilotSize:
-    """The smallest pilot that takes a task of this shape."""
+    """Returns the smallest pilot that can take a task of this shape."""
     needs = dict(shape.needs)
     memory, gpus = needs.get(MEMORY, 0) // UNIT, needs.get(GPUS, 0) / UNIT
     return PilotSize(needs.get(CORES, 0) / UNIT or 1.0, shape.nodes, shape.min_walltime_s, memory, gpus)
 
 
 def _worthwhile(shape: TaskShape, count: int) -> int:
-    """Number of tasks to run at once that is worthwhile. Several short tasks must follow each other on one core."""
+    """Returns how many of these tasks should run at the same time. Several short tasks should follow each other on one core."""
     if not shape.samples:
         return count
     return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / MIN_WORK_S)))

@@ -1,1 +1,1 @@
-"""Names the rules about tasks: states and queues, assignment, retries, speculative copies, shares and deadlines."""
+"""Contains the rules about tasks: states and queues, assignment, retries, speculative copies, shares and deadlines."""

@@ -1,7 +1,6 @@
-"""Checks the proposals of a policy, turns accepted ones into messages for agents, and stops attempts.
+"""Checks the proposals of a policy, turns accepted proposals into messages for agents, and stops attempts.
 
-A policy only proposes: the machine acts on nothing that fails a check. A message has the specs that the agent has not seen yet, then the
-tasks.
+A message contains the specs that the agent has not received yet, then the tasks.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ if TYPE_CHECKING:
 
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
 ROW_BYTES = 512
-"""Upper estimate of the bytes of one file in the header; the header may be as large as the payload."""
+"""Upper estimate of the bytes of one file in the header. The header can be as large as the payload."""
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------------
 
 
 def can_take(machine: Machine, worker: Worker) -> bool:
-    """Whether a worker may get tasks: it is connected, not draining and not in quarantine."""
+    """Returns whether a worker may get tasks: it is connected, not draining and not in quarantine."""
     connection = machine.connections.get(worker.id)
     return connection is not None and connection.link is not None and worker.state == JOINED and not worker.quarantined_until
 
 
 def _may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
-    """Whether each task is ready and fits the worker, and those that start at once have room together."""
+    """Returns whether each task is ready and fits the worker, and the tasks that start at once have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or not proposal.tasks:
         return False
@@ -71,7 +70,7 @@ def _may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
-    """Whether each task may have a speculative copy, and the copies have room together."""
+    """Returns whether each task may have a speculative copy, and the copies have room together."""
     worker = proposal.worker
     if not can_take(machine, worker) or worker.runs_suspect:
         return False
@@ -89,7 +88,7 @@ def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """Whether the task runs elsewhere, has no copy, and its run allows copies. A task that killed a worker gets none: it could kill two."""
+    """Returns whether a task may have a copy at this worker. A task that may have killed a worker gets none: it could kill two."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -103,7 +102,7 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 @dataclass(slots=True)
 class AssignmentBuilder:
-    """Collects one Assign or Delegate message. ``known``: specs that were sent before; ``copies``: the tasks are speculative copies."""
+    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: the tasks are speculative copies."""
 
     known: dict[int, None]
     copies: bool
@@ -115,7 +114,7 @@ class AssignmentBuilder:
 
 
 def assign(machine: Machine, proposal: AssignmentProposal) -> bool:
-    """Assign ready tasks to a worker. Returns False if the proposal is refused."""
+    """Assigns ready tasks to a worker. Returns False if the proposal is refused."""
     worker = proposal.worker
     if not _may_assign(machine, proposal):
         return False
@@ -126,7 +125,7 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
-    """Start speculative copies of running tasks, each with as many cores as the first attempt. Returns False if the proposal is refused."""
+    """Starts speculative copies of running tasks, each with the cores of the first attempt. Returns False if the proposal is refused."""
     if not _may_copy(machine, proposal):
         return False
     cores: dict[int, float] = {}
@@ -139,7 +138,7 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> bool:
-    """Ask a worker to return tasks that it has not started. Never refused: a task may have started since the policy looked."""
+    """Asks a worker to return tasks that it has not started. Always returns True, because a task can start after the policy has decided."""
     worker = proposal.worker
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
     if machine.link_of(worker.id) is not None and tasks:
@@ -149,7 +148,7 @@ def recall(machine: Machine, proposal: RecallProposal) -> bool:
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stop these attempts at their workers. A disconnected worker learns of it when it reconnects."""
+    """Stops these attempts at their workers. If a worker is disconnected, it stops them when it reconnects."""
     kills: dict[str, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         kills.setdefault(worker.id, []).append((task.id, number))
@@ -158,7 +157,7 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
 
 
 def stop_hosted_tasks(machine: Machine, worker: Worker) -> None:
-    """Stop multi-node tasks that occupy a leaving worker, at the workers that started them."""
+    """Stops multi-node tasks that occupy a leaving worker, at the workers that started these tasks."""
     kill(machine, ((task, task.worker, task.attempt) for task in multi_node.hosted_tasks(worker) if task.worker is not None))
 
 

@@ -1,7 +1,7 @@
-"""Charges core-seconds to shares with a half-life of one hour.
+"""Charges core-seconds to shares. The half-life of past usage is one hour.
 
-Runs of one share are served as one. A share is charged only while other shares wait: using an idle pool is free. It is charged as time
-passes, by the cores that its tasks occupy, so that its usage changes while a task runs and not when it ends.
+All runs of a share use one account. A share is charged only while tasks of other shares wait, so using an idle pool is free. The charge
+grows with time, by the cores that tasks of the share occupy, and does not wait for the end of these tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HALF_LIFE_S = 3600.0
 UNIT = 10_000
 """Units per core, as in ``state.py``."""
 UNKNOWN_S = 1.0
-"""Assumed seconds of a task while none of its share has ended."""
+"""Assumed seconds of a task if no task of its share has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,14 +29,14 @@ class ShareAccount:
     name: str
     weight: float = 1.0
     used: float = 0.0
-    """Core-seconds used; older ones count less."""
+    """Core-seconds used. Past core-seconds count less."""
     occupied: int = 0
-    """Cores that its tasks occupy now, in units of 1/10000."""
+    """Cores that tasks of the share occupy now, in units of 1/10000."""
     runs: int = 0
 
 
 def join(state: State, run: Run) -> None:
-    """Charge the run's tasks to the share that it names."""
+    """Adds a run to the share that it names, so that the share is charged for its tasks."""
     name = run.options.share
     account = state.shares.setdefault(name, ShareAccount(name))
     account.runs += 1
@@ -46,7 +46,7 @@ def join(state: State, run: Run) -> None:
 
 
 def leave(state: State, run: Run, account: ShareAccount) -> None:
-    """Remove a run from a share; a share without runs is deleted."""
+    """Removes a run from a share. A share without runs is deleted."""
     account.runs -= 1
     account.occupied -= run.occupied
     if not account.runs:
@@ -54,18 +54,18 @@ def leave(state: State, run: Run, account: ShareAccount) -> None:
 
 
 def cores_of(needs: Needs) -> int:
-    """Cores in the needs of a task. They come first (see ``Request.amounts``)."""
+    """Returns the cores in the needs of a task. They come first in the needs (see ``Request.amounts``)."""
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 
 def add_occupied(run: Run, cores: int) -> None:
-    """Note that tasks of the run occupy more cores; fewer if negative."""
+    """Adds to the cores that tasks of the run occupy. A negative number subtracts."""
     run.occupied += cores
     run.account.occupied += cores
 
 
 def settle(state: State, at: float) -> None:
-    """Charge each share for the cores that it occupied since the last call."""
+    """Charges each share for the cores that it occupied since the last call."""
     elapsed, state.settled_at = at - state.settled_at, at
     waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
@@ -76,7 +76,7 @@ def settle(state: State, at: float) -> None:
 
 
 def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
-    """Mean seconds of a task, by share, over these shapes."""
+    """Returns the mean seconds of a task by share, over these shapes."""
     known: dict[ShareAccount, tuple[float, int]] = {}
     for shape in shapes:
         total, samples = known.get(shape.run.account, (0.0, 0))
@@ -85,5 +85,5 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
 
 
 def weighted_usage(account: ShareAccount, typical: float) -> float:
-    """Usage by weight, including what running tasks will still use. The share with the least comes first."""
+    """Returns the usage divided by the weight, including what running tasks will still use. The share with the least value comes first."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

@@ -1,7 +1,8 @@
-"""Keeps the workers of a task that runs on several nodes.
+"""Keeps the workers of tasks that run on several nodes.
 
-The task occupies its needs at several workers of one pilot at the same time. The first worker starts the task, which finds the names of all
-hosts in a file. The other agents are not informed; only their room is taken. When the attempt ends or a worker is lost, all are free again.
+A multi-node task occupies its needs at several workers of one pilot at the same time. The first worker starts the task. A file tells the
+task the names of all hosts. The other agents do not know of the task; only their room is occupied. When the attempt ends or a worker is
+lost, all workers of the task are free again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """Whether there is one task, a worker of the same pilot for each node, and room at each. The caller checks connections."""
+    """Returns whether there is one task, a worker of one pilot for each node, and room at each worker. The caller checks connections."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.other_workers]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
@@ -32,7 +33,7 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
-    """Whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
+    """Returns whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
     if replicas.can_get_inputs(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}
@@ -43,7 +44,7 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
 
 
 def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
-    """The launch description with the hosts of a multi-node attempt; None for any other task. It differs for each attempt."""
+    """Returns the launch description of a multi-node attempt with its hosts; None for any other task."""
     workers = state.multi_node_workers.get(task)
     if workers is None:
         return None
@@ -52,7 +53,7 @@ def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
 
 
 def hosted_tasks(worker: Worker) -> Iterator[Task]:
-    """Multi-node tasks that occupy this worker and were started by another one."""
+    """Returns the multi-node tasks that occupy this worker and that another worker started."""
     return (task for task in worker.active if task.shape.nodes > 1 and task.worker is not worker)
 
 
@@ -61,7 +62,7 @@ def hosts_other_task(worker: Worker) -> bool:
 
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
-    """Multi-node tasks that a worker's end of walltime cut off, with the seconds that each ran."""
+    """Returns the hosted tasks that the end of the worker's walltime cut off, with the seconds that each ran."""
     if worker.ends_at is None or now < worker.joined_at + FRESH_FRACTION * (worker.ends_at - worker.joined_at):
         return []
     return [(task.id, now - task.worker.started.get(task, now)) for task in hosted_tasks(worker) if task.worker is not None]
@@ -82,6 +83,6 @@ def occupy_nodes(state: State, fact: f.TasksAssigned, at: float) -> None:
 
 
 def free_nodes(state: State, task: Task, at: float) -> None:
-    """Free all workers of an attempt that is over."""
+    """Frees all workers of an attempt that has ended."""
     for worker in state.multi_node_workers.pop(task, ()):
         take_away(worker, task, at)

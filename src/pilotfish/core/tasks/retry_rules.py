@@ -1,16 +1,15 @@
-"""Decides what follows from a failed attempt: which budget pays, whether it is retried.
+"""Decides what follows from a failed attempt: which budget is charged, and whether the task runs again.
 
 Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
 
-* failures    caused by the task (exit status, exception, time limit): ``retries`` of the spec
-* losses      caused by the worker or site (silent; disk full, but only after many of them): ``losses`` of the spec
-* deaths      its worker died while it may have been running: ``losses`` of the spec, together with those
-* crashes     the task or its slot crashes (CRASH_BUDGET) or is killed (KILLED_BUDGET), or ``retries`` if that is more
-* ooms        the memory limit was really hit: tried again with twice as much, OOM_BUDGET times
-* second_opinions  a failure on a worker that fails everything is not believed until another worker confirms it; and a directory that
-                   one site does not have may be at another
+* failures         The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
+* losses           The worker or site is to blame, such as a silent worker. Limit: ``losses`` of the spec, together with deaths.
+* deaths           The worker died while the task may have been running. Limit: ``losses`` of the spec, together with losses.
+* crashes          The task or its slot crashed or was killed. Limit: CRASH_BUDGET or KILLED_BUDGET, or ``retries`` if that is more.
+* ooms             The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
+* second_opinions  Another worker must confirm the failure: the worker fails every task, or its site lacks the directory of the task.
 
-Of two attempts of a task at the same time, the first to fail is charged only for what it may have done to its worker.
+If two attempts of a task run and one of them fails, it is charged only for the loss or death of its worker.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""Number of workers that must die with a task before it has to run alone. Only a death while it runs alone proves it guilty."""
+"""Number of workers that must die with a task before the task has to run alone. Only a death while it runs alone proves its fault."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
@@ -43,7 +42,7 @@ WALLTIME_GROWTH = 1.05
 def judge(
     state: State, worker: Worker, task: Task, failure: Failure, usage: tuple[int, int, int] = (0, 0, 0), output: Payload = b""
 ) -> f.AttemptFailed:
-    """The fact to record for an attempt that the agent reported as failed."""
+    """Returns the fact to record for an attempt that the agent reported as failed."""
     failure_counts = task.failure_counts or FailureCounts()
     spec = state.spec_of(task)
     memory, avoid, final = 0, False, False
@@ -59,11 +58,11 @@ def judge(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
-        # It may have been killed from outside. But a task that is killed each time is probably the cause.
+        # Something else may have killed the task. But if this happens each time, the task is probably the cause.
         budget, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.succeeded_sites:
-        # Workers of one site are alike: try another site, if there is one.
+        # All workers of a site have the same directories. So try another site, if there is one.
         budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
         budget, final = "failures", True
@@ -80,37 +79,39 @@ def judge(
 
 
 def judge_death(state: State, worker: Worker, task: Task, reason: str, died: bool) -> f.AttemptFailed:
-    """The fact to record for an attempt that was running when its worker died or fell silent."""
+    """Returns the fact to record for an attempt that was running when its worker died or fell silent."""
     failure_counts = task.failure_counts or FailureCounts()
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
     suspect = failure_counts.suspect
-    if died and task.shape.nodes == 1:  # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
+    # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
+    is_death = died and task.shape.nodes == 1
+    if is_death:
         deaths = failure_counts.deaths + 1
         if suspect:
             final = True
             text = f"{deaths} workers died while they ran task {show_task(task.id)}, the last time with no other task on it"
             failure = Failure("poison", "task", text)
         suspect = suspect or deaths >= SUSPECT_AFTER
-    budget = "deaths" if died and task.shape.nodes == 1 else "losses"
+    budget = "deaths" if is_death else "losses"
     fact = f.AttemptFailed(worker.id, task.id, failure, budget, final, 0, False, suspect and not final, (0, 0, 0), b"")
     return _reduced_charge(fact) if has_copy(state, task) else fact
 
 
 def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Reduce the charge when another attempt of the task continues: a copy costs no retry and ends no task.
+    """Reduces the charge if another attempt of the task continues. A failed copy costs no retry and does not end the task.
 
-    Losses and deaths still count, so that a task that kills workers is found as soon as without copies.
+    Losses and deaths still count. So a task that kills workers is found as soon as it would be without copies.
     """
     budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
 def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
-    """Seconds of walltime to ask for after a cut-off, or 0.
+    """Returns the seconds of walltime to ask for after a cut-off; 0 if there is no need to ask for more.
 
-    More than a whole pilot like this one, if the task had nearly all of its walltime. Otherwise what it ran, rounded so that many such
-    tasks have few shapes.
+    If the task ran for nearly the whole life of its worker, it needs more than a whole pilot. Otherwise it needs more than the seconds that
+    it ran. These seconds are rounded, so that many such tasks have few shapes.
     """
     if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
@@ -119,7 +120,7 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 
 def _more_memory(state: State, task: Task) -> int:
-    """Twice the memory of the last attempt if a worker has it; else the largest amount of any worker, if that is more; else 0."""
+    """Returns twice the memory of the last attempt, or the largest memory of a worker if that is less; 0 if this is no increase."""
     current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * current, largest)
@@ -127,7 +128,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
-    """Whether a worker of another site could take tasks of this shape, or may come."""
+    """Returns whether a worker of another site can take tasks of this shape, or such a worker may come."""
     tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
@@ -139,7 +140,7 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Whether this worker fails one task after the other while another worker that could run this task succeeds."""
+    """Returns whether several tasks in a row failed at this worker while another worker that could run this task has no such series."""
     has_opinion = task.failure_counts is not None and task.failure_counts.second_opinions
     if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or has_opinion:
         return False
@@ -150,7 +151,7 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 
 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
-    """Whether a worker failed often enough. The last good worker is never quarantined: a doubtful one is better than none."""
+    """Returns whether a worker failed often and another worker succeeds. Without another worker, a doubtful worker is better than none."""
     if len(worker.streak) < after or worker.quarantined_until:
         return False
     good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)

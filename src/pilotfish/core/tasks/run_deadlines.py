@@ -1,4 +1,4 @@
-"""Computes what a run needs to meet its deadline and how late it will be."""
+"""Computes the cores that a run needs to meet its deadline, and how late it will be."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pilotfish.model.task import CORES
 MARGIN = 1.1
 """Factor on the estimated remaining work."""
 MAX_POOL_FACTOR = 2.0
-"""A run that needs this many times the whole pool is not preferred: other runs would wait in vain."""
+"""Maximum cores for a deadline, as a multiple of the whole pool. A run that needs more cannot meet its deadline and is not preferred."""
 
 
 def pool_cores(state: State) -> int:
-    """All cores of the pool, in units of 1/10000."""
+    """Returns all cores of the pool, in units of 1/10000."""
     return sum([worker.capacity.get(CORES, 0) for worker in state.workers.values()])
 
 
 def needed(run: Run, now: float, pool: int) -> int:
-    """Cores that the run must occupy from now on to meet its deadline, in units of 1/10000; 0 if it is not in danger, or too late.
+    """Returns the cores that the run must occupy from now on to meet its deadline, in units of 1/10000.
 
-    While its task times are unknown, one task should run. Later 0 is enough if one task at a time would be more than enough.
+    0: the run is too late, or one task at a time is early enough. While task times are unknown: the cores of one task.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:
@@ -28,7 +28,7 @@ def needed(run: Run, now: float, pool: int) -> int:
     seconds, cores = _typical_task(run)
     if not seconds:
         return cores
-    left_s = deadline - now - seconds  # the last tasks must start this long before
+    left_s = deadline - now - seconds  # the last tasks must start ``seconds`` before the deadline
     if left_s <= 0:
         return 0
     wanted = MARGIN * run.unfinished * cores * seconds / left_s
@@ -38,7 +38,7 @@ def needed(run: Run, now: float, pool: int) -> int:
 
 
 def _typical_task(run: Run) -> tuple[float, int]:
-    """Seconds of a task of the run (0 if unknown), and its cores in units of 1/10000."""
+    """Returns the seconds of a task of the run (0 if unknown), and its cores in units of 1/10000."""
     total = work = samples = 0.0
     for shape in run.shapes.values():
         if shape.samples:
@@ -53,7 +53,7 @@ def _typical_task(run: Run) -> tuple[float, int]:
 
 
 def late_s(run: Run, eta_s: float | None, now: float) -> float | None:
-    """Seconds after its deadline that the run ended or is estimated to end; negative if before."""
+    """Returns the seconds from the deadline to the actual or estimated end of the run; negative if the run ends before the deadline."""
     if not run.options.deadline:
         return None
     if run.finished:

@@ -1,8 +1,8 @@
-"""Keeps two attempts of one task and the first result of them.
+"""Keeps two attempts of one task. The first result counts.
 
-The task keeps its worker and attempt number; the copy is a ``SpeculativeCopy`` in ``State.copies``, with its own number. When one of the
-two ends without a result, the other is the task's only attempt. The record stays until the task is queued again or ends. So there is one
-copy for each time in the queue, and no attempt number is used twice.
+The task keeps its worker and attempt number. The copy is a ``SpeculativeCopy`` in ``State.copies``, with its own attempt number. When one
+of the two attempts ends without a result, the other attempt is the task's only attempt. The ``SpeculativeCopy`` stays until the task is
+queued again or ends. So a task has at most one copy until it is queued again, and no attempt number is used twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilotfish.model.states import ASSIGNED
 
 
 def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
-    """The workers that have an attempt of the task, with its number."""
+    """Yields the workers that have an attempt of the task, each with the attempt number."""
     if task.worker is not None:
         yield task.worker, task.attempt
     copy = state.copies.get(task)
@@ -25,7 +25,7 @@ def attempts(state: State, task: Task) -> Iterator[tuple[Worker, int]]:
 
 
 def attempt_at(state: State, worker: Worker, task: Task) -> int:
-    """The number of the attempt at this worker; 0 if there is none."""
+    """Returns the number of the attempt at this worker; 0 if there is none."""
     return next((number for holder, number in attempts(state, task) if holder is worker), 0)
 
 
@@ -35,12 +35,12 @@ def has_copy(state: State, task: Task) -> bool:
 
 
 def is_reported_running(worker: Worker, task: Task) -> bool:
-    """Whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
+    """Returns whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
 
 def needs_at(worker: Worker, task: Task) -> Needs:
-    """The room that an attempt occupies; a copy gets the same."""
+    """Returns the room that an attempt occupies. A copy gets the same room."""
     return worker.active.get(task, task.shape.needs)
 
 
@@ -60,7 +60,7 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
 
 
 def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
-    """Keep the attempt at this worker, which has the result, and drop the other."""
+    """Keeps the attempt at this worker, which has the result, and drops the other attempt."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
             _drop_attempt(state, other, task, at)
@@ -68,7 +68,7 @@ def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
 
 
 def end_attempt(state: State, worker: Worker, task: Task, at: float) -> bool:
-    """End the attempt at this worker, which has no result. Returns whether another attempt continues."""
+    """Ends the attempt at this worker, which has no result. Returns whether another attempt continues."""
     if has_copy(state, task):
         _drop_attempt(state, worker, task, at)
         return True

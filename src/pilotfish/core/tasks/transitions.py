@@ -1,4 +1,4 @@
-"""Moves a task between states and queues and takes or frees room at a worker."""
+"""Moves a task between states and queues, and takes or frees room at a worker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _remove_by_content(shape: TaskShape, task: Task) -> None:
 
 
 def release(worker: Worker, task: Task) -> None:
-    """Take a task from a worker and give its room to tasks that wait there."""
+    """Takes a task from a worker and gives its room to tasks that wait there."""
     worker.recalled.pop(task, None)
     worker.delegated.pop(task, None)
     if worker.started:
@@ -68,7 +68,7 @@ def release(worker: Worker, task: Task) -> None:
     if ahead:
         first = next(iter(ahead))
         if ahead[first] is needs:
-            # The usual case, equal needs: the room passes from one task to the next without counting.
+            # Usually the needs are equal. Then the next task gets the room, and nothing is counted.
             del ahead[first]
             worker.active[first] = needs
             return
@@ -85,7 +85,7 @@ def release(worker: Worker, task: Task) -> None:
 
 
 def end(state: State, task: Task, new: int, at: float) -> None:
-    """Move a task to a final state."""
+    """Moves a task to a final state."""
     if task.state == READY:
         dequeue(state, task)
     move(task, new)
@@ -115,14 +115,14 @@ def _dependency_done(state: State, task: Task) -> None:
 
 
 def take_away(worker: Worker, task: Task, at: float) -> None:
-    """Take a task from a worker that did not finish it. A worker without tasks is idle from then on."""
+    """Takes a task from a worker that did not finish it. If the worker then has no tasks, its idle time begins."""
     release(worker, task)
     if not worker.held:
         worker.progress_at = at
 
 
 def put_back(state: State, task: Task) -> None:
-    """Return a task to the front of its queue."""
+    """Returns a task to the front of its queue."""
     move(task, READY)
     enqueue(state, task, front=True)
 

@@ -1,1 +1,1 @@
-"""Names the rules about workers: messages of agents, leases and site masters."""
+"""Contains the rules about workers: messages of agents, leases and site masters."""

@@ -1,6 +1,6 @@
 """Handles messages from agents: validates them and turns them into facts.
 
-Attempts fence: a report that is not about the current (task, attempt, worker) changes nothing.
+If a report is not about the current attempt of a task at its worker, it changes nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ from pilotfish.model.task import DISK, Failure, Payload
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
-
-_NAMING_WORKER = m.Hello, m.AgentDied
-"""Messages that name their worker."""
 MAX_FULL_DISKS = 10
-"""Attempts from which a full disk is charged to the task. Otherwise it could move from worker to worker for ever."""
+"""Number of attempts from which a full disk is charged to the task. Otherwise the task could move from worker to worker for ever."""
 
 
 def handle(machine: Machine, item: i.AgentMessage) -> None:
     link, message, payloads = item.link, item.message, item.payloads
-    if isinstance(message, _NAMING_WORKER):
+    if isinstance(message, (m.Hello, m.AgentDied)):
         known = machine.state.workers.get(message.worker)
         if known is not None and item.pilot and known.pilot != item.pilot:
             # The key of a pilot is valid for workers of that pilot only.
@@ -96,7 +93,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         return
     old = machine.connections.get(hello.worker)
     if old is not None and link < old.newest_link:
-        # A delayed Hello of an older link: the agent has reconnected since, and this list of its tasks is outdated.
+        # This Hello came late. The agent has reconnected since, and this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
         return
     worker = state.workers.get(hello.worker)
@@ -124,7 +121,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 
 
 def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
-    """Cancel the replicas of a pilot whose first agent joined."""
+    """Cancels the replicas of a pilot whose first agent joined."""
     first = pilot.replica_of or pilot.id
     pilots = machine.state.pilots
     for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
@@ -134,7 +131,7 @@ def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
-    """Agree with an agent on its tasks: requeue assignments that never arrived, kill attempts that are no longer wanted."""
+    """Agrees with an agent on its tasks: requeues assignments that never arrived, kills attempts that are no longer wanted."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
@@ -144,7 +141,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
         if worker.has(lost):
-            # The agent reported this task as running and does not know it now: it died and was restarted under its old name.
+            # The agent reported that this task runs, and does not know it now. So it died and was restarted under its old name.
             machine.fail_attempt(judge_death(state, worker, lost, "was restarted", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
@@ -197,7 +194,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 
 
 def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
-    """Drop a result that is not current: another attempt was faster, or the task was cancelled. Its outputs are released."""
+    """Drops a result that is not current, and releases its outputs. Another attempt was faster, or the task was cancelled."""
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
@@ -233,7 +230,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
-        # Not the task's failure: it runs elsewhere, and this worker gets no other.
+        # The task is not to blame. It runs at another worker, and this worker gets no more tasks.
         machine.release_payload(payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
@@ -254,7 +251,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """Blame the worker when a multi-node task fails because one of its nodes died. The task may notice that before the master does."""
+    """Blames the worker if a multi-node task fails because one of its nodes died. The task can notice this before the master does."""
     others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -263,7 +260,7 @@ def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
 
 
 def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """Journal only contents that a run needs, because a cache may be full of others. Remember the rest for later runs."""
+    """Records changes of contents that a run needs. Other contents of the cache are only kept in memory, for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:
@@ -284,7 +281,7 @@ def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) ->
 
 
 def record_known_holders(machine: Machine, digests: Iterable[str]) -> None:
-    """Record which workers already hold contents that a run needs now."""
+    """Records which workers already hold contents that a run now needs."""
     found: dict[str, dict[str, None]] = {}
     for digest in digests:
         for worker in machine.caches.holders(digest):

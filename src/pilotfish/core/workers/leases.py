@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 RECONNECT_S = 15.0
-"""Minimum seconds that workers get to reconnect after a restart of the master. Agents retry every 5 s or more often."""
+"""Minimum seconds that workers get to reconnect after a restart of the master. Agents try to reconnect at least every 5 s."""
 
 
 def lease_s(machine: Machine, worker: Worker) -> float:
-    """Seconds of silence after which a worker counts as lost; longer for a worker that only polls."""
+    """Returns the seconds of silence after which a worker counts as lost. They are longer for a worker that polls."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
 def time_to_return_s(machine: Machine, worker: Worker) -> float:
-    """Seconds that a worker gets to reconnect after the master was away."""
+    """Returns the seconds that a worker gets to reconnect after the master was stopped or suspended."""
     return max(RECONNECT_S, lease_s(machine, worker))
 
 
 def extend_all(machine: Machine) -> None:
-    """Give every worker time to reconnect after the master itself was suspended, as after a start."""
+    """Gives every worker time to reconnect after the master was suspended."""
     for name, connection in machine.connections.items():
         connection.lease_at = max(connection.lease_at, machine.now + time_to_return_s(machine, machine.state.workers[name]))
 
@@ -56,11 +56,11 @@ def quarantine_expired(machine: Machine, key: str) -> None:
 
 
 def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
-    """Requeue the tasks of a worker that died (nothing of it runs any more) or fell silent.
+    """Requeues the tasks of a worker that fell silent or, with ``died``, certainly runs nothing any more.
 
-    Tasks that had room there may have started, and so may as many of those that waited there, if results were lost with the worker. They
-    are charged for the loss: a task that kills its worker before it is reported as running would otherwise do so for ever. Tasks further
-    back count as not started only the first time: short tasks before such a task would otherwise hide it again and again.
+    Tasks that had room at the worker may have started. If results were lost, as many waiting tasks may have started too. All these tasks
+    are charged for the loss. Otherwise a task that kills its worker early would do so for ever. The tasks behind them count as not started,
+    but only at their first attempt. Otherwise short tasks in front could hide such a task again and again.
     """
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
@@ -73,17 +73,17 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
     if untouched:
         machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-    for task in reversed(started):  # reversed, so that the first one is first in the queue again
-        # The failure of one task may have cancelled the others, when their run reached its maximum of failures.
+    for task in reversed(started):  # reversed, so that the first task is first in the queue again
+        # If the run reached its maximum number of failures, it was cancelled, with its other tasks.
         if worker.has(task):
             machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
     end_worker(machine, worker, lost=True, reason=reason)
 
 
 def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
-    """End a worker in order. The tasks that it still holds are requeued without charge.
+    """Ends a worker in order. The tasks that it still holds are requeued without charge.
 
-    ``cut_off``: attempts that were stopped because the walltime ended, with the seconds that each ran.
+    ``cut_off``: attempts that were stopped because the walltime ended, each with the seconds that it ran.
     """
     held = [task.id for task in worker.tasks]
     if held:
@@ -98,7 +98,7 @@ def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple
 
 
 def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> None:
-    """Remove a worker that holds no tasks, and retire its agent if it is connected."""
+    """Removes a worker that holds no tasks, and retires its agent if the agent is connected."""
     machine.record(f.WorkerEnded(worker.id, lost, reason))
     machine.caches.forget(worker.id)
     site_masters.worker_ended(machine, worker)
@@ -113,14 +113,14 @@ def end_worker(machine: Machine, worker: Worker, *, lost: bool, reason: str) -> 
 
 
 def drain(machine: Machine, worker: Worker, reason: str) -> None:
-    """Let a worker finish its running tasks and leave."""
+    """Lets a worker finish its running tasks and leave."""
     if worker.state == JOINED:
         machine.record(f.WorkerDraining(worker.id, reason))
         ask_to_drain(machine, worker)
 
 
 def retire(machine: Machine, proposal: RetireProposal) -> bool:
-    """Drain a worker that a policy wants to retire. Returns False if the proposal is refused."""
+    """Drains a worker that a policy wants to retire. Returns False if the proposal is refused."""
     worker = proposal.worker
     if machine.state.workers.get(worker.id) is not worker or worker.state != JOINED or not proposal.reason:
         return False
@@ -129,8 +129,8 @@ def retire(machine: Machine, proposal: RetireProposal) -> bool:
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """Ask the agent to drain, but not while a multi-node task of another worker occupies its room: the agent does not know of that task and
-    would leave. The next heartbeat asks again.
+    """Asks the agent to drain, unless a multi-node task of another worker occupies its room. The agent does not know of that task and would
+    leave. After the next heartbeat, the agent is asked again.
     """
     if not multi_node.hosts_other_task(worker):
         machine.send_to_worker(worker.id, m.Drain(worker.reason))

@@ -1,8 +1,8 @@
-"""Keeps the elected agent of each site that assigns delegated tasks to its workers.
+"""Keeps the site master of each site: the elected agent that assigns delegated tasks.
 
-The site master gets tasks in bulk and reports which worker got which. It also reports which workers it serves; their heartbeats are not
-needed then. Its reports count for tasks that are really delegated to it: when two agents believe that they are the master, the attempt
-number decides. Workers that no site master serves are assigned tasks directly.
+A site master gets tasks in bulk and reports which worker got which task. It also reports which workers it serves. These workers need not
+send heartbeats to the master. A report about a task counts only if the task is really delegated to that site master. If two agents believe
+that they are the site master, the attempt number decides. Workers that no site master serves get their tasks directly.
 """
 
 from __future__ import annotations
@@ -24,40 +24,38 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 REPORT_VALID_S = 40.0
-"""Seconds that a report of a site master counts. It sends one every ten seconds."""
+"""Seconds for which a report of a site master is valid. A site master sends one every ten seconds."""
 MAX_CONTACTS = 20
 """Maximum peers whose addresses a new worker gets."""
 
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The master of a site in one term. ``served``: the workers that it serves, maybe itself."""
+    """The site master of a site in one term. ``served``: the workers that it serves. It can serve itself."""
 
     worker: str
     number: int
     served: dict[str, None] = field(default_factory=dict)
     expects_full_list: bool = False
-    """Whether its next report names all workers that it serves."""
+    """Whether the next report of the site master names all workers that it serves."""
 
 
 class SiteMasters:
-    """The master of each site. Not part of the state: after a restart, site masters report themselves."""
+    """Holds the site master of each site. Not part of the state: after a restart, site masters report themselves."""
 
     def __init__(self) -> None:
         self.by_site: dict[str, SiteMasterTerm] = {}
 
     def of(self, worker: Worker) -> SiteMasterTerm | None:
-        """The term of this worker if it is the master of its site, else None."""
+        """Returns the term of this worker if it is the site master of its site; otherwise None."""
         term = self.by_site.get(worker.site)
         return term if term is not None and term.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Divide workers into able site masters, each with the workers that it serves, and workers that no able site master serves.
+        """Divides workers into site masters, each with the workers that it serves, and the other workers.
 
-        The latter are assigned tasks directly. Otherwise they would get none.
+        Only site masters that may take tasks count. The other workers get their tasks directly.
         """
-        if not self.by_site:
-            return [], workers
         able = {worker.id: worker for worker in workers}
         found = []
         for term in self.by_site.values():
@@ -76,7 +74,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Term and address of the master of this worker's site. Appoints this worker if there is none; (0, None) if the site needs none."""
+    """Returns term and address of the site master, and appoints this worker if there is none; (0, None) if the site needs none."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)
@@ -88,7 +86,7 @@ def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
-    """Tell a worker the addresses of the latest workers of its site, which will probably stay longest."""
+    """Sends a worker the addresses of the latest workers of its site. The latest workers will probably stay longest."""
     connection = machine.connections[worker.id]
     if connection.peer is None:
         _requeue_delegated(machine, worker, "it is no longer the master of its site")
@@ -102,20 +100,20 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def claimed(machine: Machine, worker: Worker, term: int) -> None:
-    """Handle the claim of a site master. Its next report names all workers that it serves, because earlier reports may be lost."""
+    """Handles the claim of a site master. Its next report must name all workers that it serves, because earlier reports may be lost."""
     if accept_claim(machine, worker, term):
         machine.site_masters.by_site[worker.site].expects_full_list = True
 
 
 def worker_connected(machine: Machine, worker: Worker) -> None:
-    """Tell a worker on every connection if its site master serves it. Otherwise it would not report free room there."""
+    """Informs a worker on every connection that a site master serves it, so that the worker reports free room there."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is not None and worker.id in term.served:
         _set_heartbeats(machine, worker.id, True)
 
 
 def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
-    """Accept a claim to be site master if it has a later term, or a lower id in the same term. Returns whether it was accepted."""
+    """Accepts a claim to be site master if its term is later, or equal with a lower peer id. Returns whether it was accepted."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -143,7 +141,7 @@ def _claim_rank(machine: Machine, name: str, term: int) -> tuple[int, int]:
 
 
 def end_term(machine: Machine, term: SiteMasterTerm) -> None:
-    """End a term: requeue delegated tasks that no worker got, and turn on the heartbeats of its workers."""
+    """Ends a term: requeues delegated tasks that no worker got, and turns on the heartbeats of the served workers."""
     worker = machine.state.workers.get(term.worker)
     if worker is not None:
         _requeue_delegated(machine, worker)
@@ -170,7 +168,7 @@ def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers)
     if not (accept_claim(machine, worker, message.term) if message.term else known):
         return
     if not known:
-        introduce(machine, worker)  # it will repeat the reports that were ignored
+        introduce(machine, worker)  # after this, the site master repeats the reports that were ignored
     term = machine.site_masters.by_site[worker.site]
     workers = machine.state.workers
     for name in message.joined:
@@ -194,7 +192,7 @@ def update_served(machine: Machine, worker: Worker, message: m.DelegatedWorkers)
 
 
 def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTasks) -> None:
-    """Record which worker got which delegated task. Attempts that are not delegated to this site master are stopped."""
+    """Records which worker got which delegated task. Stops attempts that are not delegated to this site master."""
     for name, items in message.given:
         worker = machine.state.workers.get(name)
         if worker is None or worker.site != site_master.site:
@@ -216,7 +214,7 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
 
 
 def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
-    """Requeue delegated tasks that the site master does not list: they never reached it, or it lost them."""
+    """Requeues delegated tasks that the site master does not list. They never reached the site master, or it lost them."""
     held = dict.fromkeys(message.items)
     missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
@@ -232,7 +230,7 @@ def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: in
 
 
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """The task of an attempt that a worker reports, if that attempt is current."""
+    """Returns the task of an attempt that a worker reports, if that attempt is current."""
     task = machine.state.find_task(number)
     if task is None:
         return None
@@ -241,13 +239,13 @@ def find_current(machine: Machine, worker: Worker, number: int, attempt: int) ->
     holder = task.worker
     if task.attempt != attempt or holder is None or task not in holder.delegated or holder.site != worker.site:
         return None
-    # It is delegated to the worker's site master, whose report was lost or is late.
+    # The task is delegated to the worker's site master. The report of the site master was lost or is late.
     machine.record(f.TasksClaimed(worker.id, [number]))
     return task
 
 
 def delegate(machine: Machine, proposal: DelegationProposal) -> bool:
-    """Delegate ready tasks that any worker of the site may take. Returns False if the proposal is refused."""
+    """Delegates ready tasks to a site master. Returns False if the proposal is refused."""
     worker, tasks = proposal.worker, proposal.tasks
     if machine.site_masters.of(worker) is None or not assignment.can_take(machine, worker) or not tasks:
         return False
@@ -259,7 +257,7 @@ def delegate(machine: Machine, proposal: DelegationProposal) -> bool:
 
 
 def worker_ended(machine: Machine, worker: Worker) -> None:
-    """Note that a worker ended. If it was the master of its site, the site has none until another one reports."""
+    """Handles the end of a worker. If it was the site master of its site, the site has none until another agent reports."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is None:
         return

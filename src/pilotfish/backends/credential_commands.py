@@ -144,7 +144,6 @@ def _read_token(now: float, output: str) -> Lifetime:
 
 
 def _renew(kind: str, path: str, backend: str) -> str:
-    """Returns the command with which a user renews the credential."""
     if kind == "kerberos":
         return f"kinit -c {path}" if path else "kinit"
     if kind == "x509":

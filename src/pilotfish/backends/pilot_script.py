@@ -49,7 +49,6 @@ def requested(*choices: tuple[object, Text]) -> list[Text]:
 
 
 def agent_options(site: Site, batch: PilotBatch) -> list[str]:
-    """Returns the command-line options for the agents of a batch."""
     size = batch.size
     options = [
         *requested(

@@ -143,7 +143,7 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
 
 
 def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
-    """Reads state letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T (suspended), d (deletion), E (error)."""
+    """Reads letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T (suspended), d (deleted), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]

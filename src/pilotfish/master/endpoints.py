@@ -13,7 +13,6 @@ import secrets
 import socket
 import ssl
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -74,7 +73,7 @@ class Admission:
         """Serves connections of agents that transfer contents."""
         self.pilot_of: Callable[[str], str | None] = lambda worker: None
         """Returns the pilot of a worker; None if the worker is unknown."""
-        self.unauthenticated: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
+        self.unauthenticated: dict[EndpointLink, asyncio.TimerHandle] = {}
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Read buffer of all connections. Data is copied from it before the next read."""
         self.numbers = count(1)
@@ -82,8 +81,7 @@ class Admission:
 
     def enter(self, link: EndpointLink) -> None:
         if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
-            oldest, _ = next(iter(self.unauthenticated.items()))
-            oldest.drop("too many unauthenticated connections")
+            next(iter(self.unauthenticated)).drop("too many unauthenticated connections")
         loop = asyncio.get_running_loop()
         self.unauthenticated[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
 

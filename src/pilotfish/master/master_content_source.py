@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -130,7 +129,7 @@ class TransferLookup:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._receivers: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._receivers: dict[tuple[str, str], list[str]] = {}
         """Workers that asked for a content, by site and digest."""
 
     def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
@@ -164,7 +163,7 @@ class TransferLookup:
             receivers.append(asker)
         self._receivers[worker.site, digest] = receivers
         if len(self._receivers) > MAX_BROADCASTS:
-            self._receivers.popitem(last=False)
+            del self._receivers[next(iter(self._receivers))]
         position = receivers.index(asker)
         above: list[str] = []
         while position:
@@ -208,7 +207,7 @@ class MasterContentSource:
     # --- called by transfer threads -------------------------------------------------------------------------------------------------------
 
     def _site_of(self, asker: str) -> str:
-        """Returns the site of a worker that has asked for a transfer; empty if it has none."""
+        """Returns the site of a worker that has asked for a transfer; empty if the worker has no site."""
         return self._sites.get(asker, "")
 
     def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
@@ -257,11 +256,11 @@ class MasterContentSource:
             return FileReader(cached, size, "site")
         if record.path:
             return _user_file(record)
-        if self._may_come(asker, record):
+        if self._may_arrive(asker, record):
             raise AskLater(HOLDER_AGAIN_S)
         raise ContentAbsent(_describe_lost(record), "site")
 
-    def _may_come(self, asker: str, record: KnownContent) -> bool:
+    def _may_arrive(self, asker: str, record: KnownContent) -> bool:
         """Returns whether the asking worker should ask again, because a connected worker has the content and may send it soon.
 
         Returns False after ``HOLDER_S`` seconds.

@@ -366,7 +366,7 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
-        """Encodes the messages to local peers, or those to all other peers. Returns the links with messages other than confirmations.
+        """Encodes the messages to local peers, or the messages to all others. Returns the links with messages other than confirmations.
 
         Confirmations always wait for the sync.
         """

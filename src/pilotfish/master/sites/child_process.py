@@ -46,6 +46,7 @@ class ChildProcess:
 
     def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        home = os.path.expanduser("~")
         stdout, child_stdout = os.pipe()
         stderr, child_stderr = os.pipe()
         try:
@@ -55,7 +56,7 @@ class ChildProcess:
                 stdout=child_stdout,
                 stderr=child_stderr,
                 start_new_session=True,
-                cwd=_home(),
+                cwd=home if os.path.isdir(home) else "/",
                 env=environment() if env is None else env,
             )
         except BaseException:
@@ -159,8 +160,3 @@ async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Ma
     finally:
         child.abandon()
     return CommandOutput(None, "", FLOODED) if flood.done() else CommandOutput(status, stdout.decode(), stderr.decode())
-
-
-def _home() -> str:
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) else "/"

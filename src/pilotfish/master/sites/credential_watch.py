@@ -41,6 +41,9 @@ class CredentialState:
     def left_s(self) -> float:
         return self.ends_at - time.time()
 
+    def seen(self) -> i.CredentialSeen:
+        return i.CredentialSeen(self.credential.name, self.left_s(), self.warn_s, self.credential.renew, self.problem)
+
 
 class CredentialWatch:
     """Checks the credentials of one site while the site has pilots, so that an unused site needs no login."""
@@ -93,7 +96,7 @@ class CredentialWatch:
         await asyncio.gather(*(self._ask(text, needed) for text, needed in required.items()))
         self._states = {text: self._states[text] for text in required if text in self._states}
         if required:
-            self._tell(i.CredentialsSeen(self.name, tuple(_seen(state) for state in self._states.values())))
+            self._tell(i.CredentialsSeen(self.name, tuple(state.seen() for state in self._states.values())))
         if self.trouble():
             # Pilots wait for a new credential, so the next checks come sooner.
             self._wake.set()
@@ -126,10 +129,6 @@ class CredentialWatch:
     def interval_s(self) -> float:
         least_s = min((state.left_s() for state in self._states.values()), default=math.inf)
         return max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, least_s / 4))
-
-
-def _seen(state: CredentialState) -> i.CredentialSeen:
-    return i.CredentialSeen(state.credential.name, state.left_s(), state.warn_s, state.credential.renew, state.problem)
 
 
 async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:

@@ -39,7 +39,6 @@ class SiteAccess:
         """Tunnels by host. The key of the login node is empty."""
 
     def change_site(self, site: Site) -> None:
-        """Uses another description of the same site."""
         self.runner.site = site
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:

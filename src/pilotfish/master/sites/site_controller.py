@@ -75,7 +75,7 @@ class SiteController:
         self._new: dict[PilotSize, list[str]] = {}
         self._avoid_until: dict[str, float] = {}
         self._adopted: set[str] = set()
-        """Tags of batches of the previous master that are being submitted or looked up."""
+        """Tags of batches of the previous master that this controller submits or looks up."""
         self._refreshing: set[str] = set()
         self._refusals = 0
         """Number of consecutive refusals."""

@@ -4,10 +4,10 @@
     record   marker 4, check 4, crc 4, length 4, sequence 8, unsynced 4, body
 
 The numbers are sizes in bytes. ``check`` is a checksum of length, sequence and unsynced. After damage, it shows whether the head of a
-record is valid before the body is read. ``crc`` is a checksum of these fields, ``check`` and the body. Both checksums start from a seed made
-of the pool and the number of the file. Therefore records of another journal, or bytes inside a payload, are never taken for records of this
-file. ``unsynced`` is the number of earlier records that were not yet durable when this record was written. The records before them were
-durable. If one of those durable records is missing, the cause is damage and not a crash.
+record is valid before the body is read. ``crc`` is a checksum of these fields, ``check`` and the body. Both checksums start from a seed
+made of the pool and the number of the file. Therefore records of another journal, or bytes inside a payload, are never taken for records of
+this file. ``unsynced`` is the number of earlier records that were not yet durable when this record was written. The records before them
+were durable. If one of those durable records is missing, the cause is damage and not a crash.
 """
 
 from __future__ import annotations

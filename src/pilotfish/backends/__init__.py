@@ -1,1 +1,1 @@
-"""A backend is the adapter for one batch system, one module each. ``interface`` defines what a backend is."""
+"""Contains one module per backend, the adapter for one batch system. ``interface`` defines backends."""

@@ -1,8 +1,9 @@
 """Submits pilots to a NorduGrid ARC computing element through curl.
 
 Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; otherwise
-``X509_USER_PROXY``, or the usual place of proxies), ``capath`` (folder of CA certificates) or ``cacert`` (a file of them).
-Files travel with the job. Only its owner can enter its folder on the element; when it ends, all files but the log are removed.
+``X509_USER_PROXY``, or the usual place of proxies), ``capath`` (folder of CA certificates) or ``cacert`` (file of CA certificates).
+Files are uploaded with the job. Only the owner of a job can enter its folder on the element. At the end of the job, the element removes all
+files except the log.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PHASES = {
 }
 PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
 NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
-"""Exit statuses of curl without a connection to the element."""
+"""Exit statuses of curl if it had no connection to the element."""
 LATER = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
 EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
 
@@ -99,7 +100,7 @@ all=$(ask "$jobs") || exit
 
 
 class ArcBackend:
-    """Job ids are those of the computing element. Pilot n of a batch is named after the tag and n."""
+    """Uses the job ids of the computing element. The name of pilot n of a batch consists of the tag and n."""
 
     traits = BackendTraits(
         {
@@ -181,11 +182,11 @@ class ArcBackend:
         return [_exchange(site, f"{FIND}echo {shlex.quote(end_mark)}\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """None: ``query`` also lists ended jobs, as long as the element keeps them."""
+        """Returns None, because ``query`` also lists ended jobs while the element keeps them."""
 
 
 def describe(site: Site, batch: PilotBatch, number: int) -> str:
-    """Describe a job in xRSL. Memory is per core, in megabytes."""
+    """Describes a job in xRSL. Memory is per core, in megabytes."""
     size = batch.size
     cores = max(1, round(size.cores))
     files = " ".join(f'("{name}" "")' for name in ("start.sh", "1.json", "pilot.sh", "agent.pyz"))
@@ -230,7 +231,7 @@ def _join(value: object) -> str:
 
 
 def _list(jobs: Sequence[str]) -> str:
-    """A list of jobs in JSON. Characters that no id has are removed."""
+    """Returns a list of jobs in JSON. Removes characters that cannot be part of an id."""
     return json.dumps({"job": [{"id": re.sub(r"[^\w.-]", "", job)} for job in jobs]})
 
 
@@ -239,7 +240,7 @@ def _quoted(text: str) -> str:
 
 
 def _jobs(text: str) -> Iterator[dict[str, Any]]:
-    """Entries of all answers in a text. Elements leave the list out for one job, and print nothing for no job."""
+    """Yields the entries of all answers in a text. For one job, elements print the entry without a list. For no job, they print no text."""
     for document in documents(text):
         entries = document.get("job")
         yield from (entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict))

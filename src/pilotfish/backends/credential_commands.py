@@ -1,7 +1,7 @@
-"""Asks klist, openssl and others how long a credential is valid.
+"""Makes the commands that ask klist, openssl and other tools how long a credential is valid.
 
-Each answer begins with the clock of the queried machine, so that clocks need not agree. CommandRefused: there is no such credential.
-UnclearAnswer: its lifetime could not be determined, which proves nothing.
+Each answer begins with the clock of the queried machine, because the clocks of two machines may differ. A reader raises CommandRefused if
+there is no such credential. It raises UnclearAnswer if the lifetime could not be determined; then the credential may still be valid.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pilotfish.backends.interface import Command, CommandExchange, CommandOutput
 from pilotfish.model.site import Site
 
 ABSENT = 3
-"""Exit status of the scripts below if the file does not exist."""
+"""Exit status of the scripts of this module if the file does not exist."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """``left_s``: infinite for no end, at most 0 if expired. ``whole_s``: seconds from start to end; 0 if not known."""
+    """``left_s``: seconds to the end. It is infinite if there is no end. ``whole_s``: seconds from start to end; 0 if unknown."""
 
     left_s: float
     whole_s: float = 0.0
@@ -31,7 +31,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Credential:
-    """One credential of a site. ``renew``: command that renews it. ``here``: it is used on this machine, not at the site."""
+    """One credential of a site. ``renew``: command that renews it. ``here``: whether it is used on this machine and not at the site."""
 
     name: str
     renew: str
@@ -40,7 +40,7 @@ class Credential:
 
 
 def credential(text: str, site: Site) -> Credential:
-    """Read an entry of ``sites.toml``: a kind, and after a colon the file, if it is not at its default place."""
+    """Reads an entry of ``sites.toml``: a kind. If the file is not at its default place, a colon and the file follow."""
     kind, _, path = text.partition(":")
     name, script, read = _KINDS[kind]
     # The ssh that presents a certificate runs on this machine.
@@ -50,7 +50,7 @@ def credential(text: str, site: Site) -> Credential:
     return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_clock_and_output(answer))), here)
 
 
-# One line each, because csh as a login shell accepts no more. $1: the file, or nothing. Times are in UTC.
+# Each script is one line, because csh as a login shell accepts only one line. $1: the file, or an empty text. Times are in UTC.
 _HOME = 'f="$1"; case "$f" in "~/"*) f="$HOME/${f#??}";; esac; '
 _THERE = f'test -r "$f" || {{ echo "$f cannot be read" >&2; exit {ABSENT}; }}; date +%s; '
 _KERBEROS = _HOME + f'date +%s; TZ=UTC0; export TZ; klist ${{f:+-c "$f"}}; s=$?; test $s = 1 && exit {ABSENT}; exit $s'
@@ -62,7 +62,7 @@ _X509 = (
     'exec arcproxy -P "$f" -i validityLeft'
 )
 _SSH = _HOME + _THERE + 'TZ=UTC0; export TZ; exec ssh-keygen -L -f "$f"'
-# The signature of a token is not printed: without it, the part between the dots is useless to others.
+# The script prints only the part between the dots. Without the signature, other users cannot use it.
 _TOKEN = (
     _HOME
     + 'f="${f:-${BEARER_TOKEN_FILE:-${XDG_RUNTIME_DIR:-/tmp}/bt_u$(id -u)}}"; '
@@ -72,9 +72,9 @@ _TOKEN = (
 
 
 def _clock_and_output(answer: CommandOutput) -> tuple[float, str]:
-    """Clock of the queried machine, and the output of the tool."""
+    """Returns the clock of the queried machine, and the output of the tool."""
     if answer.status == ABSENT:
-        # The clock may have been printed already; it is not part of the error message.
+        # The clock may be on standard output already. It is not part of the error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
     first, _, output = answer.stdout.partition("\n")
     if answer.status != 0 or not first.strip().isdigit():
@@ -94,14 +94,14 @@ def _seconds(text: str, form: str) -> float:
         raise UnclearAnswer(f"this is not a time: {text}") from None
 
 
-# MIT's klist writes 11/15/26 13:44:26, Heimdal's Nov 15 13:44:26 2026.
+# klist of MIT prints 11/15/26 13:44:26. klist of Heimdal prints Nov 15 13:44:26 2026.
 _MIT = (re.compile(r"^(\d\d/\d\d/\d\d \S+) +(\d\d/\d\d/\d\d \S+) +krbtgt/(\S+)@\3$", re.MULTILINE), "%m/%d/%y %H:%M:%S")
 _HEIMDAL = (re.compile(r"^([A-Z]\w\w .{16}) +([A-Z]\w\w .{16}) +krbtgt/(\S+)@\3$", re.MULTILINE), "%b %d %H:%M:%S %Y")
 _HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
 
 
 def _read_kerberos(now: float, output: str) -> Lifetime:
-    """Lifetime of the ticket-granting ticket, from which all others are made."""
+    """Returns the lifetime of the ticket-granting ticket. All other tickets are made from it."""
     found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(output)]
     found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(output)]
     if not found:
@@ -133,7 +133,7 @@ def _read_ssh_certificate(now: float, output: str) -> Lifetime:
 
 
 def _read_token(now: float, output: str) -> Lifetime:
-    """Lifetime of a JSON Web Token. The lifetime of other tokens is unknown."""
+    """Returns the lifetime of a JSON Web Token. The lifetime of other tokens is unknown."""
     text = output.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")
@@ -144,7 +144,6 @@ def _read_token(now: float, output: str) -> Lifetime:
 
 
 def _renew(kind: str, path: str, backend: str) -> str:
-    """Command with which a user renews the credential."""
     if kind == "kerberos":
         return f"kinit -c {path}" if path else "kinit"
     if kind == "x509":

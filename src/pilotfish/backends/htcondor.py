@@ -1,12 +1,13 @@
 """Submits, lists and cancels pilots with condor_submit, condor_q and condor_rm.
 
-A batch is a cluster; pilot n is the job ``12.n-1``. Files travel with the job. Directives are lines of a submit description, such as
-``requirements = ...``; the account is the accounting group; there are no queues. A pilot has one node.
+A batch is a cluster of HTCondor. In cluster 12, pilot n is the job ``12.(n-1)``. HTCondor transfers the files with the job. Directives are
+lines of a submit description, such as ``requirements = ...``. The account is the accounting group. There are no queues. A pilot has one
+node.
 
-A held job never leaves by itself. If HTCondor held it (the program could not be started, a file could not be fetched or written, too
-much memory), it would be held again: it counts as ended, with the reason, and its description has it removed a little later. A job held
-by a user keeps waiting. Completed jobs stay in the queue for a while, so that condor_q reports how they ended; condor_history knows the
-others.
+A held job stays in the queue until it is released or removed. HTCondor holds a job if the program could not be started, if a file could not
+be transferred, or if the job used too much memory. Such a job would be held again after a release. Therefore it counts as ended, with the
+hold reason, and its description makes HTCondor remove it after ``STAY_S`` seconds. A job that a user holds continues to wait. Completed
+jobs stay in the queue for ``STAY_S`` seconds, so that condor_q reports how they ended. Later, condor_history reports it.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _START_DATE = "JobCurrentStartDate"
-"""Part of the condition that ends a pilot at its time limit. HTCondor repeats the condition in its reason."""
+"""Part of the condition that ends a pilot at its time limit. If the condition ends a pilot, HTCondor repeats it in the reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
 _UNCERTAIN = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
-"""Messages after which the job may or may not have been taken: it must be looked up."""
+"""Messages after which it is not known whether HTCondor took the job, so that the job must be looked up."""
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
@@ -84,7 +85,7 @@ class HtcondorBackend:
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         def read(answer: CommandOutput) -> dict[int, str]:
             found: dict[int, str] = {}
-            for job in _jobs(answer):  # jobs in the queue come first, then the newest of the history
+            for job in _jobs(answer):  # Jobs in the queue come first. Jobs of the history follow, the newest first.
                 found.setdefault(job["ProcId"] + 1, _id(job))
             return found
 
@@ -98,7 +99,7 @@ class HtcondorBackend:
 
 
 def _description(site: Site, batch: PilotBatch) -> list[str]:
-    """The submit description. The number of a pilot is its process number plus 1."""
+    """Returns the submit description. The number of a pilot is its process number plus 1."""
     size, folder = batch.size, _escape(batch.folder)
     held = f"(JobStatus == {HELD} && !member(HoldReasonCode, {{{', '.join(map(str, _PASSING_HOLDS))}}}) && {_AGE} > {STAY_S})"
     over = f"(JobStatus == {EXECUTING} && time() - {_START_DATE} > {math.ceil(size.walltime_s)})"
@@ -127,7 +128,7 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:
-    """The program: ``start.sh``, or a shell that runs the set-up lines of the site before it."""
+    """Describes the program: ``start.sh``, or a shell that runs first the set-up lines of the site and then ``start.sh``."""
     folder = _escape(batch.folder)
     files = [f"{folder}/$(number).json", _escape(batch.bundle)]
     words = [_escape(batch.bundle.rpartition("/")[2]), *map(_escape, agent_options(site, batch))]
@@ -144,12 +145,12 @@ def _program(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Escape text, so that HTCondor expands no macros in it."""
+    """Escapes text, so that HTCondor expands no macros in it."""
     return text.replace("$", "$(DOLLAR)")
 
 
 def _words(words: Sequence[str]) -> str:
-    """Quote words for ``arguments`` and ``environment``: each in single quotes, all in double quotes."""
+    """Quotes words for ``arguments`` and ``environment``: each word in single quotes, the whole text in double quotes."""
     quoted = ["'" + word.replace("'", "''").replace('"', '""') + "'" for word in words]
     return f'"{" ".join(quoted)}"'
 
@@ -177,7 +178,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
-    """Jobs of one or more printed lists. For no jobs, some commands print an empty list, others nothing."""
+    """Yields the jobs of one or more printed lists. If there are no jobs, some commands print an empty list and others print no text."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
         raise answer.unclear()
@@ -196,7 +197,7 @@ def _statuses(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStatu
 
 
 def _status(job: Mapping[str, Any]) -> JobStatus | None:
-    """None for an unknown status."""
+    """Returns None if the status is unknown."""
     status = job.get("JobStatus")
     if status == IDLE:
         return JobStatus(QUEUED, (job.get("LastRejMatchReason") or "").strip())
@@ -209,7 +210,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:
-        # Exit attributes of an evicted job belong to its former run; only here are they valid.
+        # Exit attributes are valid only for completed jobs. For evicted jobs they describe an earlier execution.
         if job.get("ExitBySignal"):
             return JobStatus(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
         return JobStatus(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
@@ -217,7 +218,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """If the description had the job removed, the previous status shows which of its two conditions was met."""
+    """Describes the end of a removed job. If its description removed it, the previous status shows which of two conditions was true."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
@@ -227,7 +228,7 @@ def _removed(job: Mapping[str, Any]) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
+    """Checks a cancellation. HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
     lines = answer.lines()
     if answer.status != 0 and not (answer.status == 1 and lines and all(map(_HARMLESS.search, lines))):
         raise answer.unclear()

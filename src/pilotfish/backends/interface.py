@@ -1,8 +1,9 @@
-"""Defines a backend: commands out, parsed text in.
+"""Defines backends. A backend makes commands and reads their output.
 
-A backend is pure: it neither runs commands nor knows where they run. Each of its functions makes a ``CommandExchange``: a command, and the
-function that reads its output. Reading raises ``UnclearAnswer`` if the output tells nothing (the daemon is down, the command hung, the text
-is strange); what was known before stays true, and the master asks again later. It raises ``CommandRefused`` if the system refused.
+A backend does not run commands and does not know where they run. Each of its functions makes a ``CommandExchange``: a command, and the
+function that reads its output. The reader raises ``CommandRefused`` if the system refused. It raises ``UnclearAnswer`` if the output has no
+usable information: the daemon is down, the command hung, or the text is unknown. Then the known state stays valid, and the master asks
+again.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ COMMAND_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Command:
-    """A command to run on the login node of a site, or on this machine if it has none. ``at``: another destination of ssh.
-    ``bare``: run it without the site's environment variables."""
+    """A command that runs on the login node of a site, or on this machine if the site has no login node. ``at``: another destination of
+    ssh. ``bare``: whether the command runs without the environment variables of the site."""
 
     argv: tuple[str, ...]
     stdin: str = ""
@@ -36,8 +37,8 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command printed. ``status`` is None without an answer: the command timed out, or the login node was not reached. ``code``:
-    the kind of problem, if it is known (see ``model/site.py``)."""
+    """The output of a command. ``status`` is None if there was no answer: the command timed out, or the login node was not reached.
+    ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
 
     status: int | None
     stdout: str = ""
@@ -45,46 +46,46 @@ class CommandOutput:
     code: str = ""
 
     def complaint(self) -> str:
-        """The system's error message in one line."""
+        """Returns the error message of the system in one line."""
         if self.status is None:
             return _one_line(self.stderr) or "it did not answer in time"
         return _one_line(self.stderr) or _one_line(self.stdout) or f"exit status {self.status}"
 
     def lines(self) -> list[str]:
-        """All lines of both streams that are not blank."""
+        """Returns all lines of both streams that are not blank."""
         return [line for line in (*self.stdout.splitlines(), *self.stderr.splitlines()) if line.strip()]
 
     def require_success(self) -> str:
-        """Standard output of a command that succeeded; otherwise raises UnclearAnswer."""
+        """Returns the standard output. Raises UnclearAnswer if the command failed."""
         if self.status != 0:
             raise self.unclear()
         return self.stdout
 
     def require_cancelled(self, harmless: re.Pattern[str]) -> None:
-        """Raises UnclearAnswer unless the cancellation succeeded, or all that was printed is harmless, such as "already finished"."""
+        """Raises UnclearAnswer if the cancellation failed. Harmless lines, such as "already finished", are no failure."""
         lines = self.lines()
         if self.status is None or (self.status != 0 and not (lines and all(map(harmless.search, lines)))):
             raise self.unclear()
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
-        """An error to raise: this output tells nothing. The system's message follows the problem."""
+        """Returns an error to raise if this output has no usable information. Its text is the problem and the message of the system."""
         return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
 
     def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
-        """An error to raise: the system refused. Without a reason, the system's message is taken."""
+        """Returns an error to raise if the system refused. If there is no reason, its text is the message of the system."""
         return CommandRefused(reason or self.complaint(), later)
 
 
 class UnclearAnswer(Exception):
-    """The answer tells nothing about any pilot; the argument says why. ``unfinished``: the command may still be running at the site.
-    ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
+    """The answer has no usable information about pilots. The argument is the reason. ``unfinished``: whether the command may still run at
+    the site. ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
 
     unfinished = False
     code = ""
 
 
 class CommandRefused(Exception):
-    """The system refused; the argument is its message. ``later``: a limit or an outage, so that it may accept at another time."""
+    """The system refused. The argument is its message. ``later``: whether it may accept later, because of a limit or an outage."""
 
     code = ""
 
@@ -105,7 +106,7 @@ class CommandExchange(Generic[Result_co]):
 class JobStatus:
     """The status of one job. ``reason``: why it waits or how it ended, as the batch system reports it.
 
-    For jobs that ended: ``well`` is False if the system or the job reports a failure; ``expired``: the job reached its time limit.
+    For jobs that ended, ``well`` is False if the system or the job reports a failure. ``expired``: whether the job reached its time limit.
     """
 
     phase: int
@@ -116,25 +117,25 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class PilotBatch:
-    """Equal pilots that are submitted together. ``folder`` holds ``start.sh`` and, for pilot n (from 1), its credentials ``n.json``; it
-    writes its output to ``n.log`` there. ``bundle`` is the path of the agent."""
+    """Equal pilots that are submitted together. ``folder`` contains ``start.sh``. For pilot n (from 1), it also contains the credentials
+    ``n.json`` and the output ``n.log``. ``bundle`` is the path of the agent."""
 
     tag: str
-    """Job name, unique forever. A batch is found by it if the answer to its submission was lost."""
+    """Job name, which is never used twice. If the answer to a submission is lost, the batch is found by this name."""
     count: int
     size: PilotSize
     folder: str
     bundle: str
     host: str = ""
-    """Host to run on, for sites without a batch system."""
+    """Host on which the pilots run, for sites without a batch system."""
 
 
 class Backend(Protocol):
-    """One kind of batch system. ``traits``: its options, programs and variables, an attribute of the class. ``arrays``: maximum pilots per
-    submission.
+    """One kind of batch system. ``traits``: its options, programs and variables, an attribute of the class. ``arrays``: maximum number of
+    pilots per submission.
 
-    Methods that return a list make one exchange per machine that has to be asked. Their answers are merged; an unclear one does not spoil
-    the others. "Not found" counts only if all of them are clear.
+    Methods that return a list make one exchange per machine that must be asked. The answers are merged. If one answer is unclear, the other
+    answers are still used. A job counts as not found only if all answers are clear.
     """
 
     @property
@@ -144,19 +145,19 @@ class Backend(Protocol):
     def arrays(self) -> int: ...
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
-        """Submit a batch. Answer: one job id per pilot."""
+        """Submits a batch. The answer has one job id per pilot."""
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        """Ask for the status of jobs. Jobs that the system does not list are left out, which proves nothing."""
+        """Asks for the status of jobs. Leaves out jobs that the system does not list. Such jobs may still exist."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        """Cancel jobs. Jobs that have ended already are no error."""
+        """Cancels jobs. It is no error if a job has ended already."""
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        """Find the jobs of a batch. Answer: job ids by the numbers of the pilots; empty if the system does not know the batch."""
+        """Finds the jobs of a batch. The answer has the job ids by pilot number. It is empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Ask how jobs ended that are no longer listed. None: the system keeps no record."""
+        """Asks how jobs ended that ``query`` no longer lists. Returns None if the system keeps no record of ended jobs."""
 
 
 def _one_line(text: str, max_length: int = 300) -> str:

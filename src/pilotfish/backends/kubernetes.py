@@ -1,7 +1,7 @@
 """Runs pilots as Kubernetes Jobs through kubectl.
 
-A pilot is a Job of one Pod. The files of a batch travel in a Secret that its Jobs own together. Each pilot is a Job of its own, not part
-of an indexed Job, so that one can fail or be cancelled while the others continue.
+A pilot is a Job of one Pod. A Secret contains the files of a batch, and all Jobs of the batch own it together. The pilots of a batch are
+separate Jobs and not one indexed Job, so that one pilot can fail or be cancelled while the other pilots continue.
 
 Site options: ``image`` (required), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``,
 ``node_selector`` (``name=value,...``), ``run_as`` (numeric user id), ``gpu`` (resource name), ``pod`` (a JSON object with more fields of
@@ -26,7 +26,7 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 FILES, SECRET = "/pilotfish", "/pilotfish-secret"
-"""Folders of the private copy, in memory, and of the Secret. Files of a Secret itself can be private only to root."""
+"""Folders in the Pod: the private copy of the files, in memory, and the Secret. The files of a Secret can be private only to root."""
 COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
 """Seconds that ended Jobs are kept."""
@@ -71,7 +71,7 @@ def _is_pod(text: str) -> bool:
 
 
 class KubernetesBackend:
-    """Job ids are the names of Jobs: tag of the batch and number of the pilot."""
+    """Uses the names of Jobs as job ids. A name consists of the tag of the batch and the number of the pilot."""
 
     traits = BackendTraits(
         {
@@ -123,7 +123,7 @@ class KubernetesBackend:
                     if item.get("kind") == "Job":
                         known[metadata["name"]] = item
                     elif item.get("kind") == "Pod":
-                        # Of several Pods, such as a preempted one and its successor, the last one counts.
+                        # If a Job has several Pods, for example after a preemption, the last Pod counts.
                         job = (metadata.get("labels") or {}).get("job-name", "")
                         if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= metadata["creationTimestamp"]:
                             pods[job] = item
@@ -148,11 +148,11 @@ class KubernetesBackend:
         return [_exchange(site, f"kube get jobs -l {shlex.quote(f'pilotfish/tag={tag}')} -o name\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """None: Kubernetes keeps no record of deleted Jobs."""
+        """Returns None, because Kubernetes keeps no record of deleted Jobs."""
 
 
 def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
-    """The Job of one pilot. The time limit is that of the Pod: the limit of a Job would also count the time in the queue."""
+    """Returns the Job of one pilot. The Pod has the time limit, because the time limit of a Job would include the queue wait."""
     size, options = batch.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
     batch_there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
@@ -195,7 +195,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
 
 
 def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """User options for the Pod. Users other than root can read a Secret only as the volume's group."""
+    """Returns the fields of the Pod that site options set. Users other than root can read a Secret only through the group of its volume."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
         chosen["serviceAccountName"] = options["service_account"]
@@ -209,7 +209,7 @@ def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
     flags = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
-    # kubectl asks a silent server five times more, so the command takes six times as long.
+    # If a server does not answer, kubectl asks it five more times, so that the command takes six times as long.
     function = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *flags])} "$@"; }}\n'
     return CommandExchange(Command(("sh", "-s"), stdin=function + script, timeout_s=150.0), read)
 

@@ -1,7 +1,7 @@
 """Submits, lists and cancels pilots with bsub, bjobs and bkill. Written from the documentation of LSF.
 
-A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``); a user group is ``-G NAME`` in the
-directives. Ended jobs stay listed for an hour (CLEAN_PERIOD), so only the queue is asked.
+A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). A user group is ``-G NAME`` in the
+directives. The queue lists ended jobs for an hour (CLEAN_PERIOD), so that only the queue is asked.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _PHASES = {
     **dict.fromkeys(("RUN", "USUSP", "SSUSP"), RUNNING),
     **dict.fromkeys(("DONE", "EXIT"), ENDED),
 }
-"""Without UNKWN and ZOMBI, for which LSF itself does not know the state of the job."""
+"""Phases by state. UNKWN and ZOMBI are left out, because LSF itself does not know the state of such a job."""
 _EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
 _ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _NO_JOBS = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
 _HARMLESS = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
 _LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
 _UNCERTAIN = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
-"""Messages after which the job may or may not have been taken: it must be looked up."""
+"""Messages after which it is not known whether LSF took the job, so that the job must be looked up."""
 _REFUSED = "Job not submitted"
 
 # By default, LSF waits forever for its daemon and for the user's job limit.
 _FAIL_FAST = ("env", "LSB_NTRIES=1")
-# Each host once: LSB_MCPU_HOSTS alternates host names and slot counts.
+# LSB_MCPU_HOSTS alternates host names and slot counts. The script takes each host name once.
 _ON_EVERY_NODE = (
     'blaunch -z "$(set -- $LSB_MCPU_HOSTS; while [ $# -gt 0 ]; do echo "$1"; shift 2; done)"'
     ' /usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
@@ -114,7 +114,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
-    """Fields of each job: id, name, state, exit, reason. Printed jobs are known, even if other jobs gave an error."""
+    """Yields id, name, state, exit and reason of each job. Printed jobs count, even if LSF reports an error for other jobs."""
     if answer.status is None:
         raise answer.unclear()
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
@@ -127,7 +127,7 @@ def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _status(state: str, ended: str, waits: str) -> JobStatus | None:
-    """None for a state without meaning."""
+    """Returns None if the state is not in ``_PHASES``."""
     phase = _PHASES.get(state)
     if phase == QUEUED:
         return JobStatus(QUEUED, waits or ("" if state == "PEND" else state))

@@ -1,8 +1,8 @@
 """Submits, lists and cancels pilots with qsub, qstat and qdel of OpenPBS or Torque.
 
 A batch of several pilots is a job array with elements ``12[3].server``. Site option: ``flavour`` (``openpbs`` or ``torque``). The account
-is given with ``-A``; a project is ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
-generated request. The full output of qstat is read as text, which both systems print; OpenPBS cuts its JSON after the first job.
+is given with ``-A``. A project is ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
+generated request. The backend reads the text output of qstat, which both systems have. The JSON output of OpenPBS ends after one job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilotfish.model.site import PilotSize, Site
 FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
 NAME_LENGTHS = {OPENPBS: 230, TORQUE: 15}
 FINISHED, UNKNOWN = 35, 153
-"""Exit statuses of qstat and qdel if one job is in that state; the answer covers the other jobs all the same."""
+"""Exit statuses of qstat and qdel if one of the jobs is finished or unknown. The answer still covers the other jobs."""
 
 _PHASES = {
     **dict.fromkeys("QHWT", QUEUED),
@@ -30,12 +30,12 @@ _PHASES = {
 }
 _STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "suspended", "U": "suspended", "E": "exiting"}
 _EXPIRED = {OPENPBS: -29, TORQUE: -11}
-"""``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 is a job that was requeued."""
+"""``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 means that the job was requeued."""
 _GUESSED = "Subjob finished"
-"""Comment of OpenPBS on an element without a record of its own: all other attributes are those of the array."""
+"""Comment of OpenPBS on an array element without its own record. All other attributes describe the array."""
 
 _UNCERTAIN = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
-"""Messages after which the server may or may not have taken the job: it must be looked up."""
+"""Messages after which it is not known whether the server took the job, so that the job must be looked up."""
 _LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
 _HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
 _ID = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.M)
@@ -74,9 +74,9 @@ class PbsBackend:
         if batch.count > 1:
             argv += ["-t" if torque else "-J", f"1-{batch.count}"]
         number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if batch.count > 1 else "1"
-        # PBS delivers the output only at the end, under a name of its own.
+        # PBS delivers the output only at the end, and chooses the file name.
         output = f"exec >>{shlex.quote(batch.folder)}/{number}.log 2>&1"
-        # pbsdsh of Torque would start it on every core.
+        # Without -u, pbsdsh of Torque would start the command on every core.
         on_every_node = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
         script = pilot_script(site, batch, [*(f"#PBS {line}" for line in site.directives), output], number, on_every_node)
         return CommandExchange(Command(tuple(argv), script), lambda answer: _submitted(answer, batch.count))
@@ -89,7 +89,7 @@ class PbsBackend:
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         name = _name(site, tag)
-        # Torque names the elements of an array NAME-1 and so on, which qselect does not find.
+        # Torque names the elements of an array NAME-1, NAME-2 and so on. qselect does not find these names.
         argv = ("qstat", "-t", "-f") if _flavour(site) == TORQUE else ("sh", "-c", _FIND, "find", name)
 
         def read(answer: CommandOutput) -> dict[int, str]:
@@ -110,7 +110,7 @@ def _flavour(site: Site) -> str:
 
 
 def _name(site: Site, tag: str) -> str:
-    """Job name of a tag. A long tag is cut, and a digest keeps it unique."""
+    """Returns the job name of a tag. If the tag is too long, the name is its beginning and a digest."""
     max_length = NAME_LENGTHS[_flavour(site)]
     if len(tag) <= max_length:
         return tag
@@ -150,7 +150,10 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
-    """Attributes of each job by id. Printed jobs are known, even if others gave an error; an empty list needs a clear answer."""
+    """Returns the attributes of each job by id. Printed jobs count, even if PBS reports an error for other jobs.
+
+    If no job is printed, the answer must be clear.
+    """
     if answer.status is None:
         raise answer.unclear()
     texts = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
@@ -168,7 +171,7 @@ def _statuses(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[s
 
 
 def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
-    """None for an unknown state."""
+    """Returns None if the state is unknown."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
     status = job.get("Exit_status", job.get("exit_status"))  # in lower case in Torque
     phase = _PHASES.get(state)

@@ -1,6 +1,6 @@
 """Writes the job script and start.sh of a pilot. ``start.sh`` finds a Python and starts the agent.
 
-No key is in either: the credentials lie in a file of their own that only its owner can read.
+Neither script contains a key. The credentials are in a separate file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Text = TypeVar("Text")
 MARGIN_S = 20.0
 """Seconds before the walltime at which an agent ends, so that its results are delivered in time."""
 NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
-"""Start of the walltime: the set-up lines of the site count, too."""
+"""Shell line that saves the start of the walltime. It comes before the set-up lines of the site, because their time counts, too."""
 NO_PYTHON = 43
 """Exit status of ``start.sh`` if it finds no suitable Python."""
 
 PYTHONS = """python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8 python \\
     /usr/local/bin/python3 /opt/*/bin/python3"""
-"""Where a Python is looked for if the configured one does not work."""
+"""Commands and paths that are tried if the configured Python does not work."""
 
 START = f"""\
 #!/bin/sh
@@ -44,12 +44,11 @@ exit {NO_PYTHON}
 
 
 def requested(*choices: tuple[object, Text]) -> list[Text]:
-    """Texts of values that are set: what is 0 or empty is not requested."""
+    """Returns the texts whose values are set. A value that is 0 or empty is not set."""
     return [text for value, text in choices if value]
 
 
 def agent_options(site: Site, batch: PilotBatch) -> list[str]:
-    """Command-line options for the agents of a batch."""
     size = batch.size
     options = [
         *requested(
@@ -70,10 +69,10 @@ def agent_options(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
-    """The job script. ``number``: shell expression for the number of the pilot; ``on_every_node``: starts a command on all nodes."""
+    """Returns the job script. ``number``: shell expression for the number of the pilot. ``on_every_node``: runs a command on all nodes."""
     lines = ["#!/bin/sh", *directives, NOTE_START]
     if secrets := [name for name in site.environment if SECRET.search(name)]:
-        lines.append(f"unset {' '.join(secrets)}")  # they are for the site's commands, and some systems pass them on to jobs
+        lines.append(f"unset {' '.join(secrets)}")  # Secrets are for the commands of the site, but some systems give them to jobs.
     lines += site.setup
     if site.python:
         lines.append(f"export PILOTFISH_PYTHON={shlex.quote(site.python)}")

@@ -32,13 +32,13 @@ MIB = 1 << 20
 
 _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
-"""Prints why jobs wait or are in error, which only the long form has. It reports ended jobs as errors, which are ignored."""
+"""Shell script that also prints why jobs wait or are in error. Only ``qstat -j`` prints that. Its errors about ended jobs are ignored."""
 _ACCOUNTING = 'for job; do qacct -j "$job"; done'
 _QACCT_TIMEOUT_S = 180.0
-"""Seconds for qacct, which reads the whole accounting file once per job."""
+"""Seconds that qacct may take, because it reads the whole accounting file once per job."""
 
 _UNCERTAIN = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
-"""Messages after which the qmaster may or may not have taken the job: it must be looked up."""
+"""Messages after which it is not known whether the qmaster took the job, so that the job must be looked up."""
 _LIMIT_REACHED = 25
 _OWN_MESSAGE = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
@@ -71,7 +71,7 @@ class SgeBackend:
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         if batch.size.nodes > 1:
             raise CommandRefused("a pilot on Grid Engine has one node; set nodes = 1 for this site")
-        # With -notify an agent gets SIGUSR2 or SIGUSR1 before SIGKILL or SIGSTOP; the queue defines how long before.
+        # With -notify, an agent gets SIGUSR2 before SIGKILL, and SIGUSR1 before SIGSTOP. The queue defines the time between the signals.
         argv = ["qsub", "-terse", "-notify", "-N", batch.tag, "-wd", batch.folder, "-S", "/bin/sh", "-j", "y", "-o"]
         argv += [f"{batch.folder}/$TASK_ID.log", "-t", f"1-{batch.count}"] if batch.count > 1 else [f"{batch.folder}/1.log"]
         number = "$SGE_TASK_ID" if batch.count > 1 else "1"
@@ -91,20 +91,20 @@ class SgeBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """qacct knows a job a few seconds after its end, and never a job that was cancelled in the queue."""
+        """Asks qacct. qacct knows a job a few seconds after its end. It never knows a job that was cancelled while it waited."""
         command = Command(("sh", "-c", _ACCOUNTING, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_QACCT_TIMEOUT_S)
         asked = frozenset(jobs)
         return CommandExchange(command, lambda answer: {job: status for job, status in _accounted(answer) if job in asked})
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Directives of the script. Those of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the others."""
     slots = max(1, math.ceil(size.cores))
     memory = site.options.get("memory_resource", "h_vmem")
     lines = requested(
         (slots > 1, f"-pe {site.options.get('pe', 'smp')} {slots}"),
         (size.walltime_s, f"-l h_rt={math.ceil(size.walltime_s)}"),
-        # these resources are counted per slot
+        # These resources are counted per slot.
         (size.memory and memory != "none", f"-l {memory}={math.ceil(size.memory / slots / MIB)}M"),
         (size.gpus, f"-l {site.options.get('gpu_resource', 'gpu')}={math.ceil(size.gpus)}"),
         (site.queue, f"-q {site.queue}"),
@@ -115,7 +115,7 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
-        # "5", or "5.1-3:1"; warnings may come before it
+        # The id is "5" or "5.1-3:1". Warnings may come before it.
         ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
             raise answer.unclear("qsub gave no id")
@@ -128,7 +128,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
-    """Id, status and name of each job."""
+    """Yields id, status and name of each job."""
     table, end, rest = answer.require_success().rpartition("</job_info>")
     try:
         root = ElementTree.fromstring((table + end).strip())
@@ -143,7 +143,7 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
 
 
 def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
-    """Status from state letters: q, w, h (held), r, t, R (restarted), s, S, T (suspended), d (being deleted), E (error)."""
+    """Reads letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T (suspended), d (deleted), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]
@@ -155,7 +155,7 @@ def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> J
 
 
 def _reasons(text: str) -> Iterator[tuple[str, str]]:
-    """Reasons for waiting by job; errors by task, or by job if it is no array."""
+    """Yields pairs of an id and a reason. A reason for waiting has a job id. An error has a task id, or a job id if the job is no array."""
     number, array = "", False
     wrong: set[str] = set()
     for line in text.splitlines():
@@ -167,13 +167,13 @@ def _reasons(text: str) -> Iterator[tuple[str, str]]:
         elif name == "scheduling info" and number not in wrong and not _NO_REASON.search(value):
             yield number, value
         elif name.startswith("error reason"):
-            # the last word of the name is the task; the value begins with date, time and process id
+            # The last word of the name is the task. The value begins with date, time and process id.
             wrong.add(number)
             yield f"{number}.{name.split()[-1]}" if array else number, re.sub(r"^[\d/]+ [\d:]+ \[\S+\]: ", "", value)
 
 
 def _tasks(number: str, tasks: str) -> Iterator[str]:
-    """Task numbers in ``4``, ``1-3:1`` or ``2,4``; none for a job that is no array."""
+    """Yields the ids of the tasks in ``4``, ``1-3:1`` or ``2,4``. If the job is no array, yields the job id."""
     if not tasks:
         yield number
         return
@@ -205,7 +205,7 @@ def _end(failure: str, failed: int, status: str) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """qdel prints its errors to standard output."""
+    """Checks a cancellation. qdel prints its errors to standard output."""
     lines = answer.lines()
     errors = [line for line in lines if not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (errors or not lines)):

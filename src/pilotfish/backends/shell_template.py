@@ -1,4 +1,4 @@
-"""Fills shell templates and reads the JSON they print."""
+"""Fills shell templates, and reads the JSON that the scripts print."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 from pilotfish.backends.interface import UnclearAnswer
 
 CANNOT, UNDONE = 70, 71
-"""Exit statuses of the scripts: nothing was submitted; a partial submission was undone."""
+"""Exit statuses of the scripts. CANNOT: no job was submitted. UNDONE: a partial submission was undone."""
 
 
 def fill(script: str, **words: str) -> str:
-    """Replace ``@NAME@`` by the given words. Inserted text is not searched again."""
+    """Replaces ``@NAME@`` by the given words. Names inside inserted words are not replaced."""
     return re.sub(r"@([A-Z]+)@", lambda blank: words[blank[1]], script)
 
 
 def home_path(folder: str) -> str:
-    """Quote a path for the shell; ``~`` is the home directory of the user."""
+    """Quotes a path for the shell. ``~`` at the beginning becomes the home directory of the user."""
     if folder != "~" and not folder.startswith("~/"):
         return shlex.quote(folder)
     return '"$HOME"' + (shlex.quote(folder[1:]) if folder[1:] else "")
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """All JSON objects in a text. Other text is skipped."""
+    """Yields all JSON objects in a text. Skips other text."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

@@ -1,8 +1,8 @@
 """Submits, lists and cancels pilots with sbatch, squeue, sacct and scancel.
 
-A batch of several pilots is a job array with elements ``123_4``. The site decides whether a pilot that lost its node or was preempted is
-requeued (``--no-requeue`` in the directives forbids it): its place in the queue is worth more than a new submission. A requeued pilot waits
-again under the same id. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
+A batch of several pilots is a job array with elements ``123_4``. If a pilot loses its node or is preempted, the site decides whether it is
+requeued. A requeued pilot waits again under the same id, with a better place in the queue than a new pilot. ``--no-requeue`` in the
+directives forbids it. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDED_STATES = frozenset(
 )
 _EXPIRED = {"TIMEOUT", "DEADLINE"}
 _STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
-"""States whose reason is still the one for which the job waited."""
+"""Ended states in which the reason still says why the job waited."""
 _REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or was killed by a signal"}
 _NO_OUTPUT = 53
 """Signal that sacct reports if the output file could not be opened."""
@@ -34,7 +34,7 @@ _UNCERTAIN = re.compile(
     r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
     re.IGNORECASE,
 )
-"""Messages after which the controller may or may not have taken the job: it must be looked up."""
+"""Messages after which it is not known whether the controller took the job, so that the job must be looked up."""
 _LATER = re.compile(
     r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain|job array specification",
     re.IGNORECASE,
@@ -58,7 +58,7 @@ class SlurmBackend:
         release="scontrol release",
     )
     arrays = 1000
-    """Maximum number of an element with Slurm's default MaxArraySize."""
+    """Highest number of an array element with the default MaxArraySize of Slurm."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         # Arguments override lines of the script and the environment, so that no directive can rename the job.
@@ -71,7 +71,7 @@ class SlurmBackend:
         size = batch.size
         on_every_node = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
         if size.cores:
-            # Since 22.05 the steps of a job do not inherit this.
+            # Since Slurm 22.05, the steps of a job do not inherit this option.
             on_every_node += f" --cpus-per-task={math.ceil(size.cores)}"
         number = "$SLURM_ARRAY_TASK_ID" if batch.count > 1 else "1"
         script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _requests(site, size)], number, on_every_node)
@@ -90,7 +90,7 @@ class SlurmBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Without accounting, sacct prints "Slurm accounting storage is disabled", and the answer stays unclear."""
+        """Asks sacct. If there is no accounting, sacct prints "Slurm accounting storage is disabled", and the answer is unclear."""
         if site.options.get("accounting") == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
@@ -99,7 +99,7 @@ class SlurmBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Directives of the script. Those of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the others."""
     lines = requested(
         (size.cores, f"--cpus-per-task={math.ceil(size.cores)}"),
         (size.walltime_s, f"--time={math.ceil(size.walltime_s / 60)}"),
@@ -113,7 +113,7 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
-        # "123" or "123;cluster"; a site may print a greeting before it
+        # The id is "123" or "123;cluster". A site may print a greeting before it.
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
             raise answer.unclear("sbatch gave no id")
@@ -122,14 +122,14 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     missing = answer.status in (126, 127)
     if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
         raise answer.unclear()
-    # Some versions do not say which policy was violated. Most likely it is the number of jobs.
+    # Some versions do not name the violated policy. Most likely it is the maximum number of jobs.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
     raise answer.refused(message.replace("sbatch: error: ", ""), later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
-        return  # printed for one unknown job; for several, squeue prints nothing
+        return  # squeue prints this message for one unknown job. For several unknown jobs it prints no message.
     for line in answer.require_success().splitlines():
         fields = line.strip().split("|", 2)
         if len(fields) == 3:
@@ -139,7 +139,7 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
 
 
 def _status(state: str, reason: str) -> JobStatus | None:
-    """None for an unknown state."""
+    """Returns None if the state is unknown."""
     reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
     if state in _QUEUED_STATES:
         return JobStatus(QUEUED, reason or ("" if state == "PENDING" else state))
@@ -163,7 +163,7 @@ def _accounted(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
 
 
 def _exit(code: str) -> str:
-    """Read an exit code of sacct: ``7:0`` is an exit status, ``0:9`` a signal."""
+    """Describes an exit code of sacct. ``7:0`` is exit status 7. ``0:9`` is signal 9."""
     status, _, signal = code.partition(":")
     if signal not in ("", "0"):
         return "its output could not be written" if signal == str(_NO_OUTPUT) else f"signal {signal}"
@@ -177,7 +177,7 @@ def _cancelled(answer: CommandOutput) -> None:
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:
-    """Ids to ask for: whole arrays, so that the command line stays short."""
+    """Returns the ids for a query. Array elements are replaced by their array, so that the command line stays short."""
     return ",".join(dict.fromkeys(job.split("_")[0] for job in jobs))
 
 
@@ -186,7 +186,7 @@ def _number(job: str) -> int:
 
 
 def _elements(text: str) -> Iterator[str]:
-    """Jobs in an id of squeue: ``7``, ``7_3``, or a group of an array such as ``7_[1-3,5%2]``."""
+    """Yields the jobs of an id of squeue: ``7``, ``7_3``, or several elements of an array such as ``7_[1-3,5%2]``."""
     match = _ELEMENTS.fullmatch(text)
     if match is None:
         return
@@ -198,6 +198,6 @@ def _elements(text: str) -> Iterator[str]:
         first, _, last = part.partition("-")
         last, _, step = last.partition(":")
         if first.isdigit():
-            # No batch has higher numbers. The limit keeps a strange line from costing time.
+            # No batch has higher numbers. Without the limit, a wrong line could take much time.
             highest = min(int(last or first), SlurmBackend.arrays)
             yield from (f"{job}_{number}" for number in range(int(first), highest + 1, max(1, int(step or 1))))

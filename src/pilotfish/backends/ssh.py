@@ -1,8 +1,9 @@
-"""Starts pilots as processes on hosts reached by ssh. Each process leads a session of its own.
+"""Starts pilots as processes on hosts that are reached by ssh. Each process leads its own session.
 
-Each process has a record on its host: a file named after process id and start time, so that no later process with the same id is mistaken
-for it. It holds the tag of the batch and, after the end, the exit status and the last line of the output. Records survive lost answers and
-masters. Hosts need a POSIX shell and ``ps``; scripts go through standard input, so that any login shell will do.
+Each process has a record on its host. The record is a file named after process id and start time, because a later process may get the same
+id. It contains the tag of the batch. After the end of the process, it also contains the exit status and the last line of the output.
+Records stay if an answer is lost or if the master ends. Hosts need a POSIX shell and ``ps``. Scripts are sent through standard input, so
+that the login shell can be any shell.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ done
 
 
 class SshBackend:
-    """Job ids are ``host:process:start``. The host is empty if the site has no ``hosts``."""
+    """Uses job ids of the form ``host:process:start``. The host is empty if the site has no ``hosts``."""
 
     traits = BackendTraits(
         ignores=("nodes", "queue", "account", "directives"),
@@ -138,7 +139,7 @@ class SshBackend:
         return [_exchange(site, host, f"of_tag {shlex.quote(tag)}\n", partial(_found, host)) for host in site.hosts or ("",)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """None: ``query`` also lists ended processes."""
+        """Returns None, because ``query`` also lists ended processes."""
 
 
 def _records(site: Site) -> str:
@@ -182,7 +183,7 @@ def _ended(status: str, last: str) -> JobStatus:
 
 
 def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:
-    """Processes by host. The name of a host may contain colons."""
+    """Returns the processes by host. The name of a host may contain colons."""
     hosts: dict[str, list[str]] = {}
     for job in jobs:
         host, process, start = job.rsplit(":", 2)

@@ -61,7 +61,7 @@ def _serve(options: argparse.Namespace) -> None:
         logging.error("%s", problem)
         notify(f"failed {problem}\t{problem.hint}")
         sys.exit(1)
-    except Exception as problem:  # the process that started the master must be told of any error
+    except Exception as problem:  # The process that started the master must learn about any error.
         logging.exception("the master cannot continue")
         notify(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
         sys.exit(1)
@@ -70,7 +70,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _redirect(log: Path) -> None:
-    """Detaches from the terminal: no input, output to the log."""
+    """Detaches from the terminal: there is no input, and output goes to the log."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):

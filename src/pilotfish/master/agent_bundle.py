@@ -1,6 +1,6 @@
 """Builds the one-file agent archive: agent, portable code and cloudpickle. The same content makes the same bytes.
 
-Comments and docstrings of our own files are left out; line numbers in tracebacks are those of the source.
+Comments and docstrings of Pilotfish files are left out. Line numbers in tracebacks are the same as in the source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEXT = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\
 """A comment or a string."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-# Old Pythons must be able to run this part, to print what is wrong.
+# Old versions of Python must be able to run this part, so that they can print the problem.
 _MAIN = b"""\
 import sys
 
@@ -44,12 +44,12 @@ class BundleTooLarge(PilotfishError):
 
 
 def bundle_content() -> bytes:
-    """The archive."""
+    """Returns the bytes of the archive."""
     files = {"__main__.py": _MAIN, f"{PACKAGE}/__init__.py": b""}
     for ours in ("agent", "portable"):
         found = _sources(f"pilotfish.{ours}", f"{PACKAGE}/{ours}")
         files.update({name: blank_comments(source.decode()).encode() for name, source in found.items()})
-    files.update(_sources("cloudpickle", "cloudpickle"))  # its licence is in its comments
+    files.update(_sources("cloudpickle", "cloudpickle"))  # its comments include its licence
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
@@ -64,9 +64,10 @@ def bundle_content() -> bytes:
 
 
 def blank_comments(source: str) -> str:
-    """Remove comments and docstrings, and keep every line of code where it is.
+    """Removes comments and docstrings. Every line of code keeps its line number.
 
-    A docstring is a string in triple quotes alone on its lines. Python's own tokenizer would take ten times as long, at every start.
+    A docstring is a string in triple quotes that stands alone on its lines. The tokenizer of Python would make every start slower, because
+    it takes ten times as long.
     """
     pieces: list[str] = []
     copied, last_character = 0, ""
@@ -80,7 +81,7 @@ def blank_comments(source: str) -> str:
         elif (
             text.startswith('"""') and not source[source.rfind("\n", 0, start) + 1 : start].strip() and source[end : end + 1] in ("\n", "")
         ):
-            # The body of a class or function may not be empty.
+            # The body of a class or function must not be empty.
             pieces += [code + "pass" if last_character == ":" else code.rstrip(" \t"), "\n" * text.count("\n")]
         else:
             pieces += [code, text]

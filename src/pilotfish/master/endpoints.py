@@ -1,7 +1,7 @@
 """Listens, admits and authenticates connections.
 
-TLS runs on memory buffers instead of in asyncio, because a connection must be counted and timed from its acceptance on, and because an idle
-connection must be cheap.
+TLS runs on memory buffers and not in asyncio, for two reasons. A connection must be counted and timed as soon as it is accepted. An idle
+connection must need little memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import secrets
 import socket
 import ssl
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -33,13 +32,13 @@ from pilotfish.store.keyring import Keyring
 PROOF_DEADLINE_S = 10.0
 """Seconds until an unauthenticated peer is disconnected."""
 MAX_UNAUTHENTICATED = 128
-"""Maximum unauthenticated connections. The oldest is dropped for a new one."""
+"""Maximum number of unauthenticated connections. A further connection replaces the oldest one."""
 READ_BYTES = 256 * 1024
 JOIN_BELOW_BYTES = 16 * 1024
 """Parts below this size share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""Maximum unsent bytes of a content in the kernel. They count as sent, so more would distort the measured bandwidth."""
+"""Maximum unsent bytes of a content in the kernel. They count as sent, so that a larger number would distort the measured bandwidth."""
 
 
 @dataclass
@@ -56,7 +55,7 @@ class EndpointRules:
 
 
 class Admission:
-    """Shared by all connections: the keys, the unauthenticated connections, and the callbacks of the master."""
+    """Holds the data that all connections share: keys, unauthenticated connections, and callbacks of the master."""
 
     def __init__(
         self, keyring: Keyring, receive: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
@@ -67,23 +66,22 @@ class Admission:
         self.epoch = 0
         self.revoked: dict[str, None] = {}
         self.received_all: Callable[[], None] = lambda: None
-        """Called when all messages of one read have been received."""
+        """Is called when all messages of one read have been received."""
         self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
         self.warn: Callable[[str], None] = lambda text: None
         self.transfer_server: TransferServer | None = None
         """Serves connections of agents that transfer contents."""
         self.pilot_of: Callable[[str], str | None] = lambda worker: None
         """Returns the pilot of a worker; None if the worker is unknown."""
-        self.unauthenticated: OrderedDict[EndpointLink, asyncio.TimerHandle] = OrderedDict()
+        self.unauthenticated: dict[EndpointLink, asyncio.TimerHandle] = {}
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Read buffer of all connections; data is copied out before the next read."""
+        """Read buffer of all connections. Data is copied from it before the next read."""
         self.numbers = count(1)
         """Numbers of the connections."""
 
     def enter(self, link: EndpointLink) -> None:
         if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
-            oldest, _ = next(iter(self.unauthenticated.items()))
-            oldest.drop("too many unauthenticated connections")
+            next(iter(self.unauthenticated)).drop("too many unauthenticated connections")
         loop = asyncio.get_running_loop()
         self.unauthenticated[link] = loop.call_later(PROOF_DEADLINE_S, link.drop, "no proof in time")
 
@@ -94,7 +92,7 @@ class Admission:
 
 
 class EndpointLink(asyncio.BufferedProtocol):
-    """One connection, from its acceptance on."""
+    """One accepted connection."""
 
     def __init__(self, admission: Admission, rules: EndpointRules) -> None:
         self.admission = admission
@@ -103,7 +101,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.role = ""
         self.key_id = ""
         self.is_local = False
-        """The peer stops with this machine, so messages to it need not wait for a sync."""
+        """Whether the peer runs on this machine. If the machine stops, the peer stops, too, so its messages need not wait for a sync."""
         self.transport: asyncio.Transport | None = None
         self._received = False
         self._inbox = FrameSplitter()
@@ -218,7 +216,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         try:
             message = m.decode_from_client(header)
         except msgspec.ValidationError as problem:
-            # A client that is disconnected would reconnect and send the same again.
+            # If the master closed the connection, the client would reconnect and send the same message again.
             kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
             query = number if kind == "ask" and isinstance(number, int) else -1
             self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
@@ -227,7 +225,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.admission.receive(self, message, body)
 
     def _hand_over(self, worker: str, unread: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Hands the connection over to the transfer server, with all data that was read."""
+        """Gives the connection to the transfer server, with all data that was read."""
         server, transport = self.admission.transfer_server, self.transport
         if server is None or transport is None or self._received or transport.get_write_buffer_size():
             raise ConnectionFailed("unexpected connection for contents")
@@ -275,11 +273,11 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.hang_up()
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
-        """Queues a message; ``flush`` sends all queued messages at once."""
+        """Queues a message. ``flush`` sends all queued messages at once."""
         self._outbox.extend(m.frame_message(message, parts))
 
     def seal(self) -> None:
-        """Encrypts queued messages; ``flush`` sends them."""
+        """Encrypts the queued messages. ``flush`` sends them."""
         if self._session is None or not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
@@ -301,7 +299,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.writelines(outbox)
 
     def drop(self, reason: str) -> None:
-        """Closes at once. Only this peer is affected."""
+        """Closes the connection at once. Other peers are not affected."""
         self.admission.leave(self)
         if self.transport is not None:
             if self.role:
@@ -309,12 +307,12 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def hang_up(self) -> None:
-        """Closes after all queued messages are sent."""
+        """Closes the connection after all queued messages are sent."""
         self.flush()
         if self.transport is not None:
             self.transport.close()
 
 
 def _fits(role: str, key_id: str) -> bool:
-    """Whether a key belongs to a role: a client's key authenticates no agent, and a pilot's key no client."""
+    """Returns whether a key belongs to a role. Clients and agents cannot use the keys of each other."""
     return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

@@ -1,7 +1,7 @@
 """Serves the user's files and stored outputs to workers, and measures the bandwidth to each site.
 
-Transfer threads call it. Only the event loop may read the machine, because a thread could read its tables in the middle of a change: the
-event loop looks up what threads need, gives them immutable values, and receives their findings as inputs.
+Transfer threads call the content source. They may not read the machine, because they could read its tables in the middle of a change. The
+event loop reads the machine for them and returns immutable values. Threads report to the event loop by inputs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -28,32 +27,32 @@ from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater
 from pilotfish.store.pool_directory import PoolDirectory
 
 ORPHANED_S = 86400.0
-"""Seconds until a content that no run knows is removed: it never became part of a result."""
+"""Seconds until a content that no run knows is removed. It never became part of a result."""
 UNBOUNDED = 1 << 62
 MAX_ASKED = 1000
-"""Maximum pairs of worker and content whose waiting time is kept."""
+"""Maximum number of pairs of worker and content whose waiting time is kept."""
 MAX_ASKERS = 10_000
-"""Maximum workers whose site is kept."""
+"""Maximum number of workers whose site is kept."""
 LATE_S = 3600.0
-"""Seconds that a released content is kept while tasks are unfinished: a result may still name it."""
+"""Seconds that a released content is kept while tasks are unfinished. A result of such a task may still name it."""
 HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
-"""Seconds between two requests for a content whose holder does not answer; they end after HOLDER_S seconds."""
+"""Seconds between two requests for a content whose holder does not answer. The requests end after ``HOLDER_S`` seconds."""
 RESERVE_BYTES = 256 * 1024 * 1024
 MAX_BROADCASTS = 1000
-"""Maximum pairs of content and site whose broadcast trees are kept."""
+"""Maximum number of pairs of content and site whose broadcast trees are kept."""
 MAX_TRANSFERS = 16
-"""Maximum transfers at once with workers of no site."""
+"""Maximum number of simultaneous transfers with workers that belong to no site."""
 SHOWN_HOLDERS = 3
 """Number of holders that an error message names."""
 LOOK_UP_S = 30.0
-"""Seconds until a thread gives up waiting for the event loop, which may be waiting for disk space."""
+"""Seconds that a thread waits for the event loop. The event loop itself may wait for disk space."""
 LATER_S = 1.0
-"""Seconds until a worker that was put off may ask again."""
+"""Seconds after which a worker asks again, if the master cannot serve it now."""
 READ_EVERY_S = 2.0
-"""Seconds between two readings while something is sent."""
+"""Seconds between two readings of the meter while contents are sent."""
 MIN_MEASURED_BYTES = 32_768
-"""Minimum bytes of a measurement: fewer may all be in buffers of this machine."""
+"""Minimum bytes of a measurement. A smaller number of bytes may still be in buffers of this machine."""
 
 Answer = TypeVar("Answer")
 
@@ -68,7 +67,7 @@ class LoopCalls:
         self._closed = False
 
     def call(self, function: Callable[[], Answer]) -> Answer:
-        """Returns the result of the function in the event loop. Raises AskLater if the loop does not answer in time or has ended."""
+        """Runs a function in the event loop and returns its result. Raises AskLater if the loop does not answer in time or has ended."""
         future: Future[Answer] = Future()
         with self._lock:
             if self._closed:
@@ -85,7 +84,7 @@ class LoopCalls:
                 self._waiting.discard(future)
 
     def close(self) -> None:
-        """Raises AskLater in all waiting threads and in later calls."""
+        """Makes all waiting calls and all later calls raise AskLater."""
         with self._lock:
             self._closed = True
             for future in self._waiting:
@@ -102,27 +101,27 @@ def _answer(future: Future[Answer], function: Callable[[], Answer]) -> None:
 
 
 class SiteLimit(NamedTuple):
-    """The site of a worker, and the maximum number of transfers of that site at once."""
+    """The site of a worker, and the maximum number of simultaneous transfers of that site."""
 
     site: str
     max_transfers: int
 
 
 class KnownContent(NamedTuple):
-    """Facts about a content at the time of the look-up."""
+    """A content as it was at the time of the look-up."""
 
     digest: str
     size: int
     path: str
-    """The user's file, or empty; ``mtime_ns`` is its modification time at submission."""
+    """Path of the user's file, or empty. ``mtime_ns`` is the modification time of that file at submission."""
     mtime_ns: int
     maker: int
     holders: tuple[str, ...]
-    """The first of the workers that hold it."""
+    """Names of a few workers that have the content."""
     holder_connected: bool
     asker: SiteLimit
     sources: list[Any]
-    """Contacts of workers to get it from; empty: the master sends it."""
+    """Contacts of workers that can send the content. If the list is empty, the master sends it."""
 
 
 class TransferLookup:
@@ -130,11 +129,11 @@ class TransferLookup:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._receivers: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._receivers: dict[tuple[str, str], list[str]] = {}
         """Workers that asked for a content, by site and digest."""
 
     def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
-        """Looks up a content for a worker; None if no run needs a content of that digest and size."""
+        """Looks up a content for a worker. Returns None if no run needs a content of that digest and size."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
@@ -150,10 +149,10 @@ class TransferLookup:
         return SiteLimit(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
 
     def _sources(self, asker: str, digest: str) -> list[Any]:
-        """Returns contacts of workers that have the content or get it before this one; empty: the master sends it.
+        """Returns contacts of workers that have the content or get it earlier than the asking worker.
 
-        Of the workers of one site that ask for the same content, the first gets it from the master; the others get it from those before
-        them, as it arrives, in a binary tree.
+        If several workers of one site ask for the same content, they form a binary tree. The first worker gets the content from the master.
+        Each other worker gets it from the workers above it in the tree, while they still receive it. An empty list means the master.
         """
         workers = self._machine.state.workers
         worker = workers.get(asker)
@@ -164,7 +163,7 @@ class TransferLookup:
             receivers.append(asker)
         self._receivers[worker.site, digest] = receivers
         if len(self._receivers) > MAX_BROADCASTS:
-            self._receivers.popitem(last=False)
+            del self._receivers[next(iter(self._receivers))]
         position = receivers.index(asker)
         above: list[str] = []
         while position:
@@ -191,24 +190,24 @@ class MasterContentSource:
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._machine = machine
-        """For the event loop only."""
+        """Only the event loop may use it."""
         self._lookup = TransferLookup(machine)
         self._calls = calls
         self._tell = tell
         self._released: dict[str, float] = {}
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
-        """Per worker and content that only another worker holds: times of the first and the last request."""
+        """Times of the first and the last request, by worker and content. Each of these contents is only at another worker."""
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
         self._space_problem = ""
         self._active: dict[str, int] = {}
-        """Transfers at once with each site."""
+        """Number of running transfers by site."""
 
     # --- called by transfer threads -------------------------------------------------------------------------------------------------------
 
     def _site_of(self, asker: str) -> str:
-        """Returns the site of a worker that has asked for a transfer; empty if it has none."""
+        """Returns the site of a worker that has asked for a transfer; empty if the worker has no site."""
         return self._sites.get(asker, "")
 
     def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> FileReader:
@@ -228,7 +227,7 @@ class MasterContentSource:
             raise
 
     def _enter(self, asker: str, limit: SiteLimit) -> str:
-        """Counts one more transfer and returns its site. Raises AskLater if the site is at its limit."""
+        """Counts one more transfer and returns its site. Raises AskLater if the site has reached its limit."""
         with self._lock:
             if self._active.get(limit.site, 0) >= limit.max_transfers:
                 raise AskLater(LATER_S)
@@ -253,22 +252,25 @@ class MasterContentSource:
         if stored is not None:
             return FileReader(stored, size, "site")
         cached = content_path(self._cache, digest)
-        if os.path.exists(cached):  # an agent on this machine has it; the receiver verifies its hash
+        if os.path.exists(cached):  # The content is in the cache of this machine. The receiver verifies its hash.
             return FileReader(cached, size, "site")
         if record.path:
             return _user_file(record)
-        if self._may_come(asker, record):
+        if self._may_arrive(asker, record):
             raise AskLater(HOLDER_AGAIN_S)
         raise ContentAbsent(_describe_lost(record), "site")
 
-    def _may_come(self, asker: str, record: KnownContent) -> bool:
-        """Whether to ask again later: a connected worker holds the content and may answer soon. Ends after HOLDER_S seconds."""
+    def _may_arrive(self, asker: str, record: KnownContent) -> bool:
+        """Returns whether the asking worker should ask again, because a connected worker has the content and may send it soon.
+
+        Returns False after ``HOLDER_S`` seconds.
+        """
         if not record.holder_connected:
             return False
         now = time.monotonic()
         with self._lock:
             since, last = self._asked.pop((asker, record.digest), (now, now))
-            since = since if now - last < HOLDER_S else now  # a later request belongs to another task
+            since = since if now - last < HOLDER_S else now  # This request belongs to another task than the last one.
             self._asked[asker, record.digest] = since, now
             if len(self._asked) > MAX_ASKED:
                 del self._asked[next(iter(self._asked))]
@@ -279,7 +281,7 @@ class MasterContentSource:
             return None
         free = shutil.disk_usage(self._store.directory).free - self._store.incoming_bytes()
         if free < size + RESERVE_BYTES:
-            # The journal is on the same disk, and the master cannot continue without it.
+            # The journal is on the same disk and needs free space.
             spared = f"{show_bytes(max(0, free))} are free, and {show_bytes(RESERVE_BYTES)} must stay so"
             problem = f"{show_bytes(size)} do not fit into {self._store.directory}, where {spared}"
             self._report_space(problem)
@@ -295,7 +297,7 @@ class MasterContentSource:
         return incoming
 
     def _report_space(self, problem: str) -> None:
-        """Tells the event loop that outputs do not fit on the disk, or that they fit again."""
+        """Reports to the event loop that outputs do not fit on the disk, or that they fit again."""
         with self._lock:
             changed, self._space_problem = problem != self._space_problem, problem
         if changed:
@@ -304,13 +306,13 @@ class MasterContentSource:
     # --- called by the event loop ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Releases threads that wait for the event loop, which answers no more."""
+        """Ends the waiting of all threads, because the event loop will not answer."""
         self._calls.close()
 
     def release(self, digest: str) -> None:
-        """Removes a content that no run needs. While tasks are unfinished it stays for a while.
+        """Removes a content that no run needs. If tasks are unfinished, removes it ``LATE_S`` seconds later.
 
-        A running task may have produced the same content and skipped the upload, because the master had it.
+        A running task may have produced the same content. It did not upload the content, because the master had it already.
         """
         now = time.monotonic()
         self._released[digest] = now
@@ -323,7 +325,7 @@ class MasterContentSource:
                     os.unlink(content_path(self._store.directory, known))
 
     def sweep(self) -> None:
-        """Removes contents without a result: their agent died before it sent one."""
+        """Removes old contents that belong to no result, because their agent died before it sent the result."""
         for digest in self._store.contents():
             path = content_path(self._store.directory, digest)
             with suppress(FileNotFoundError):
@@ -332,7 +334,7 @@ class MasterContentSource:
 
 
 def _user_file(record: KnownContent) -> FileReader:
-    """Opens the user's file. It must be unchanged since submission; the receiver verifies its hash."""
+    """Opens the user's file. The file must be unchanged since submission. The receiver verifies its hash."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
     if status.st_mtime_ns != record.mtime_ns:
@@ -352,9 +354,9 @@ def _describe_lost(record: KnownContent) -> str:
 
 
 class LinkMeter:
-    """Measures bytes per second to each site: bytes that were sent, and the time during which any bytes were on their way.
+    """Measures the bandwidth to each site: the number of bytes sent, and the time during which contents were sent.
 
-    Threads that send count here. ``read_soon`` is called when sending starts and no reading is due.
+    Transfer threads call the counting methods. ``read_soon`` is called when sending starts and no reading is scheduled.
     """
 
     def __init__(self, site_of: Callable[[str], str], read_soon: Callable[[], object]) -> None:
@@ -364,10 +366,10 @@ class LinkMeter:
         self._bytes: dict[str, int] = {}
         self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
-        """Time up to here is counted."""
+        """Time until which the sending time of each site is counted."""
         self._seconds: dict[str, float] = {}
         self._reading_due = False
-        """A reading is due."""
+        """Whether a reading is scheduled."""
 
     def count_start(self, site: str) -> None:
         with self._lock:
@@ -378,7 +380,7 @@ class LinkMeter:
             self._read_soon()
 
     def count_sent(self, asker: str, length: int) -> None:
-        """Count one piece, and the time since the last one."""
+        """Counts the bytes of one piece, and the time since the last piece."""
         site = self._site_of(asker)
         with self._lock:
             if site in self._active:
@@ -393,14 +395,14 @@ class LinkMeter:
                 del self._active[site], self._since[site]
 
     def take_back(self, asker: str, length: int) -> None:
-        """Take back bytes that are still in buffers of this machine: if nothing follows them, their time is not known."""
+        """Subtracts bytes that are still in buffers of this machine. If no piece follows them, their sending time is unknown."""
         site = self._site_of(asker)
         with self._lock:
             if length and site in self._bytes and site not in self._active:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
-        """Measurements since the last reading, and whether something is being sent, so that another reading is due."""
+        """Returns the measurements since the last reading, and whether contents are still sent, so that another reading is needed."""
         with self._lock:
             measured = [
                 i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)

@@ -1,6 +1,7 @@
 """Runs the event loop: collects inputs, makes facts durable, performs effects.
 
-Every event becomes an input. A turn hands all collected inputs to the machine, writes its facts to the journal and performs its effects.
+Every event becomes an input. A turn gives all collected inputs to the machine, writes the facts of the machine to the journal and performs
+its effects.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from pilotfish.store.state_storage import Compaction, replay, stored_payloads
 log = logging.getLogger("pilotfish.master")
 
 UPKEEP_S = 5.0
-"""Seconds between two rounds of upkeep."""
+"""Seconds between two runs of the upkeep."""
 LOW_SPACE_BYTES = 16 * 1024 * 1024
 RETRY_FULL_S = 1.0
 WARN_EVERY_S = 60.0
 CONFIRMATIONS = (m.Acked, m.Accepted)
 CONFIRM_S = 0.01
-"""Seconds that a confirmation waits for another message to travel with. No peer waits for one, so it must not cost a packet of its own."""
+"""Seconds that a confirmation waits for another message, so that both are sent in one packet. No peer waits for a confirmation."""
 
 
 class MasterServer:
@@ -108,7 +109,7 @@ class MasterServer:
         self._space_full = False
 
     def now(self) -> float:
-        """Wall-clock time that never jumps: it advances with the monotonic clock."""
+        """Returns a wall-clock time that never jumps, because it advances with the monotonic clock."""
         return time.monotonic() + self._wall_offset
 
     # --- life -----------------------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class MasterServer:
         if not self.pool.private and self.pool.sites.exists():
             self.sites.read(self.pool.sites)
         self.admission.epoch = self.machine.state.epoch
-        # Almost all objects live long and are in no cycle: collecting garbage during work would take a fifth of the time.
+        # Garbage collection during work would take a fifth of the time. Almost all objects live long and are in no cycle.
         gc.disable()
         self.content_source.sweep()
         ready()
@@ -133,7 +134,7 @@ class MasterServer:
         await self._end()
 
     def _stop_by_signal(self) -> None:
-        """Stop because of a logout or a shutdown: release all workers. The next master continues unfinished runs."""
+        """Stops the master because of a logout or a shutdown. Releases all workers. The next master continues unfinished runs."""
         self.machine.finish("the master received a signal to end")
         self._turn()
 
@@ -157,7 +158,7 @@ class MasterServer:
         write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [here]))
 
     async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
-        """Listen at the port of the last master if it is free, because agents at sites know that one."""
+        """Listens at the port of the last master if that port is free, because agents at sites know it."""
         for port in (self.settings.port or self.pool.last_port(), self.settings.port):
             try:
                 server = await self._loop.create_server(lambda: EndpointLink(self.admission, rules), self.settings.host, port, backlog=1024)
@@ -178,7 +179,7 @@ class MasterServer:
         self.content_source.close()
         self.transfer_server.close()
         self._turn()
-        # Queries about a stopped pool are answered from this file, without a master.
+        # Clients answer queries about a stopped pool from this file, without a master.
         write_stop_mark(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
@@ -187,7 +188,7 @@ class MasterServer:
         self.lock.release()
 
     async def _upkeep(self) -> None:
-        """Check disk space, the lease of the lock, and the files and size of the journal, again and again."""
+        """Checks disk space, the lease of the lock, and the files and size of the journal at regular intervals."""
         while True:
             self._renew_lock()
             self._check_space()
@@ -206,20 +207,20 @@ class MasterServer:
             await asyncio.sleep(UPKEEP_S)
 
     def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
-        """Exit, because without upkeep the lease of the lock would run out."""
+        """Ends the process, because without upkeep the lease of the lock would expire."""
         if not upkeep.cancelled():
             log.critical("the master's upkeep failed", exc_info=upkeep.exception())
             os._exit(4)
 
     def _renew_lock(self) -> None:
-        """Renew the lease. A master that lost the lock must not write another byte: another master may be writing."""
+        """Renews the lease. If the master has lost the lock, ends the process, because another master may be writing."""
         try:
             self.lock.renew()
         except AlreadyRunning as problem:
             log.critical("%s", problem)
             os._exit(3)
         except (JournalError, JournalFull) as problem:
-            # The lease lasts several renewals, so that one failure of the disk does not end it.
+            # The lease lasts several renewals, so that it does not expire after one failure of the disk.
             log.error("%s", problem)
 
     def _check_space(self) -> None:
@@ -242,9 +243,9 @@ class MasterServer:
             self._loop.call_soon(self._turn)
 
     def _received_all(self) -> None:
-        """Take the turn at once if no other link has data: going through the event loop would only cost time."""
+        """Takes the turn at once if no other link has data. A detour through the event loop would only take time."""
         if self._inbox and not self._turn_scheduled:
-            # asyncio has no public name for its list of ready callbacks. Without the list, take the ordinary way.
+            # asyncio has no public name for its list of ready callbacks. If the list does not exist, schedule the turn.
             if getattr(self._loop, "_ready", True):
                 self._schedule_turn()
             else:
@@ -262,7 +263,7 @@ class MasterServer:
             if self.machine.inspect_only and not stop_mark_path(self.pool.directory).exists():
                 self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
-        # A submission that will be refused because the disk is full must not use up the rest of it.
+        # If the disk is almost full, the submission will be refused. Its payloads must not use the free space that is left.
         payloads = self.payloads.keep_all(split_body(message, body), allow_disk=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
@@ -278,7 +279,7 @@ class MasterServer:
         self._enqueue(i.LinkPaused(link.number, paused))
 
     def _warn(self, text: str) -> None:
-        """Log the same warning at most once a minute, so that an unauthenticated peer cannot fill the log."""
+        """Logs the same warning at most once per minute, so that an unauthenticated peer cannot fill the log."""
         now = time.monotonic()
         if now - self._warned_at.get(text, -WARN_EVERY_S) >= WARN_EVERY_S:
             if len(self._warned_at) > 1000:
@@ -297,7 +298,7 @@ class MasterServer:
             self._read_meter_soon()
 
     def _call_in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the event loop. Thread-safe."""
+        """Calls a function in the event loop. This method is thread-safe."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- turns ----------------------------------------------------------------------------------------------------------------------
@@ -315,10 +316,10 @@ class MasterServer:
         os._exit(4)
 
     def _carry_out(self, turn: Turn) -> None:
-        """Write the facts of a turn, send its messages and perform its other effects.
+        """Writes the facts of a turn, sends its messages and performs its other effects.
 
-        Facts that are written but not synced are lost only if this machine stops. Peers that stop with it get their messages at once; all
-        others get theirs after the sync, which runs while the messages are encoded.
+        Facts that are written but not synced are lost only if this machine stops. Peers on this machine would stop, too, so they get their
+        messages at once. All other peers get their messages after the sync. The sync runs while the messages are encoded.
         """
         if turn.facts:
             self._write(encode_record(TurnRecord(turn.at, turn.facts)))
@@ -333,7 +334,7 @@ class MasterServer:
         self._perform(turn.effects, urgent)
 
     def _write(self, record: bytes) -> None:
-        """Write a record. Wait while the disk is full; any other failure ends the master."""
+        """Writes a record. Waits while the disk is full. Any other failure ends the master."""
         while True:
             try:
                 self.payloads.sync()
@@ -346,7 +347,7 @@ class MasterServer:
                 self._renew_lock()
 
     def _set_timer(self) -> None:
-        """Set the timer of the next turn. A timer that fires too early does no harm, so that most turns keep the old one."""
+        """Sets the timer of the next turn. A timer that fires too early does no harm, so that most turns keep the old timer."""
         deadline = self.machine.deadline
         if deadline is None or self._turn_scheduled:
             return
@@ -365,7 +366,7 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
-        """Encode the messages to near peers, or to all others. Returns the links with messages other than confirmations.
+        """Encodes the messages to local peers, or the messages to all others. Returns the links with messages other than confirmations.
 
         Confirmations always wait for the sync.
         """
@@ -433,7 +434,7 @@ class ApplicationProcesses:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, run: int, uid: str, path: str) -> None:
-        """Start the process of a run's application manager, unless it is running."""
+        """Starts the process of a run's application manager if it is not running."""
         process = self._processes.get(run)
         if process is not None and process.poll() is None:
             return

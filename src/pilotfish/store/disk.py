@@ -1,6 +1,6 @@
-"""Wraps the system calls of the store so that tests can fail them.
+"""Wraps the system calls of the store, so that tests can simulate failures.
 
-Tests can lose, tear, reorder and refuse each call. A method is one call; callers are responsible for an order that survives a crash.
+Tests can lose, split, reorder and refuse each call. A method makes one call. Callers choose an order of calls that survives a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIRECTORY_SYNC_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Identity and size of a file; a rename does not change them."""
+    """Identity and size of a file. A rename does not change them."""
 
     device: int
     inode: int
@@ -53,7 +53,7 @@ class Disk:
         os.close(descriptor)
 
     def write(self, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-        """Writes at ``offset``, maybe only a part; returns the number of bytes written."""
+        """Writes at ``offset``. Returns the number of bytes written, which may be smaller than the number given."""
         return os.pwritev(descriptor, parts, offset)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
@@ -86,7 +86,7 @@ class Disk:
         return FileIdentity(status.st_dev, status.st_ino, status.st_size)
 
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
-        """Reserves disk space for a range of a file and extends the file to its end; unwritten bytes read as zeros."""
+        """Reserves disk space for a range of a file and extends the file to the end of the range. Unwritten bytes read as zeros."""
         os.posix_fallocate(descriptor, offset, length)
 
     def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
@@ -102,7 +102,7 @@ DISK = Disk()
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-    """Writes all parts, in as few calls as possible; returns the offset after them. The items of each part must be single bytes."""
+    """Writes all parts in as few calls as possible. Returns the offset after them. The items of each part must be single bytes."""
     rest = parts
     while rest:
         head = rest if len(rest) <= PARTS_PER_CALL else rest[:PARTS_PER_CALL]
@@ -133,7 +133,7 @@ def read_all(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
 
 
 def create_durably(disk: Disk, directory: str, name: str, content: bytes) -> int:
-    """Creates a file and returns it open. After a crash it has all of ``content`` or does not exist."""
+    """Creates a file and returns its open descriptor. After a crash, the file has all of ``content`` or does not exist."""
     path = os.path.join(directory, name)
     draft = path + ".tmp"
     with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """Derives every role key from one pool secret and makes the certificate that peers pin.
 
-Keys are not stored: a pilot's key is derived when it is needed and revoked by name.
+Role keys are not stored. The key of a pilot is derived when it is needed, and revoked by its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Keyring:
         return json.dumps(content).encode()
 
     def peers(self, site: str) -> tuple[str, str, str]:
-        """Returns what the agents of a site share: a key, and a certificate with its private key."""
+        """Returns the secrets that the agents of a site share: a key, and a certificate with its private key."""
         directory = self.certificate.parent
         certificate, private_key = directory / "peers.crt", directory / "peers.key"
         if not certificate.exists():
@@ -48,7 +48,7 @@ class Keyring:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.certificate, self.private_key)
-        context.num_tickets = 0  # no session resumption: each connection needs a new proof
+        context.num_tickets = 0  # No session is resumed, because each connection needs a new proof.
         return context
 
 
@@ -58,7 +58,7 @@ def pool_digest(keyring: Keyring) -> str:
 
 
 def open_keyring(pool: Path) -> Keyring:
-    """Opens the keys of a pool; creates them for a new pool."""
+    """Opens the keys of a pool. Creates them if the pool is new."""
     secret, certificate, private_key = pool / "secret", pool / "master.crt", pool / "master.key"
     if not secret.exists():
         write_private(secret, secrets.token_hex(32).encode())
@@ -80,7 +80,7 @@ def require_private(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file atomically; only its owner can ever read it."""
+    """Replaces a file atomically. Only its owner can read it, at any time."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Stores payloads: small ones in memory, large ones in segment files of the master or in files that are shared on this machine."""
+"""Stores small payloads in memory, and large payloads in segment files of the master or in files that are shared on this machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PayloadStore:
         self._shared = SharedPayloads(shared)
 
     def keep_all(self, parts: list[memoryview], *, allow_disk: bool = True) -> list[Payload]:
-        """Keeps payloads from a peer; large ones go to disk unless ``allow_disk`` is False. If the disk is full, the peer must retry."""
+        """Keeps payloads from a peer. If ``allow_disk`` is True, large payloads go to disk. If the disk is full, the peer must retry."""
         kept: list[Payload] = []
         try:
             for part in parts:
@@ -65,9 +65,9 @@ class PayloadStore:
         return self._stored.put(part)
 
     def _admit(self, reference: memoryview) -> Payload:
-        """Admits a shared file. If it is gone, keeps the reference.
+        """Admits a shared file. If the file does not exist, keeps the reference.
 
-        Either the peer repeats a message and the payload is no longer needed, or the task fails with an error that names the file.
+        If the peer repeats an old message, the payload is no longer needed. Otherwise the task fails with an error that names the file.
         """
         try:
             return self._shared.admit(reference)
@@ -76,7 +76,7 @@ class PayloadStore:
             return bytes(reference)
 
     def load(self, payload: Payload, *, whole: bool) -> bytes:
-        """Returns the bytes to send for a payload; for a shared one a reference, unless ``whole``.
+        """Returns the bytes to send for a payload. For a shared payload they are a reference, except if ``whole`` is True.
 
         If the payload is lost, returns zeros, which are never valid in the payload format.
         """
@@ -91,7 +91,7 @@ class PayloadStore:
             return bytes(payload.length)
 
     def add_reference(self, stored: StoredPayload) -> None:
-        """Adds a reference, from the replayed journal or for a task that is tried again."""
+        """Adds a reference that the replayed journal has, or that a repeated task needs."""
         try:
             (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)
         except JournalError as problem:
@@ -119,10 +119,11 @@ class PayloadStore:
 
 
 class SharedPayloads:
-    """Payload files shared on this machine.
+    """Payload files that are shared on this machine.
 
     A client or slot on this machine writes a large payload to a file and sends a reference (see portable/payload_reference.py). The
-    master checks that the file exists, makes it durable before it acknowledges it, counts references and removes it when none is left.
+    master checks that the file exists, and makes it durable before it acknowledges the message. It counts references to the file and
+    removes the file after the last reference.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -141,7 +142,7 @@ class SharedPayloads:
         return stored
 
     def sync(self) -> None:
-        """Makes admitted files durable, several at once, which costs little more than one."""
+        """Makes admitted files durable. Several files are synced in parallel, which takes little longer than one file."""
         unsynced, self._unsynced = self._unsynced, []
         if len(unsynced) == 1:
             self._sync_one(unsynced[0])
@@ -183,7 +184,7 @@ class SharedPayloads:
         return content
 
     def release(self, stored: StoredPayload, *, keep_file: bool = False) -> None:
-        """Removes one reference. With ``keep_file`` the file stays for a while, because its writer may send the reference again."""
+        """Removes one reference. If ``keep_file`` is True, the file stays for a time, because its writer may send the reference again."""
         left = self._references.get(stored.offset, 0) - 1
         if left > 0:
             self._references[stored.offset] = left
@@ -193,7 +194,7 @@ class SharedPayloads:
             self._path(stored.offset).unlink(missing_ok=True)
 
     def collect(self) -> None:
-        """Removes old files without references: their writers died before they sent one."""
+        """Removes old files without references, because their writers died before they sent a reference."""
         now = time.time()
         for path in self._directory.iterdir():
             if _SHARED_NAME.fullmatch(path.name) and int(path.name, 16) not in self._references:
@@ -208,9 +209,9 @@ class SharedPayloads:
 class PayloadSegments:
     """Payloads in segment files, which keep large payloads out of the journal.
 
-    A payload is named by segment, offset and length. It is durable after ``sync``; only then may the journal refer to it. A segment is
-    removed when no reference to it is left: call ``collect`` only after the releases are durable in the journal. Segments of an earlier
-    master get no more payloads. Call ``open``, then ``adopt`` for each reference in the replayed journal, before other use.
+    A payload is named by segment, offset and length. It is durable after ``sync``. The journal may refer to it only after that. ``collect``
+    removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier master get
+    no more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
     """
 
     def __init__(self, disk: Disk, directory: str, sizes: dict[int, int], segment_bytes: int) -> None:
@@ -239,7 +240,7 @@ class PayloadSegments:
                     disk.remove(os.path.join(path, name))
             store = cls(disk, path, sizes, segment_bytes)
             if sizes:
-                # The last master may have died before it was durable, and references from the journal are about to be adopted.
+                # The last master may have died before it synced this segment, and the journal may refer to it.
                 disk.sync(store._reader(max(sizes)))
                 disk.sync_directory(path)
         except OSError as error:
@@ -290,7 +291,7 @@ class PayloadSegments:
         self._references[stored.segment] -= 1
 
     def sync(self) -> None:
-        """Makes all payloads durable. After a failure, nothing more is accepted."""
+        """Makes all payloads durable. After a failure, no more payloads are accepted."""
         self._require_usable()
         if self._unsynced:
             try:
@@ -300,7 +301,7 @@ class PayloadSegments:
             self._unsynced = False
 
     def collect(self) -> int:
-        """Removes segments without references; returns the bytes freed. The newest stays, so that no number is used twice."""
+        """Removes segments without references and returns the bytes freed. The newest segment stays, so that no number is used twice."""
         freed = 0
         newest = max(self._sizes, default=0)
         for segment in [number for number, count in self._references.items() if count == 0 and number != newest]:
@@ -329,7 +330,7 @@ class PayloadSegments:
             self._trouble = self._trouble or "they are closed"
 
     def _make_room(self, length: int) -> None:
-        """Begins a new segment if this master has none yet or the payload would make it too long."""
+        """Begins a new segment if this master has none yet, or if the payload would make the current segment too long."""
         header = HEADER.size
         if self._descriptor >= 0:
             size = self._sizes[self._current]
@@ -353,7 +354,7 @@ class PayloadSegments:
             raise self._broken("cannot be cut back", error) from error
 
     def _reader(self, segment: int) -> int:
-        """Returns a descriptor for reading; the most recently used files stay open."""
+        """Returns a descriptor for reading. The most recently used files stay open."""
         if segment == self._current and self._descriptor >= 0:
             return self._descriptor
         if segment in self._readers:

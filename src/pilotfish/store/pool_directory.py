@@ -1,4 +1,4 @@
-"""Names the files and directories of a pool, below PILOTFISH_HOME."""
+"""Names the files and directories of a pool in PILOTFISH_HOME."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_SOCKET_PATH = 100
 
 
 def make_private_directory(path: Path) -> Path:
-    """Creates a directory that only its owner can enter; refuses an existing one that others can enter."""
+    """Creates a directory that only its owner can enter. Refuses an existing directory that other users can enter."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_private(path)
     return path
@@ -35,7 +35,7 @@ class PoolDirectory:
         self.private = directory.name.startswith(PRIVATE)
         """Whether the pool belongs to one program and ends with it."""
         self.sites = directory.parent.parent / "sites.toml"
-        """Path of the user's site configuration, shared by all pools."""
+        """Path of the user's site configuration, which all pools share."""
         self.journal = directory / "journal"
         self.payloads = directory / "payloads"
         self.shared_payloads = self.payloads / "shared"
@@ -50,11 +50,11 @@ class PoolDirectory:
         self.port_file = directory / "port"
 
     def site_log(self, site: str) -> Path:
-        """Log of every command that was run for a site, as a user would type it."""
+        """Returns the path of the log that lists the commands for a site."""
         return self.directory / f"site-{site}.log"
 
     def last_port(self) -> int:
-        """Returns the port of the last master of this pool; 0 if unknown."""
+        """Returns the port of the last master of this pool; 0 if the port is unknown."""
         try:
             return int(self.port_file.read_text())
         except (OSError, ValueError):
@@ -64,7 +64,7 @@ class PoolDirectory:
         return self.directory / "pilots" / name
 
     def socket_path(self) -> Path:
-        """Path of the master's socket: in the pool's directory or, if that path is too long, in a private temporary directory."""
+        """Returns the path of the master's socket in the pool's directory. If that path is too long, uses a private temporary directory."""
         wanted = self.directory / "master.sock"
         if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
             return wanted
@@ -87,26 +87,26 @@ def pool_home(name: str) -> PoolDirectory:
     return PoolDirectory(home() / "pools" / name)
 
 
-# Mark of a pool that a user stopped, with the runs as its master left them.
+# The stop mark: a file that shows that a user stopped the pool. It lists the runs of the pool at that time.
 
 
 def stop_mark_path(directory: Path) -> Path:
-    """Path of the file that exists while a pool is stopped by a user.
+    """Returns the path of the stop mark, which exists while a pool is stopped by a user.
 
-    Clients that still watch must not restart its master, and a master that is started only to show the pool starts nothing.
+    While it exists, clients that watch the pool must not restart its master. A master that is started only to show the pool starts no work.
     """
     return directory / "stopped"
 
 
 class StopMark(Struct, frozen=True):
-    """Content of the mark: when the pool was stopped (wall clock), and its runs. ``runs`` is None if the master did not write them."""
+    """Content of the stop mark: wall-clock time of the stop, and the runs. ``runs`` is None if the master did not write them."""
 
     at: float
     runs: list[dict[str, Any]] | None = None
 
 
 def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Writes the runs into an existing mark. Never creates it: a user who resumes the pool may just have removed it."""
+    """Writes the runs into an existing stop mark. Never creates the mark, because a user may resume the pool and remove it at any time."""
     stop = read_stop_mark(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:
@@ -114,7 +114,7 @@ def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def read_stop_mark(directory: Path) -> StopMark | None:
-    """Reads the mark; None if the pool is not stopped or was resumed."""
+    """Reads the stop mark. Returns None if the pool is not stopped."""
     marker = stop_mark_path(directory)
     try:
         at, content = marker.stat().st_mtime, marker.read_bytes()

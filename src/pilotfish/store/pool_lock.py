@@ -1,12 +1,12 @@
 """Locks a pool against a second master, on one machine and across machines that share its directory.
 
-The lock is a file ``lock-N`` that names the owner. To take over from a dead owner, a master creates ``lock-(N+1)``; the file system lets
-only one succeed. The file with the highest number is never removed, only replaced by a higher one, so that a slow contender cannot
-mistake an old state for the present one. File locks are not used: on network file systems they may be missing, forgotten after a
-restart of the server, or hang.
+The lock is a file ``lock-N`` that names the owner. If the owner is dead, another master creates ``lock-(N+1)``. The file system lets only
+one master succeed. The file with the highest number is removed only after a file with a higher number exists. Without this rule, a slow
+contender could mistake an old state for the present state. The lock does not use file locks of the system. On network file systems these
+may be missing, may hang, or may be lost after a restart of the server.
 
-An owner on this machine is dead when its process is. An owner on another machine is dead when it has not renewed its lease. The age
-of the lock file is measured against a new file in the same directory, so that both times come from the clock of the file server.
+An owner on this machine is dead if its process has ended. An owner on another machine is dead if its lease has expired. The age of the lock
+file is measured against a new file in the same directory, so that both times come from the clock of the file server.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class LockOwner(msgspec.Struct, frozen=True):
     pid: int
     host: str
     boot: str
-    """Boot id of the kernel and process namespace; where they differ, ``pid`` has no meaning here."""
+    """Boot id of the kernel, and process namespace. If they differ from those of this process, ``pid`` has no meaning here."""
     started: str
-    """Start time of the process in kernel ticks; tells it from a later process with the same pid."""
+    """Start time of the process in kernel ticks. A later process with the same pid has another start time."""
     lease_s: float
     token: str
     released: bool = False
@@ -52,12 +52,12 @@ class PoolLock:
     def __init__(self, directory: str, generation: int, owner: LockOwner) -> None:
         self.directory = directory
         self.generation = generation
-        """Number of the lock file; it grows with each owner."""
+        """Number of the lock file. It grows with each owner."""
         self.owner = owner
 
     @classmethod
     def acquire(cls, directory: str | os.PathLike[str], lease_s: float = LEASE_S) -> PoolLock:
-        """Takes the lock. Raises AlreadyRunning, which names the owner, if it is held."""
+        """Takes the lock. If another master has the lock, raises AlreadyRunning, which names that master."""
         path = os.fspath(directory)
         owner = this_process(lease_s)
         try:
@@ -70,7 +70,7 @@ class PoolLock:
             raise JournalError(message, "Check that the directory is there and is yours.") from error
 
     def renew(self) -> None:
-        """Renews the lease. Raises AlreadyRunning if another master has taken over: then stop at once and write nothing more."""
+        """Renews the lease. Raises AlreadyRunning if another master has taken over. The caller must then stop at once and write no more."""
         try:
             top = max(_generations(self.directory), default=0)
             if top < self.generation:
@@ -83,13 +83,13 @@ class PoolLock:
             raise JournalError(f"the lock of the pool in {self.directory} cannot be renewed: {error.strerror or error}.") from error
 
     def release(self) -> None:
-        """Releases the lock for the next owner. The file stays, because it carries the number."""
+        """Releases the lock for the next owner. The lock file stays, because its name has the number."""
         try:
             if self._is_ours():
                 with _draft(self.directory, msgspec.structs.replace(self.owner, released=True)) as draft:
                     os.rename(draft, self._path)
         except OSError:
-            # The next owner will find a dead process or an expired lease instead.
+            # The next owner will find that this process has ended, or that the lease has expired.
             return
 
     @property
@@ -101,7 +101,7 @@ class PoolLock:
         return owner is not None and owner.token == self.owner.token
 
     def _put_back(self) -> None:
-        """Creates the lock file again after it was removed, unless another master has taken over."""
+        """Creates the lock file again after it was removed. Raises AlreadyRunning if another master has taken over."""
         with _draft(self.directory, self.owner) as draft:
             if not _create(draft, self._path):
                 raise self._lost()
@@ -130,7 +130,7 @@ def _take(directory: str, draft: str) -> int:
         if not _create(draft, _lock_path(directory, own)):
             continue
         if max(_generations(directory), default=own) > own:
-            # A faster contender created a higher lock meanwhile and removed those below it.
+            # A faster contender has created a lock with a higher number and removed the others.
             with suppress(FileNotFoundError):
                 os.unlink(_lock_path(directory, own))
             continue
@@ -172,7 +172,7 @@ def _lock_path(directory: str, generation: int) -> str:
 
 
 def _read(path: str) -> tuple[LockOwner | None, float]:
-    """Reads the owner and the time of the last renewal. Opens the file first, because that makes a network file system ask its server."""
+    """Reads the owner and the time of the last renewal. The file is opened first, so that a network file system asks its server."""
     with open(path, "rb") as file:
         renewed = os.fstat(file.fileno()).st_mtime
         content = file.read(4096)
@@ -184,7 +184,7 @@ def _read(path: str) -> tuple[LockOwner | None, float]:
 
 @contextmanager
 def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
-    """Writes a lock file under a temporary name, which is removed at the end."""
+    """Writes a lock file under a temporary name. The temporary name is removed at the end."""
     draft = os.path.join(directory, f"{_DRAFT}{secrets.token_hex(8)}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -198,11 +198,11 @@ def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
 
 
 def _create(draft: str, path: str) -> bool:
-    """Links the draft to its name unless that is taken. A link is atomic on every file system and shows the full content at once."""
+    """Links the draft to the name of a lock. Returns False if the name exists. A link is atomic and shows the full content at once."""
     try:
         os.link(draft, path)
     except FileExistsError:
-        # A network file system may have made the link, lost the answer and tried again.
+        # A network file system may have made the link, lost the answer and repeated the call.
         return os.stat(draft).st_nlink == 2
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -243,7 +243,7 @@ def _boot_id() -> str:
 def _process_lives(pid: int, started: str) -> bool:
     if started and os.path.exists(f"/proc/{os.getpid()}/stat"):
         found = started_at(pid)
-        # A process that exists may be hidden: some systems show users only their own processes.
+        # Some systems show users only their own processes, so an existing process may be hidden.
         if found or os.path.exists(f"/proc/{pid}") or not _exists(pid):
             return found == started
     return _exists(pid)

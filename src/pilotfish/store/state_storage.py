@@ -30,9 +30,9 @@ GROWTH = 3
 
 
 def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
-    """Applies every record and returns the state. ``on_fact`` is called after each fact.
+    """Applies all records of a journal and returns the state. ``on_fact`` is called after each fact.
 
-    After damage, replay continues with the facts that can still be applied, and logs how many could not.
+    If the journal is damaged, applies the facts that can still be applied, and logs the number of the other facts.
     """
     state = State()
     damage = recovery.damage_report
@@ -68,7 +68,7 @@ def _apply(state: State, fact: AnyFact, at: float) -> None:
     try:
         apply(state, fact, at)
     except (ValueError, TypeError) as problem:
-        if isinstance(fact, Restored):  # rows of a snapshot have no field names, so another version may have other fields
+        if isinstance(fact, Restored):  # Rows of a snapshot have no field names. Another version may have other fields.
             raise _of_another_version(problem) from problem
         raise
 
@@ -97,7 +97,7 @@ class Compaction:
 
     def __init__(self, journal: Journal, state: State) -> None:
         self.overdue = False
-        """Write a snapshot at once: the journal is damaged, and only a snapshot repairs it."""
+        """Whether to write a snapshot at once, because the journal is damaged and only a snapshot repairs it."""
         self._journal = journal
         self._state = state
         self._child = 0
@@ -142,7 +142,7 @@ class Compaction:
 
 
 def _close_sockets() -> None:
-    """Close inherited sockets: if the master dies before its child, clients must not wait for an open port."""
+    """Closes inherited sockets. If the master died before its child, clients would wait at a port that nobody serves."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

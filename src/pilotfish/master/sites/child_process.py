@@ -1,7 +1,7 @@
 """Runs a command with limits on time and output, and kills it with its whole process group.
 
-asyncio's subprocesses are not used: they wait for the last process that holds a pipe, even if the command itself has ended, and need a
-thread each.
+The module does not use subprocesses of asyncio. They wait for the last process that holds a pipe open, even if the command itself has
+ended. Each of them also needs a thread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ MAX_STDOUT_BYTES = 16 * 1024 * 1024
 MAX_STDERR_BYTES = 1024 * 1024
 FLOODED = "it wrote more than 16 MiB and was killed"
 PIPES_S = 0.5
-"""Seconds to read on after the end, if background processes hold the pipes open."""
+"""Seconds during which output is still read after the end of a command, if background processes hold its pipes open."""
 KILL_S = 2.0
-"""Seconds to wait for a killed process. One that hangs in a broken file system is left behind."""
+"""Seconds to wait for a killed process. A process that hangs in a broken file system is left behind."""
 
 
 def environment(public: bool = False, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment for commands: that of the master, with untranslated messages. ``public``: without variables that look like secrets."""
+    """Returns the environment for commands: the environment of the master, with messages in English.
+
+    If ``public`` is True, variables that look like secrets are left out.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH_") and name != "LANGUAGE"}
     if public:
         kept = without_secrets(kept)
@@ -39,10 +42,11 @@ OnData = Callable[[bytes], None]
 
 
 class ChildProcess:
-    """A running command. ``ended``: its exit status, as a shell would give it; ``pipes_closed``: stdout and stderr are closed."""
+    """A running command. ``ended``: its exit status, in the numbering of a shell. ``pipes_closed``: stdout and stderr are closed."""
 
     def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        home = os.path.expanduser("~")
         stdout, child_stdout = os.pipe()
         stderr, child_stderr = os.pipe()
         try:
@@ -52,7 +56,7 @@ class ChildProcess:
                 stdout=child_stdout,
                 stderr=child_stderr,
                 start_new_session=True,
-                cwd=_home(),
+                cwd=home if os.path.isdir(home) else "/",
                 env=environment() if env is None else env,
             )
         except BaseException:
@@ -62,7 +66,7 @@ class ChildProcess:
         finally:
             os.close(child_stdout)
             os.close(child_stderr)
-        process.returncode = 0  # this class waits for it, through its pidfd; Popen must not
+        process.returncode = 0  # This class waits for the process through its pidfd. Popen must not wait for it.
         self.pid = process.pid
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.pipes_closed: asyncio.Future[None] = self._loop.create_future()
@@ -73,13 +77,13 @@ class ChildProcess:
             self._loop.add_reader(pipe, self._read, pipe)
 
     def kill(self) -> None:
-        """Kill the process and its group. No other process can have its id before it is waited for."""
+        """Kills the process and its group. No other process can get its id before this class has waited for it."""
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def abandon(self) -> None:
-        """Kill the process and close its pipes. It is waited for in the background."""
+        """Kills the process and closes its pipes. The event loop waits for the process later."""
         self.kill()
         for pipe in list(self._pipes):
             self._close(pipe)
@@ -106,7 +110,10 @@ class ChildProcess:
 
 
 class _Output:
-    """Output of a pipe up to a limit; the rest is read and dropped. ``flood`` is done when far too much was written."""
+    """Output of a pipe up to a limit. Output above the limit is read and dropped.
+
+    ``flood`` is done when the command has written more than ``MAX_STDOUT_BYTES``.
+    """
 
     def __init__(self, limit: int, flood: asyncio.Future[None]) -> None:
         self._limit = limit
@@ -127,8 +134,8 @@ class _Output:
 
 
 async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandOutput:
-    """Run a command to its end, or until the timeout. ``env``: its whole environment. The status is None if it was killed."""
-    # A file in memory needs no writer, as a pipe would.
+    """Runs a command to its end, or until the timeout. ``env``: its whole environment. If the command was killed, the status is None."""
+    # A pipe would need a task that writes to it; a file in memory does not.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
     flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stdout, stderr = _Output(MAX_STDOUT_BYTES, flood), _Output(MAX_STDERR_BYTES, flood)
@@ -153,8 +160,3 @@ async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Ma
     finally:
         child.abandon()
     return CommandOutput(None, "", FLOODED) if flood.done() else CommandOutput(status, stdout.decode(), stderr.decode())
-
-
-def _home() -> str:
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) else "/"

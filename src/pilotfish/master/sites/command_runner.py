@@ -1,4 +1,4 @@
-"""Runs commands of a site here or over ssh, limited in rate. A log file has the recent ones, as a user would type them."""
+"""Runs commands of a site here or over ssh, with a limited rate. A log file lists the recent commands as a user would type them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_SESSIONS = 8
 """Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
 MAX_LOG_BYTES = 1 << 20
 BURST_S = 5.0
-"""Seconds' worth of submissions that may run at once."""
+"""Seconds of the submission rate that are available at once, after a pause."""
 NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Runs a command with the variables in the first line of its input: on a command line, all users could read them. The shell reads only
-that line. The script is one line, because csh as a login shell accepts no more."""
+"""Shell script that runs a command with the variables in the first line of its input. All users could read variables on a command line.
+The shell reads only that line. The script is one line, because csh as a login shell accepts only one line."""
 
 
 class RateLimit:
@@ -37,7 +37,7 @@ class RateLimit:
         self._next_at = 0.0
 
     def take(self, now: float) -> float:
-        """Take a token. Returns the seconds to wait for it."""
+        """Takes a token and returns the seconds until the token may be used."""
         self._next_at = max(self._next_at, now - self._burst_s)
         wait_s = max(0.0, self._next_at - now)
         self._next_at += self._interval_s
@@ -45,8 +45,8 @@ class RateLimit:
 
 
 class CommandRunner:
-    """Runs the commands of one site. ``sockets``: private directory of ssh control sockets (see ``control_directory``). ``log``: a file
-    that records every command."""
+    """Runs the commands of one site. ``sockets``: private directory of ssh control sockets (see ``control_directory``). ``log``: file
+    that lists the commands."""
 
     def __init__(self, name: str, site: Site, sockets: Path, log: Path | None = None) -> None:
         self.name = name
@@ -59,16 +59,16 @@ class CommandRunner:
 
     @property
     def login_needed(self) -> str:
-        """Message of ssh if a user must log in (``pilotfish site login``); otherwise empty."""
+        """Returns the message of ssh if a user must log in (``pilotfish site login``); otherwise an empty text."""
         return next((connection.login_needed for connection in self._connections.values() if connection.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:
-        """The ssh command for a host of this site; without a name, for its login node."""
+        """Returns the ssh command for a host of this site. If ``at`` is empty, returns the command for the login node."""
         jump = self.site.via if at and at != self.site.via else ""
         return SshCommand(self.name, at or self.site.via, self._sockets, self.site.options.get("ssh_config", ""), jump)
 
     async def run(self, command: Command, submission: bool = False) -> CommandOutput:
-        """Run a command. Failures are in the output, never raised. Time in the queue does not count for its timeout."""
+        """Runs a command. Failures are part of the output and are never raised. The timeout does not include the wait for a free slot."""
         if submission:
             await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
         async with self._slots:
@@ -100,30 +100,29 @@ class CommandRunner:
             return CommandOutput(None, stderr=f"ssh could not be started: {problem}")
 
     def _typed(self, command: Command) -> str:
-        """What a user would type for a command."""
+        """Returns the text that a user would type for a command."""
         destination = command.at or self.site.via
         argv = command.argv
         if self.site.environment and not command.bare:
             argv = ("env", *(f"{name}={HIDDEN}" for name in self.site.environment), *argv)
         text = shlex.join(argv)
         if destination:
-            # The remote shell parses the text again, which matters only if it has words to quote.
+            # The remote shell parses the text again. This matters only if the text has words to quote.
             text = f"ssh {destination} {text if text == ' '.join(argv) else shlex.quote(text)}"
         return f"{text}  # {len(command.stdin)} characters of input" if command.stdin else text
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
 
 def _exports(variables: dict[str, str]) -> bytes:
-    """An export statement of a shell, in one line."""
+    """Returns an export statement of a shell, in one line."""
     assignments = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f"export {' '.join(assignments)}\n".encode("utf-8", "surrogateescape")
 
 
 def _append_to_log(path: Path, lines: list[str]) -> None:
-    """Append lines. Drop the older half of a long file."""
+    """Appends lines to a log file. If the file is long, removes its older half."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in lines))

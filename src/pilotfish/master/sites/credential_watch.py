@@ -1,4 +1,4 @@
-"""Watches how long credentials are valid: tickets, proxies, certificates and tokens that a site requires."""
+"""Checks how long the credentials are valid that a site requires: tickets, proxies, certificates and tokens."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
 MIN_INTERVAL_S = 15.0
-"""Minimum seconds between two checks, near the end of a credential and while pilots wait for a new one."""
+"""Minimum seconds between two checks. It applies shortly before a credential expires and while pilots wait for a new credential."""
 WARN_S = 3600.0
-"""Maximum seconds before the end of a credential at which the user is warned."""
+"""Maximum seconds between the warning of the user and the end of a credential."""
 WARN_SHARE = 0.25
-"""Maximum share of a credential's lifetime that is left at the warning: a ticket for ten minutes would warn at once."""
+"""Maximum part of the lifetime that is left at the warning. Without this limit, a ticket for ten minutes would cause a warning at once."""
 
 
 @dataclass(slots=True)
 class CredentialState:
-    """What is known of one credential. ``ends_at`` is wall-clock time, which advances while this machine sleeps."""
+    """The last known state of one credential. ``ends_at`` is wall-clock time, which also advances while this machine sleeps."""
 
     credential: Credential
     ends_at: float
@@ -40,6 +40,9 @@ class CredentialState:
 
     def left_s(self) -> float:
         return self.ends_at - time.time()
+
+    def seen(self) -> i.CredentialSeen:
+        return i.CredentialSeen(self.credential.name, self.left_s(), self.warn_s, self.credential.renew, self.problem)
 
 
 class CredentialWatch:
@@ -59,17 +62,17 @@ class CredentialWatch:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
-        """Stop checking, and forget what was known: it will be out of date at the next start."""
+        """Stops checking and forgets all states, because they will be out of date at the next start."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
             self._states.clear()
-            self._checked.set()  # no caller must wait for an answer that will not come
+            self._checked.set()  # Callers that wait for an answer would wait forever.
             self._checked = asyncio.Event()
             self._tell(i.CredentialsSeen(self.name, ()))
 
     async def require_valid(self) -> bool:
-        """Raise UnclearAnswer if a credential is missing or has expired. A credential that cannot be checked counts as valid."""
+        """Raises UnclearAnswer if a credential is missing or has expired. A credential that cannot be checked counts as valid."""
         if self._site().credentials:
             self.start()
             await self._checked.wait()
@@ -79,7 +82,7 @@ class CredentialWatch:
         return True
 
     def trouble(self) -> str:
-        """Credentials that are missing or expired, and how to renew them."""
+        """Lists the credentials that are missing or expired, with the commands that renew them. The text is empty if all are valid."""
         return "; ".join(
             f"{describe_credential(state.credential.name, state.left_s(), state.problem)}: {state.credential.renew}"
             for state in self._states.values()
@@ -87,15 +90,15 @@ class CredentialWatch:
         )
 
     async def check(self) -> bool:
-        """Ask for all credentials. Whether all are valid."""
+        """Checks all credentials. Returns whether all are valid."""
         site = self._site()
         required = {text: credential(text, site) for text in site.credentials}
         await asyncio.gather(*(self._ask(text, needed) for text, needed in required.items()))
         self._states = {text: self._states[text] for text in required if text in self._states}
         if required:
-            self._tell(i.CredentialsSeen(self.name, tuple(_seen(state) for state in self._states.values())))
+            self._tell(i.CredentialsSeen(self.name, tuple(state.seen() for state in self._states.values())))
         if self.trouble():
-            # Pilots wait for a new credential: check more often from now on.
+            # Pilots wait for a new credential, so the next checks come sooner.
             self._wake.set()
         return not self.trouble()
 
@@ -105,7 +108,7 @@ class CredentialWatch:
         except CommandRefused as absence:
             self._states[text] = CredentialState(needed, -math.inf, problem=str(absence))
         except UnclearAnswer as problem:
-            # What was known before stays true.
+            # The state that was known before stays valid.
             self._states.setdefault(text, CredentialState(needed, math.inf)).problem = str(problem)
         else:
             warn_s = min(WARN_S, lifetime.whole_s * WARN_SHARE) if lifetime.whole_s > 0 else WARN_S
@@ -115,7 +118,7 @@ class CredentialWatch:
         while True:
             try:
                 await self.check()
-            except Exception:  # a tool with unexpected output must not keep pilots waiting forever
+            except Exception:  # If a tool prints unexpected output, pilots must not wait forever.
                 log.exception("site %s: its credentials could not be checked", self.name)
             self._checked.set()
             self._wake.clear()
@@ -126,10 +129,6 @@ class CredentialWatch:
     def interval_s(self) -> float:
         least_s = min((state.left_s() for state in self._states.values()), default=math.inf)
         return max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, least_s / 4))
-
-
-def _seen(state: CredentialState) -> i.CredentialSeen:
-    return i.CredentialSeen(state.credential.name, state.left_s(), state.warn_s, state.credential.renew, state.problem)
 
 
 async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:

@@ -1,6 +1,7 @@
 """Starts, watches and ends pilots on this machine: the site ``local``.
 
-There is no queue to poll: a pilot is a process that is waited for. A restarted master takes over the processes of its predecessor.
+A pilot is a process, and the controller waits for its end, so that no queue is polled. A restarted master takes over the processes of the
+previous master.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LocalProcess:
     pid: int
     pidfd: int
     child: bool
-    """Started by this master, so that it can be waited for."""
+    """Whether this master started the process. Only then it can wait for the process and read its exit status."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     kill_timer: asyncio.TimerHandle | None = None
     """Set after SIGTERM was sent."""
@@ -51,7 +52,7 @@ class LocalController:
         self.endpoints: list[dict[str, Any]] = []
 
     def submit(self, pilot: str, size: PilotSize) -> None:
-        """Start an agent. A start that fails is reported as the end of the pilot."""
+        """Starts an agent. If the start fails, reports the end of the pilot."""
         try:
             pid = self._start(pilot, size)
         except OSError as problem:
@@ -72,21 +73,22 @@ class LocalController:
         command = agent_command(self._pool, pilot, size, bundle, self._poll_s, self._cache_size)
         with (directory / "agent.log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
-        process.returncode = 0  # the controller waits for it, through its pidfd; Popen must not
+        process.returncode = 0  # The controller waits for the process through its pidfd. Popen must not wait for it.
         return process.pid
 
     def _write_credentials(self, pilot: str) -> None:
-        """Write the credentials of a pilot, also again: a new master may listen at another port."""
+        """Writes the credentials of a pilot. An adopted pilot gets new ones, because a new master may listen at another port."""
         directory = self._pool.pilot(pilot)
         for folder in (directory.parent, directory):
-            # Never with parents: that would create a deleted pool directory again, empty and readable by others.
+            # Parent directories are not created: if the pool directory was deleted, a new one would be readable by other users.
             folder.mkdir(mode=0o700, exist_ok=True)
         write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints))
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master: watch it if it runs, start it if it was only requested, report its end if it has ended.
+        """Takes over a pilot of the previous master.
 
-        A pilot that was started just before a crash is found by its credentials file among the arguments of all processes.
+        If the pilot runs, watches it. If it was only requested, starts it. If it has ended, reports its end. A pilot that was started just
+        before a crash of the master has no job id. It is found by its credentials file in the arguments of all processes.
         """
         if not job:
             found = next(processes_of(self._pool.pilot(pilot)), None)
@@ -116,13 +118,13 @@ class LocalController:
             process.kill_timer = asyncio.get_running_loop().call_later(KILL_AFTER_S, self._kill, process)
 
     async def end(self) -> None:
-        """Cancel all pilots and wait until they have ended."""
+        """Cancels all pilots and waits until they have ended."""
         for pilot in list(self._processes):
             self.cancel(pilot)
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
 
     def _kill(self, process: LocalProcess) -> None:
-        """Kill a process that ignored SIGTERM, and its group: it leads a session of its own."""
+        """Kills a process that ignored SIGTERM. The process leads its own session, so that its whole group is killed."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -150,14 +152,14 @@ class LocalController:
         if status is not None:
             reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
         self._tell(i.PilotEndReported(pilot, well, reason, witnessed=status is not None))
-        # Agents remove their working directory themselves, unless they were killed together with their supervisor.
+        # Agents remove their working directory, except if they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(self._pool.pilot(pilot))
 
 
 def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:
-    """Command line of an agent. The key is in the credentials file, never in the arguments."""
+    """Returns the command line of an agent. The key is in the credentials file and never in the arguments."""
     credentials, share = pool.pilot(pilot) / "credentials.json", pool.shared_payloads
     argv = [sys.executable, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
     argv += ["--workdir", pool.work / pilot, "--share", share, "--cache", pool.cache, "--home", pool.contents]
@@ -167,7 +169,7 @@ def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path
 
 
 def job_id(pid: int, started: str) -> str:
-    """Process id and start time, because another process may get the same id later."""
+    """Joins process id and start time, because another process may get the same process id later."""
     return f"{pid}:{started}"
 
 
@@ -177,7 +179,7 @@ def read_job_id(job: str) -> tuple[int, str]:
 
 
 def describe_exit(code: int, last_line: str) -> str:
-    """How a process ended. ``code``: its exit status, or the number of the signal that killed it, negated."""
+    """Describes how a process ended. ``code``: its exit status, or minus the number of the signal that killed it."""
     if code == 0:
         return "ended"
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -1,6 +1,6 @@
 """Polls the queue of a site and cancels pilots.
 
-One question per interval covers all pilots. A pilot that is missing from one answer, or an answer that does not come, proves nothing.
+One query per interval covers all pilots. If a pilot is missing from one answer, or if no answer comes, the pilot may still exist.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
 MAX_MISSES = 3
-"""Clear answers in a row without a pilot before it counts as ended."""
+"""Number of consecutive clear answers without a pilot after which the pilot counts as ended."""
 CANCEL_AGAIN = 5
-"""Polls that may list a cancelled pilot before it is cancelled again."""
+"""Number of polls that list a cancelled pilot until it is cancelled again."""
 EARLY_POLL_S = 1.0
 
 
@@ -28,7 +28,7 @@ class PilotMonitor:
         self._to_cancel: dict[str, str] = {}
         """Jobs to cancel, with their hosts."""
         self._backoff = 1
-        """Factor of the poll interval. It grows while no host answers."""
+        """Factor by which the poll interval is longer than usual. It grows while no host answers."""
         self._next_poll_at = 0.0
         self._next_early_poll_at = 0.0
         self._polling: asyncio.Task[None] | None = None
@@ -36,7 +36,7 @@ class PilotMonitor:
         self.tasks = BackgroundTasks()
 
     def start(self) -> None:
-        """Poll until the site has no pilots left."""
+        """Starts polling. Polling ends when the site has no pilots."""
         if self._polling is None or self._polling.done():
             self._polling = asyncio.get_running_loop().create_task(self._poll_all())
 
@@ -46,7 +46,7 @@ class PilotMonitor:
             self._polling.cancel()
 
     def poll_early(self) -> None:
-        """Poll soon, because pilots were accepted; at most once per interval."""
+        """Makes the next poll come soon, because the site has accepted pilots. Does so at most once per interval."""
         if time.monotonic() >= self._next_early_poll_at:
             self._next_early_poll_at = time.monotonic() + self._pilots.site.period_s
             self._poll_soon()
@@ -70,7 +70,7 @@ class PilotMonitor:
             await self._poll()
 
     async def _poll(self) -> None:
-        """Ask each host on its own, so that a silent host does not hide how pilots of other hosts ended."""
+        """Asks each host separately, so that the pilots of the other hosts are seen if one host does not answer."""
         by_host: dict[str, list[PilotRecord]] = {}
         for pilot in self._pilots.records.values():
             if pilot.job:
@@ -83,7 +83,7 @@ class PilotMonitor:
             self._pilots.clear_trouble(POLLING)
 
     async def _poll_host(self, asked: list[PilotRecord]) -> bool:
-        """Whether the answer was clear."""
+        """Polls the pilots of one host. Returns whether the answer was clear."""
         try:
             return await self._pilots.guard(partial(self._query, asked))
         except (UnclearAnswer, CommandRefused) as problem:
@@ -99,7 +99,7 @@ class PilotMonitor:
         return clear
 
     async def _handle_missing(self, missing: list[PilotRecord]) -> None:
-        """Ask the accounting for pilots that the queue does not list. Not every system has one, so no answer proves nothing."""
+        """Asks the accounting for pilots that the queue does not list. Some systems have no accounting, so no answer proves nothing."""
         if not missing:
             return
         pilots = self._pilots
@@ -112,9 +112,10 @@ class PilotMonitor:
             known = pilots.master.find_pilot(pilot.id)
             if pilot.cancel_sent or (pilot.cancelled and pilot.misses >= MAX_MISSES):
                 pilots.remove(pilot, i.PilotEndReported(pilot.id, True, "cancelled", cause=CANCELLED))
-            elif pilot.misses >= MAX_MISSES and not (known is not None and known.workers):  # heartbeats are better evidence
+            # A worker that sends heartbeats proves that the pilot runs.
+            elif pilot.misses >= MAX_MISSES and not (known is not None and known.workers):
                 reason = f"{pilots.name} no longer knows its job {pilot.job}"
-                # If the job is there after all, nothing else would ever cancel it.
+                # If the job still exists, no later step would cancel it.
                 self.cancel(pilot)
                 pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
 
@@ -144,7 +145,7 @@ class PilotMonitor:
     async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotEndReported:
         reason = status.reason or "ended"
         if pilot.cancelled:
-            # A pilot that was cancelled because it fell silent may have ended earlier; the site reports the real reason.
+            # A pilot that was cancelled because its agent was silent may have ended earlier. The reason of the site shows that.
             return i.PilotEndReported(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
         known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined
@@ -170,7 +171,7 @@ class PilotMonitor:
         await asyncio.gather(*(self._cancel_at_host([job for job, at in jobs.items() if at == host]) for host in hosts))
 
     async def _cancel_at_host(self, jobs: list[str]) -> None:
-        """Repeat the cancellation until the site has received it or the jobs have ended."""
+        """Repeats the cancellation until the site has received it or the jobs have ended."""
         while jobs:
             _, clear = await self._pilots.ask_all(partial(self._pilots.backend.cancel, self._pilots.site, jobs), POLLING)
             left = [pilot for pilot in self._pilots.records.values() if pilot.job in jobs]

@@ -18,15 +18,15 @@ from pilotfish.model.site import PilotSize, Site
 from pilotfish.store.keyring import Keyring, pool_digest
 
 LOG_LINES = 3
-"""Lines of a pilot's log that are shown."""
+"""Number of lines of a pilot's log that a message shows."""
 OPENING_S = 15.0
-"""Seconds until a tunnel that is not up is reported as trouble."""
+"""Seconds until a tunnel that is not open is reported as trouble."""
 Endpoint = dict[str, Any]
 
 
 class SiteAccess:
-    """The way to a site: commands, run here or over ssh. Every method but ``read_log_tail`` raises UnclearAnswer or CommandRefused.
-    ``master_address``: where the master listens, seen from this machine."""
+    """Runs the commands of one site and keeps its tunnels. Methods other than ``read_log_tail`` raise UnclearAnswer or CommandRefused.
+    ``master_address``: host and port at which the master listens, as seen from this machine."""
 
     def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:
         self.runner = runner
@@ -36,14 +36,13 @@ class SiteAccess:
         self._master_address = master_address
         self._folders: dict[str, str] = {}
         self._tunnels: dict[str, Tunnel] = {}
-        """By host; the key is empty for the login node."""
+        """Tunnels by host. The key of the login node is empty."""
 
     def change_site(self, site: Site) -> None:
-        """Uses another description of the same site."""
         self.runner.site = site
 
     async def ask(self, exchange: CommandExchange[Any], submission: bool = False) -> Any:
-        """Run a command at the site and read its answer."""
+        """Runs a command at the site and reads its answer."""
         answer = await self.runner.run(exchange.command, submission)
         try:
             return exchange.read(answer)
@@ -62,7 +61,7 @@ class SiteAccess:
         return SubmittedBatch(self.runner.name, tag, list(pilots), size, f"{folder}/{digest}/{tag}", bundle, host)
 
     async def stage_bundle(self, folder: str, host: str = "") -> str:
-        """Sends the agent to a folder at the site if the agent is missing there, because a user may have removed it. Returns its path."""
+        """Returns the path of the agent in a folder at the site. If the agent is missing there, sends it."""
         content = bundle_content()
         name = bundle_name(content)
         if not await self.ask(site_files.file_exists(f"{folder}/agents/{name}", len(content), host)):
@@ -75,7 +74,7 @@ class SiteAccess:
         return self._folders[host]
 
     async def stage_files(self, batch: SubmittedBatch) -> None:
-        """Write start script and credentials of a batch."""
+        """Writes the start script and the credentials of a batch."""
         endpoints = await self._endpoints(batch)
         files = {"start.sh": (START.encode(), 0o700)}
         for number, pilot in enumerate(batch.pilots, 1):
@@ -83,10 +82,10 @@ class SiteAccess:
         await self.ask(site_files.stage(batch.folder, files, batch.host))
 
     async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
-        """The last lines that a pilot wrote; empty if there are none."""
+        """Returns the last lines of a pilot's log; empty if there are none."""
         try:
             text = await self.ask(site_files.read_tail(f"{batch.folder}/{number}.log", at=batch.host))
-        except (UnclearAnswer, CommandRefused):  # the log only completes a message
+        except (UnclearAnswer, CommandRefused):  # The log is only an addition to a message.
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " / ".join(lines[-LOG_LINES:])
@@ -97,7 +96,7 @@ class SiteAccess:
     # --- endpoints --------------------------------------------------------------------------------------------------------------------
 
     async def _endpoints(self, batch: SubmittedBatch) -> list[Endpoint]:
-        """Where the agents of a batch find the master. UnclearAnswer until a tunnel is up."""
+        """Returns the endpoints at which the agents of a batch reach the master. Raises UnclearAnswer until the tunnel is open."""
         if not self.runner.site.is_tunnelled:
             host, port = self._master_address
             hosts = [self.runner.site.address] if self.runner.site.address else []

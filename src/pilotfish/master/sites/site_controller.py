@@ -52,19 +52,19 @@ CONNECTION_KEYS = (
     "reach",
     "address",
 )
-"""Keys of a site that a controller is made for. When one changes, new pilots get another controller."""
+"""Keys of a site that a controller cannot change. If one of them changes, new pilots get another controller."""
 SUBMITTED_S = 8.0
-"""Seconds that ``end`` waits for a submission or a look-up. The next master continues it."""
+"""Seconds that ``end`` waits for submissions and look-ups. The next master continues those that are not complete."""
 CANCELLED_S = 45.0
-"""Seconds that ``end`` waits for cancelled pilots: longer than a batch system takes to kill a job that ignores SIGTERM."""
+"""Seconds that ``end`` waits for cancelled pilots. A batch system needs less time to kill a job that ignores SIGTERM."""
 REMOVED_S = 5.0
 """Seconds that ``end`` waits for files to be removed."""
 MIN_LOOKUPS = 2
-"""Minimum clear answers "unknown" before a batch is submitted again."""
+"""Number of clear look-ups without a result that are needed before a batch is submitted again."""
 ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
-"""Seconds during which a submission without an answer may still arrive. Until then it is looked up and not repeated."""
+"""Seconds during which a submission without an answer may still reach the site. It is not repeated before that time is over."""
 AVOID_S = 60.0
-"""Seconds during which a host that failed gets no pilots, if there are others."""
+"""Seconds during which a host that failed gets no pilots, if the site has other hosts."""
 PAUSE_STEP_S = 1.0
 
 
@@ -75,14 +75,14 @@ class SiteController:
         self._new: dict[PilotSize, list[str]] = {}
         self._avoid_until: dict[str, float] = {}
         self._adopted: set[str] = set()
-        """Tags of batches of the previous master that are being submitted or looked up."""
+        """Tags of batches of the previous master that this controller submits or looks up."""
         self._refreshing: set[str] = set()
         self._refusals = 0
-        """Refusals in a row."""
+        """Number of consecutive refusals."""
         self._submissions = BackgroundTasks()
 
     def accepts(self, site: Site) -> bool:
-        """Whether another description of the site needs no other controller."""
+        """Returns whether this controller can also serve the site with another description."""
         return all(getattr(self._pilots.site, key) == getattr(site, key) for key in CONNECTION_KEYS)
 
     def change_site(self, site: Site) -> None:
@@ -100,7 +100,7 @@ class SiteController:
         self._monitor.start()
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Take over a pilot of the previous master: it is at the site, or its submission had started, or nothing had happened yet."""
+        """Takes over a pilot of the previous master. Its submission may be complete, started or not yet started."""
         batch = self._pilots.master.batches.find(self._pilots.name, pilot)
         if batch is None:
             if job:
@@ -123,14 +123,14 @@ class SiteController:
         record.cancelled = True
         if record.job:
             self._monitor.cancel(record)
-        # A pilot in a batch is cancelled when it has a job.
+        # A pilot that is in a batch already is cancelled as soon as it has a job.
         for waiting in self._new.values():
             if pilot in waiting:
                 waiting.remove(pilot)
                 self._not_submitted([record])
 
     def refresh(self) -> None:
-        """Write the credentials of all pilots again, because the endpoints changed. Agents read them at every connection."""
+        """Writes the credentials of all pilots again, because the endpoints changed. Agents read their credentials at every connection."""
         for pilot in list(self._pilots.records.values()):
             if pilot.batch is not None and pilot.job:
                 self._refresh_batch(pilot.batch)
@@ -175,7 +175,7 @@ class SiteController:
         await self._submit(batch)
 
     async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
-        """Make the batch and write it to disk, so that it can be found by its tag even if the submission fails or gets no answer."""
+        """Makes a batch and writes it to disk, so that the batch can be found by its tag if its submission gets no answer."""
         await self._pilots.credentials.require_valid()
         host = self._choose_host(pilots)
         try:
@@ -191,7 +191,7 @@ class SiteController:
         return batch
 
     def _choose_host(self, pilots: list[PilotRecord]) -> str:
-        """For sites without a batch system: the host with the fewest pilots; hosts that failed recently come last."""
+        """Chooses the host with the fewest pilots, if the site has several hosts. Hosts that failed recently come last."""
         for pilot in pilots:
             pilot.host = ""
         loads = Counter(pilot.host for pilot in self._pilots.records.values())
@@ -202,7 +202,7 @@ class SiteController:
         return host
 
     async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
-        """Repeat an action until its answer is clear; None if all pilots were cancelled meanwhile."""
+        """Repeats an action until its answer is clear. Returns None if all pilots were cancelled before that."""
         while self._pilots.any_uncancelled(pilots):
             try:
                 return await self._pilots.guard(action)
@@ -216,7 +216,7 @@ class SiteController:
         return None
 
     async def _pause(self, seconds: float, pilots: list[PilotRecord]) -> None:
-        """Sleep, but only while one of the pilots is not cancelled."""
+        """Sleeps until the time is over or all of the pilots are cancelled."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0 and self._pilots.any_uncancelled(pilots):
             await asyncio.sleep(min(left_s, PAUSE_STEP_S))
@@ -250,7 +250,10 @@ class SiteController:
         await self._recover(batch, 0.0)
 
     async def _credentials_valid(self) -> bool:
-        """Without a valid credential a refusal means nothing. A credential that cannot be checked counts as valid."""
+        """Returns whether a refusal can be believed: without a valid credential, a site refuses everything.
+
+        A credential that cannot be checked counts as valid.
+        """
         try:
             return await self._pilots.guard(self._pilots.credentials.check)
         except UnclearAnswer:
@@ -264,7 +267,7 @@ class SiteController:
         return jobs
 
     async def _submit_later(self, batch: SubmittedBatch, refusal: CommandRefused) -> None:
-        """Submit again after a pause that grows. The site may accept a part of what it refused, so the batch is halved."""
+        """Submits a refused batch again after a pause that grows. The batch is halved, because the site may accept a smaller batch."""
         self._pilots.report(SUBMITTING, refusal, BATCH_LIMIT)
         self._refusals += 1
         await self._pause(self._pilots.site.period_s * min(MAX_BACKOFF, 2**self._refusals), self._pilots.of_batch(batch))
@@ -277,7 +280,7 @@ class SiteController:
         for pilot in wanted:
             pilot.batch = None
         names = [pilot.id for pilot in wanted]
-        if names[0] != batch.pilots[0]:  # a batch is named after its first pilot, so that no new one takes over this tag
+        if names[0] != batch.pilots[0]:  # A batch is named after its first pilot, so no new batch gets this tag.
             self._pilots.removals.start(self._pilots.remove_batch(batch))
         half = (len(names) + 1) // 2
         for part in filter(None, (names[:half], names[half:])):
@@ -297,7 +300,7 @@ class SiteController:
             self._monitor.poll_early()
 
     def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
-        """The site answers, so it is not in trouble; the refusal is the end of each pilot."""
+        """Reports the end of pilots that the site refused. A site that answers is not in trouble."""
         self._pilots.clear_trouble(SUBMITTING)
         for pilot in pilots:
             self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
@@ -309,7 +312,7 @@ class SiteController:
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
     async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
-        """Find out whether the site took a batch: look up the missing jobs until the answer is clear, and for ``arrival_s`` at least."""
+        """Looks up the missing jobs of a batch until it is clear whether the site took them, and for ``arrival_s`` seconds at least."""
         clear_answers = 0
         arrives_until = time.monotonic() + arrival_s
         while any(not pilot.job for pilot in self._pilots.of_batch(batch)):
@@ -325,7 +328,7 @@ class SiteController:
 
     def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
         if len(missing) < len(self._pilots.of_batch(batch)):
-            # Other pilots of the batch are known, so the site took these, too.
+            # The site knows other pilots of the batch, so it took the missing pilots, too.
             for pilot in missing:
                 reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
                 self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
@@ -335,14 +338,14 @@ class SiteController:
             self._not_submitted(missing)
 
     async def _find_jobs(self, batch: SubmittedBatch, activity: str = "") -> tuple[dict[int, str], bool]:
-        """Jobs of a batch by the numbers of its pilots, and whether the answer is clear. Only the batch's own host is asked."""
+        """Returns the jobs of a batch by the numbers of their pilots, and whether the answer is clear. Asks only the host of the batch."""
         site = replace(self._pilots.site, hosts=(batch.host,)) if batch.host else self._pilots.site
         return await self._pilots.ask_all(lambda: self._pilots.backend.find(site, batch.tag), activity)
 
     # --- end ----------------------------------------------------------------------------------------------------------------------------
 
     def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Cancel the jobs of a batch whose pilots no master knows, and remove its files."""
+        """Cancels the jobs of a batch whose pilots the machine does not know, and removes its files."""
         self._pilots.removals.start(self._remove_batch(batch))
 
     async def _remove_batch(self, batch: SubmittedBatch) -> None:
@@ -357,7 +360,7 @@ class SiteController:
         await self._pilots.remove_batch(batch)
 
     async def end(self) -> None:
-        """Cancel all pilots and close the way to the site. Waits for a limited time; the next master finds what is left."""
+        """Cancels all pilots and closes the connections. Waits for a limited time. The next master finds pilots that are left."""
         try:
             await self._end_pilots()
         finally:
@@ -368,7 +371,7 @@ class SiteController:
         for pilot in list(records):
             self.cancel(pilot)
         await self._wait_until(lambda: all(pilot.job for pilot in records.values()), SUBMITTED_S)
-        # A submission that hangs would keep cancellations from running.
+        # A submission that hangs would delay the cancellations.
         await self._submissions.end(0.0)
         await self._wait_until(lambda: not any(pilot.job for pilot in records.values()), CANCELLED_S)
         if records:

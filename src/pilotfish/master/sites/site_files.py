@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from pilotfish.backends.interface import Command, CommandExchange, CommandOutput, UnclearAnswer
 
 TRANSFER_TIMEOUT_S = 120.0
-"""Seconds until a transfer without an answer is killed."""
+"""Seconds until a transfer without an answer is stopped."""
 _LATER = re.compile(
     r"quota|no space left|wrote only|read-only file system|stale file handle|input/output error|resource temporarily", re.IGNORECASE
 )
 
-# One line, because csh as a login shell accepts no more. $1: the folder; $2: a temporary folder for files that are not complete.
-# Its name begins with a dot, so that "*" does not match it. chmod fails in a folder of another user.
+# The script is one line, because csh as a login shell accepts only one line. $1: the folder. $2: a temporary folder for incomplete files.
+# The name $2 begins with a dot, so that "*" does not match it. If the folder belongs to another user, chmod fails.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && chmod 700 "$1" && cd "$1" && mkdir "$2" || exit 1; '
     'if tar -xpof - -C "$2" && mv -f "$2"/* .; then rm -rf "$2"; else s=$?; rm -rf "$2"; exit $s; fi'
@@ -40,12 +40,12 @@ def absolute_folder(folder: str, at: str = "") -> CommandExchange[str]:
             raise UnclearAnswer(f"{folder} could not be found: {path}")
         return path
 
-    # Not the physical path: an automounter's paths may not exist on the nodes.
+    # pwd without -P: the physical paths of an automounter may not exist on the nodes.
     return CommandExchange(_command(at, "sh", "-c", f'umask 077; f={_shell_word(folder)}; mkdir -p "$f" && cd "$f" && pwd'), read)
 
 
 def _shell_word(folder: str) -> str:
-    """A folder as a word of the remote shell. Only ``~`` and variables are expanded."""
+    """Returns a folder as a word of the remote shell. The shell expands only ``~`` and variables."""
     home, slash, rest = folder.partition("/")
     if home.startswith("~") and re.fullmatch(r"~[\w.-]*", home):
         front, rest = ('"${HOME:?}"' if home == "~" else home), slash + rest
@@ -98,12 +98,12 @@ def remove(folder: str, at: str = "") -> CommandExchange[str]:
 
 
 def _command(at: str, *argv: str, stdin: bytes = b"") -> Command:
-    # surrogateescape carries any bytes through a string; the runner decodes them the same way.
+    # surrogateescape carries any bytes through a string. The runner decodes the string in the same way.
     return Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True)
 
 
 def _checked(folder: str) -> str:
-    """Refuse paths that cannot be a pilot folder: an empty word must never make a home directory private, or remove it."""
+    """Refuses paths that cannot be a folder of pilots. A wrong path could make a home directory private, or remove it."""
     parts = folder.split("/")
     if not folder.startswith("/") or ".." in parts or len([part for part in parts if part not in ("", ".")]) < 2:
         raise ValueError(f"{folder!r} is no folder for files of pilots")

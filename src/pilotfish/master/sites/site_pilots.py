@@ -1,4 +1,4 @@
-"""Keeps the pilots of one site and the problems of reaching it. Submission and monitor of the site share it."""
+"""Keeps the pilots of one site and the problems with the site. The controller and the monitor of the site share them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FindPilot = Callable[[str], Pilot | None]
 """Returns the machine's record of a pilot."""
 
 RETRY_S = 5.0
-"""Seconds until an action that had no clear answer is tried again."""
+"""Seconds until an action without a clear answer is tried again."""
 MAX_BACKOFF = 10
 """Maximum factor by which intervals grow while a site does not answer or refuses pilots."""
 COLLECT_S = 0.05
-"""Seconds during which new pilots, or cancellations, are collected into one command."""
+"""Seconds during which new pilots or cancellations are collected for one command."""
 SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
-"""Activities that can be in trouble. The trouble of the first one is reported."""
+"""Activities that can be in trouble. If several are in trouble, the trouble of the first of them is reported."""
 
 
 @dataclass(slots=True)
 class MasterEndpoint:
-    """What site controllers need of the master."""
+    """The parts of the master that site controllers use."""
 
     tell: Callable[[i.Input], None]
     find_pilot: FindPilot
@@ -43,26 +43,26 @@ class MasterEndpoint:
 
 @dataclass(slots=True)
 class PilotRecord:
-    """One pilot of the site. ``host``: the host it is for, if the site has several."""
+    """One pilot of the site. ``host``: the host that was chosen for it, if the site has several hosts."""
 
     id: str
     batch: SubmittedBatch | None = None
     number: int = 0
-    """Its number in the batch, from 1."""
+    """Number of the pilot in its batch, from 1."""
     job: str = ""
     host: str = ""
     cancelled: bool = False
     cancel_sent: bool = False
-    """The site has received the cancellation."""
+    """Whether the site has received the cancellation."""
     misses: int = 0
-    """Clear answers in a row that did not list the pilot."""
+    """Number of consecutive clear answers that did not list the pilot."""
     polls_since_cancel: int = 0
     reported: tuple[bool, str] | None = None
-    """The last status that was reported to the machine: whether it runs, and the reason."""
+    """The last status that was reported to the machine: whether the pilot runs, and the reason."""
 
 
 class BackgroundTasks:
-    """Tasks that can be waited for or cancelled together."""
+    """asyncio tasks of one kind. They are waited for and cancelled together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +73,7 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def end(self, timeout_s: float) -> None:
-        """Wait for all tasks, then cancel the rest; commands that hang are killed."""
+        """Waits for all tasks, then cancels the tasks that are left. The cancellation of a task kills its command."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         rest = list(self._tasks)
@@ -83,7 +83,7 @@ class BackgroundTasks:
 
 
 class SitePilots:
-    """Pilots that one site controller is responsible for, and the way to their site."""
+    """The pilots of one site controller, and the access to their site."""
 
     def __init__(self, name: str, site: Site, backend: Backend, access: SiteAccess, master: MasterEndpoint) -> None:
         self.name = name
@@ -94,9 +94,8 @@ class SitePilots:
         self.credentials = CredentialWatch(name, lambda: self.site, access, master.tell)
         self.records: dict[str, PilotRecord] = {}
         self.changed = asyncio.Event()
-        """Set when a pilot ended or got a job."""
+        """Is set when a pilot has ended or has got a job."""
         self.removals = BackgroundTasks()
-        """Removals of files at the site."""
         self._troubles: dict[str, tuple[str, str]] = {}
         """Text and code of the trouble of each activity."""
         self._reported_trouble = False
@@ -112,7 +111,7 @@ class SitePilots:
         return any(not pilot.cancelled and pilot.id in self.records for pilot in pilots)
 
     def remove(self, pilot: PilotRecord, end: i.PilotEndReported) -> None:
-        """Report the end of a pilot to the machine. The files of a batch are removed with its last pilot."""
+        """Removes a pilot and reports its end to the machine. After the last pilot of a batch, also removes the files of the batch."""
         if self.records.pop(pilot.id, None) is None:
             return
         self.changed.set()
@@ -125,7 +124,7 @@ class SitePilots:
             self._tell_trouble()
 
     async def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Remove the files of a batch as soon as possible, because there are keys among them. The registry keeps the batch until then."""
+        """Removes the files of a batch as soon as possible, because they include keys. The registry keeps the batch until then."""
         pause_s = RETRY_S
         while not self.of_batch(batch):
             try:
@@ -143,7 +142,7 @@ class SitePilots:
     # --- commands -------------------------------------------------------------------------------------------------------------------
 
     async def guard(self, action: Callable[[], Awaitable[Result]]) -> Result:
-        """Turn an unexpected exception into UnclearAnswer: a backend that fails on a strange answer must not abandon its pilots."""
+        """Runs an action and turns unexpected exceptions into UnclearAnswer, so that a defect of a backend does not lose its pilots."""
         try:
             return await action()
         except (UnclearAnswer, CommandRefused):
@@ -153,7 +152,7 @@ class SitePilots:
             raise UnclearAnswer("its answer could not be read; see the master's log") from problem
 
     async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], activity: str = "") -> tuple[dict[Any, Any], bool]:
-        """Run exchanges; return their merged answers, and whether all were clear. Trouble is reported for ``activity``, if given."""
+        """Runs exchanges. Returns their merged answers, and whether all were clear. If ``activity`` is given, reports its trouble."""
 
         async def ask() -> list[dict[Any, Any] | None]:
             return list(await asyncio.gather(*(self._ask(exchange, activity) for exchange in make())))
@@ -177,7 +176,7 @@ class SitePilots:
     # --- trouble --------------------------------------------------------------------------------------------------------------------
 
     def report(self, activity: str, problem: UnclearAnswer | CommandRefused, code: str = "") -> None:
-        """Report trouble with an activity. It lasts until the same activity succeeds."""
+        """Reports trouble with an activity. The trouble lasts until the same activity succeeds."""
         self._troubles[activity] = str(problem), code or problem.code
         self._tell_trouble()
 

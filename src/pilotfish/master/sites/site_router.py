@@ -1,4 +1,4 @@
-"""Creates, routes to and retires one controller per site. This machine is the site ``local``."""
+"""Creates and ends one controller per site, and gives each pilot to the controller of its site. This machine is the site ``local``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class SiteRouter:
-    """Controllers of sites are created when a site is described, so that a pool without sites does not pay for them.
+    """Creates the controller of a site when the site is described, so that a pool without sites starts faster.
 
-    Each controller reports PilotEndReported once for every pilot that it was given.
+    Each controller reports PilotEndReported once for each of its pilots.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class SiteRouter:
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
         self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
-        """A pilot keeps the controller that submitted it, even if its site has another one since."""
+        """The controller that submitted each pilot. A pilot keeps it, even if its site gets another controller later."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._unusable: dict[str, str] = {}
-        """Sites for which no controller could be created, and why."""
+        """Reasons by site, for sites without a controller because its creation failed."""
         self._master: MasterEndpoint | None = None
 
     def set_address(self, host: str, port: int) -> None:
-        """Where the master listens for agents."""
+        """Sets the address at which the master listens for agents."""
         self._address = host, port
         self.local.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self._keyring.fingerprint}]
 
@@ -84,7 +84,7 @@ class SiteRouter:
             self._tell(i.PilotEndReported(pilot, True, "was not running"))
 
     def _report(self, item: i.Input) -> None:
-        """Pass on a report of a controller."""
+        """Sends a report of a controller to the machine."""
         if isinstance(item, i.PilotEndReported):
             self._controller_of_pilot.pop(item.pilot, None)
             self._end_replaced()
@@ -105,13 +105,13 @@ class SiteRouter:
             try:
                 self._sites[name] = self._create(name, site)
             except (OSError, PilotfishError) as problem:
-                # One site that cannot be used must not end the master.
+                # The master continues if it cannot use one site.
                 self._unusable[name] = f"it cannot be used: {problem}"
                 log.error("site %s: %s", name, self._unusable[name])
                 self._tell(i.SiteReachability(name, self._unusable[name]))
 
     def _create(self, name: str, site: Site) -> SiteController:
-        # Imported here: most pools have no sites, and start faster without these modules.
+        # Imported here because most pools have no sites, and start faster without these modules.
         from pilotfish.master.sites.command_runner import CommandRunner
         from pilotfish.master.sites.site_access import SiteAccess
         from pilotfish.master.sites.site_controller import SiteController
@@ -120,7 +120,7 @@ class SiteRouter:
 
         if self._master is None:
             self._master = MasterEndpoint(self._report, self._find_pilot, self._batches())
-            # Runs after all known pilots were adopted.
+            # This runs after all known pilots are adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
         access = SiteAccess(runner, self._keyring, self._address)
@@ -134,13 +134,13 @@ class SiteRouter:
         return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
     def _remove_abandoned(self) -> None:
-        """Remove batches of a master that died whose pilots have all ended."""
+        """Removes batches of an earlier master if all their pilots have ended."""
         for batch in self._batches().all():
             if batch.site in self._sites and not any(pilot in self._controller_of_pilot for pilot in batch.pilots):
                 self._sites[batch.site].remove_batch(batch)
 
     def _end_replaced(self) -> None:
-        """End replaced controllers that have no pilots left: they hold connections."""
+        """Ends replaced controllers that have no pilots, because they keep connections open."""
         busy = list(self._controller_of_pilot.values())
         for controller in [replaced for replaced in self._replaced if replaced not in busy]:
             self._replaced.remove(controller)
@@ -149,7 +149,7 @@ class SiteRouter:
             task.add_done_callback(self._ending.discard)
 
     def read(self, path: Path) -> None:
-        """Read ``sites.toml``. A file that cannot be read changes nothing and is logged."""
+        """Reads ``sites.toml``. If the file cannot be read, logs the problem and changes nothing."""
         from pilotfish.config import read_sites
 
         try:
@@ -171,7 +171,7 @@ class SiteRouter:
             remove_control_directory(self._pool.directory)
 
     def _forget_unknown_sites(self) -> None:
-        """Forget batches of sites that are no longer described: nothing can reach them."""
+        """Removes batches of sites that are no longer described, because the master cannot reach these sites."""
         if (self._pool.directory / "orders").is_dir():
             batches = self._batches()
             for batch in batches.all():

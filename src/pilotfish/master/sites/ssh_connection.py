@@ -1,7 +1,7 @@
 """Shares one OpenSSH connection per machine.
 
-The system's ssh is used with the user's configuration: names, users, keys, jump hosts, Kerberos. Only options that a program without a
-terminal needs are set here.
+The connection uses the ssh of the system and the configuration of the user: names, users, keys, jump hosts, Kerberos. This module sets only
+options that a program without a terminal needs.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pilotfish.store.pool_directory import make_private_directory
 CONNECT_S = 20
 ALIVE_S = 10
 ALIVE_COUNT = 3
-"""Keep-alive messages without an answer, one per ``ALIVE_S``, until a connection is given up."""
+"""Number of unanswered keep-alive messages after which ssh closes a connection. ssh sends one every ``ALIVE_S`` seconds."""
 PERSIST_S = 600
 """Seconds that an unused connection stays open."""
 LOGIN_PERSIST = "12h"
 OPEN_S = 60.0
 CLOSE_S = 5.0
 SSH_FAILED = 255
-"""Exit status of ssh for errors of its own."""
+"""Exit status of ssh if ssh itself failed, not the remote command."""
 MISSING = 127
 """Exit status of a shell for a command that does not exist."""
 UNUSED_S = 3600.0
 """Seconds until an empty socket directory of another pool is removed."""
 MAX_TEMPORARY_PATH = 32
-"""Maximum length of the temporary directory's path: the kernel allows 107 bytes for a socket, and ssh appends some."""
+"""Maximum length of the path of the temporary directory. The kernel allows 107 bytes for a socket, and ssh appends a few bytes."""
 RETRY_S = (2.0, 60.0)
 RETRY_LOGIN_S = (60.0, 900.0)
-"""First and longest pause after a failed connection. Servers lock out hosts that try too often."""
+"""First and longest pause in seconds after a failed connection. Servers lock out hosts that try too often."""
 
 _NEEDS_LOGIN = re.compile(
     r"permission denied|keyboard-interactive|host key verification failed|too many authentication failures|password has expired|"
@@ -61,8 +61,8 @@ _UNATTENDED = (
     "EscapeChar=none",
 )
 
-# Prints a mark first: text before it comes from the start-up files of the user's shell. Another mark tells an exit status 255 of the
-# command from an error of ssh. The timeout ends commands on the login node that the master no longer waits for.
+# The script prints a mark first. Text before the mark comes from the start-up files of the user's shell. If the command itself ends with
+# status 255, a second mark shows that this is no error of ssh. The timeout ends commands that the master no longer waits for.
 _WRAP = (
     'echo "$0"; if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$@"; else shift; "$@"; fi; '
     's=$?; test $s = 255 && echo "$0" >&2; exit $s'
@@ -70,11 +70,11 @@ _WRAP = (
 
 
 def control_directory(pool: Path) -> Path:
-    """Directory of a pool's control sockets, with a short path. Command line and master share it."""
+    """Creates the directory of a pool's control sockets, with a short path. Command line and master share the directory."""
     directory = _control_path(pool)
     make_private_directory(directory.parent)
     for other in directory.parent.glob("ssh-*"):
-        # Left by masters that were killed; a master that still needs its directory creates it again.
+        # Masters that were killed left these directories. A master that still needs its directory creates it again.
         with suppress(OSError):
             if time.time() - other.stat().st_mtime > UNUSED_S:
                 other.rmdir()
@@ -82,7 +82,7 @@ def control_directory(pool: Path) -> Path:
 
 
 def remove_control_directory(pool: Path) -> None:
-    """Remove the directory, unless a user's login is still open in it."""
+    """Removes the directory if it is empty. It is not empty while a login of a user is open."""
     with suppress(OSError):
         _control_path(pool).rmdir()
 
@@ -94,12 +94,12 @@ def _control_path(pool: Path) -> Path:
 
 
 def needs_login(message: str) -> bool:
-    """Whether a message of ssh means that a user must log in."""
+    """Returns whether a message of ssh means that a user must log in."""
     return _NEEDS_LOGIN.search(message) is not None
 
 
 def remote_command(argv: Sequence[str]) -> str:
-    """Quote a command for any remote login shell, also for csh, which expands ``!`` in quoted words."""
+    """Quotes a command for all remote login shells, including csh, which expands ``!`` in quoted words."""
     return shlex.join(argv).replace("!", "'\\!'") if "!" in "".join(argv) else shlex.join(argv)
 
 
@@ -119,11 +119,11 @@ class SshCommand:
         return self.sockets / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def control_path(self) -> str:
-        """The ControlPath option, quoted: ssh splits at blanks and expands percent signs."""
+        """Returns the ControlPath option. It is quoted, because ssh splits at blanks and expands percent signs."""
         return f'ControlPath="{str(self.socket_path()).replace("%", "%%")}"'
 
     def argv(self, options: Sequence[str], *flags: str, batch: bool = True) -> list[str]:
-        """All words before the destination."""
+        """Returns all words of an ssh command before the destination."""
         given = [*options, *_UNATTENDED, f"ConnectTimeout={CONNECT_S}"]
         given += [f"ServerAliveInterval={self.alive_s}", f"ServerAliveCountMax={ALIVE_COUNT}"]
         given += ["BatchMode=yes"] if batch else []
@@ -132,25 +132,25 @@ class SshCommand:
         return ["ssh", *config, *(word for option in given for word in ("-o", option)), *flags]
 
     def command(self, text: str) -> list[str]:
-        """Run a command over the shared connection, or over its own if there is none."""
+        """Returns the command line that runs a command over the shared connection. If there is none, ssh opens a new connection."""
         return [*self.argv(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(text)]
 
     def open(self, login: bool = False) -> list[str]:
-        """Open the shared connection. ``login``: for a user at a terminal; the master uses it from then on."""
+        """Returns the command line that opens the shared connection. If ``login`` is True, a user at a terminal can answer questions."""
         persist = f"ControlPersist={LOGIN_PERSIST if login else PERSIST_S}"
         options = ["ControlMaster=auto", self.control_path(), persist, "ClearAllForwardings=yes"]
         return [*self.argv(options, "-T", batch=not login), *self.to("exit 0")]
 
     def control(self, action: str, *flags: str) -> list[str]:
-        """Control the shared connection, for example with ``exit``."""
+        """Returns the command line that controls the shared connection, for example with ``exit``."""
         return [*self.argv([self.control_path()], "-O", action, *flags), "--", self.destination]
 
     def to(self, command: str) -> list[str]:
-        # After "--" no host name is read as an option.
+        # After "--", ssh does not take a host name for an option.
         return ["--", self.destination, command]
 
     def is_open(self) -> bool:
-        """Whether a process listens at the control socket. A dead socket is removed, because ssh would stumble over it."""
+        """Returns whether a process listens at the control socket. Removes a socket without a process, because ssh would fail at it."""
         path = self.socket_path()
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
@@ -167,7 +167,7 @@ class SshCommand:
 
 
 class SshConnection:
-    """The shared connection to one machine. It is opened on demand, once for all callers, and not too often if that fails."""
+    """The shared connection to one machine. It opens when a caller needs it. After a failure it waits before it tries again."""
 
     def __init__(self, ssh: SshCommand) -> None:
         self.ssh = ssh
@@ -181,7 +181,7 @@ class SshConnection:
         self._retry_at = 0.0
 
     async def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> CommandOutput:
-        """Run a command on the machine. The output has no status if there was no answer."""
+        """Runs a command on the machine. If there was no answer, the status of the output is None."""
         failure = await self._open()
         if failure:
             return CommandOutput(None, stderr=failure, code=LOGIN_NEEDED if self.login_needed else "")
@@ -221,7 +221,7 @@ class SshConnection:
         return CommandOutput(None, "", f"{self.ssh.destination} runs no commands for us: {stderr or before}")
 
     async def _open(self) -> str:
-        """Open the connection. Returns why it failed, or an empty text. Concurrent callers share one attempt."""
+        """Opens the connection. Returns the reason of a failure, or an empty text. Concurrent callers share one attempt."""
         if self.ssh.is_open():
             self._succeeded()
             return ""
@@ -258,13 +258,13 @@ class SshConnection:
         return f"{message}; a user must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
-        """Close the connection if this object opened it. A user's login stays open until it expires."""
+        """Closes the connection if this object opened it. The login of a user stays open until it expires."""
         if self._opening is not None:
             self._opened = True
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._opened and self.ssh.is_open():
-            # Not "exit": another process may be using the connection.
+            # "exit" would interrupt other processes that use the connection.
             await run_child(self.ssh.control("stop"), b"", CLOSE_S)
 
 

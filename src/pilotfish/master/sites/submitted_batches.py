@@ -1,4 +1,4 @@
-"""Writes each batch to disk before it is submitted. A restarted master finds the batch again, also if the submission got no answer."""
+"""Writes each batch to disk before it is submitted. A restarted master finds the batch again, even if the submission got no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotfish.store.pool_directory import make_private_directory
 
 
 class SubmittedBatch(msgspec.Struct):
-    """A batch and the ids of its pilots, in the order of their numbers. The field names are those of the files in ``orders/``."""
+    """A batch and the ids of its pilots, ordered by their numbers. The files in ``orders/`` have the same field names."""
 
     site: str
     tag: str
@@ -24,17 +24,17 @@ class SubmittedBatch(msgspec.Struct):
     bundle: str
     host: str = ""
     sent: bool = True
-    """Whether the site may know the batch. Before the submission starts, it need not be looked up at the site."""
+    """Whether the submission has started, so that the site may know the batch."""
     sent_at: float = 0.0
-    """Wall-clock time of the submission; after a restart, it limits how long the batch may still take to appear."""
+    """Wall-clock time of the submission. After a restart, it limits how long the master waits until the batch appears at the site."""
 
     def to_submit(self) -> PilotBatch:
-        """The batch as a backend submits it."""
+        """Returns the batch in the form that backends submit."""
         return PilotBatch(self.tag, len(self.pilots), self.size, self.folder, self.bundle, self.host)
 
 
 class BatchRegistry:
-    """Batches of all sites of a pool, one file each. Files are read once, at the start."""
+    """The batches of all sites of a pool, with one file per batch. The files are read once, at the start."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = make_private_directory(directory)

@@ -1,7 +1,7 @@
 """Keeps an ssh tunnel and its relay open, for sites whose nodes cannot reach the master.
 
-ssh creates a Unix socket on the login node that leads to the master's port; the relay (``agent/relay.py``) accepts the agents' connections
-there and passes them on to the socket. The tunnel is opened again, at the same port if possible, when a part of it fails.
+ssh creates a Unix socket on the login node that leads to the port of the master. The relay (``agent/relay.py``) on the login node accepts
+connections of agents and forwards them to the socket. If the tunnel or the relay fails, both start again, at the same port if possible.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger("pilotfish.tunnel")
 
 OPEN_S = 60.0
 GRACE_S = 3.0
-"""Seconds for the relay to clean up before it is killed."""
+"""Seconds that the relay has to remove its socket before it is killed."""
 SILENCE_S = 60.0
-"""Seconds without data after which a relay ends, because its connection is dead."""
+"""Seconds without data after which a relay ends, because its connection is lost."""
 MAX_UNANSWERED = 2
-"""Maximum heartbeats in a row without an answer."""
+"""Maximum number of consecutive heartbeats without an answer."""
 RETRY_S = (0.25, 60.0)
 STEADY_S = 30.0
-"""Seconds after which a tunnel counts as stable: if it breaks, it is opened again at once."""
+"""Seconds after which a tunnel counts as stable. A stable tunnel that fails is opened again at once."""
 LOGIN_RETRY_S = 900.0
 LOGIN_CHECK_S = 2.0
 MAX_TEXT = 16 * 1024
@@ -47,33 +47,33 @@ _FIND_PYTHON = (
 
 @dataclass(frozen=True)
 class TunnelTarget:
-    """Where a tunnel leads, and how agents find it."""
+    """Describes both ends of a tunnel."""
 
     bundle: str
-    """Path of the agent at the site; it contains the relay."""
+    """Path of the agent at the site. The agent contains the relay."""
     master: tuple[str, int]
-    """Where the master listens, seen from this machine."""
+    """Host and port at which the master listens, as seen from this machine."""
     fingerprint: str
     port: int = 0
-    """Port to listen at on the login node, such as that of the last time; 0: any."""
+    """Port of the relay on the login node; 0: any port."""
     host: str = ""
-    """Name of the login node as seen from the nodes; empty: its own name and addresses."""
+    """Name of the login node as seen from the other nodes. If it is empty, the relay reports its own name and addresses."""
     python: str = ""
     sockets: str = "/tmp"
-    """Directory for the socket on the login node. It must be local; the name of the socket is secret."""
+    """Directory of the socket on the login node. It must be on a local disk. The name of the socket is secret."""
 
 
 class Tunnel:
-    """One tunnel. ``on_new_endpoints`` is called when agents need to know other endpoints."""
+    """One tunnel. ``on_new_endpoints`` is called when the endpoints for agents have changed."""
 
     def __init__(self, ssh: SshCommand, target: TunnelTarget, on_new_endpoints: Callable[[], None]) -> None:
         self.ssh = ssh
         self.target = target
         self.endpoints: list[dict[str, Any]] = []
-        """For credentials, the most likely first. They are kept while the tunnel is opened again, because they rarely change."""
+        """Endpoints for credentials, the most likely first. They stay while the tunnel is opened again, because they rarely change."""
         self.up = False
         self.trouble = ""
-        """Message of ssh while the tunnel is not up."""
+        """Message of ssh while the tunnel is not open."""
         self.login_needed = False
         self.opened = 0
         self.pid = 0
@@ -110,19 +110,19 @@ class Tunnel:
             pause_s = min(longest_s, pause_s * 2)
 
     async def _pause(self, pause_s: float) -> None:
-        """Pause before the next attempt. If a user must log in, wait for that: servers lock out hosts that try too often."""
+        """Pauses before the next attempt. If a user must log in, waits for the login, because servers lock out hosts that try too often."""
         if not self.login_needed:
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             return
         end = asyncio.get_running_loop().time() + LOGIN_RETRY_S
         while asyncio.get_running_loop().time() < end:
             if self.ssh.is_open():
-                self._shared = True  # use the user's connection: a new one would need another login
+                self._shared = True  # A new connection would need another login, so the tunnel uses the connection of the user.
                 return
             await asyncio.sleep(LOGIN_CHECK_S)
 
     async def _run_once(self) -> None:
-        """Open the tunnel, and return when it is broken."""
+        """Opens the tunnel. Returns when the tunnel has failed."""
         socket_path = f"{self.target.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
         forward = f"{socket_path}:{self.target.master[0]}:{self.target.master[1]}"
         output = _RelayOutput()
@@ -167,7 +167,7 @@ class Tunnel:
             self._on_new_endpoints()
 
     async def _end(self, child: ChildProcess, heartbeat: int, output: _RelayOutput, forward: str) -> None:
-        """End the relay by closing its input. It removes its socket, if the connection still works."""
+        """Ends the relay by closing its input. If the connection still works, the relay removes its socket."""
         was_up, self.up = self.up, False
         os.close(heartbeat)
         if not child.ended.done():
@@ -178,19 +178,19 @@ class Tunnel:
         self.trouble = message or ("the connection was lost" if was_up else f"no relay within {OPEN_S:.0f} s")
         self.login_needed = not was_up and needs_login(message)
         if self._shared:
-            # The shared connection would keep forwarding otherwise.
+            # Without this command, the shared connection would continue to forward.
             await run_child(self.ssh.control("cancel", "-R", forward), b"", GRACE_S)
             self._shared = self.ssh.is_open()
 
 
 async def _wait_for_any(timeout_s: float, *parts: asyncio.Future[Any]) -> bool:
-    """Wait until one of the futures is done. Whether one is."""
+    """Waits until one of the futures is done. Returns whether one is done."""
     done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
 
 async def _send_heartbeats(child: ChildProcess, heartbeat: int, output: _RelayOutput) -> None:
-    """Send heartbeats until the connection or the relay ends, or the relay stops answering."""
+    """Sends heartbeats until the connection or the relay ends, or the relay does not answer."""
     os.set_blocking(heartbeat, False)
     unanswered = 0
     while unanswered < MAX_UNANSWERED:
@@ -207,7 +207,7 @@ async def _send_heartbeats(child: ChildProcess, heartbeat: int, output: _RelayOu
 
 
 class _RelayOutput:
-    """Output of the login node: first the start-up messages of the shell, then the relay's address, then its heartbeats."""
+    """Output of the login node: first start-up messages of the shell, then the address of the relay, then heartbeats of the relay."""
 
     def __init__(self) -> None:
         self.address: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,8 @@
-"""Reads a journal back past damage: the newest intact snapshot, then every later segment.
+"""Reads a journal, and continues after damage: first the newest intact snapshot, then all later segments.
 
-The disk is not changed before the last record was read. Then a torn write at the end is cut off, all that was read is made durable
-(its writer may have died before that), and files that a snapshot has replaced are removed. Each step can be interrupted and repeated.
+The reader changes the disk only after it has read the last record. Then it removes an incomplete write at the end. It makes all records
+durable, because their writer may have died before its sync. It removes files that a snapshot has replaced. Each step can be interrupted and
+repeated.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_who
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that should be records and are not.
+    """Bytes that should be records but are not.
 
-    ``what``: damaged, missing (the whole file), or unused (a damaged snapshot, replaced by an older one and all segments since).
+    ``what`` is "damaged", "missing" (the whole file) or "unused" (a damaged snapshot; an older snapshot and all later segments replace it).
     """
 
     file: str
@@ -45,7 +46,8 @@ class Damage:
 class Gap:
     """Missing records.
 
-    ``durable`` False: they may never have been on disk, as after a power cut, and were then never acknowledged.
+    If ``durable`` is False, the records may never have been on disk, for example because of a power cut. Such records were never
+    acknowledged.
     """
 
     first: int
@@ -55,20 +57,21 @@ class Gap:
 
 @dataclass(slots=True)
 class DamageReport:
-    """Damage found while reading; each entry is added before the first record after it is returned.
+    """Damage that was found while reading. An entry is added before the reader returns the first record after the damage.
 
-    Write a snapshot soon after ``damages``: until then they are found again at every start. ``durable`` of a gap is known only at the end.
+    If there are ``damages``, write a snapshot soon, because every start finds them again until then. ``durable`` of a gap is known only
+    after the last record.
     """
 
     damages: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     cut: Damage | None = None
-    """An unfinished write at the end, which was removed. Zeros at the end are not one: they are reserved space."""
+    """An incomplete write at the end, which was removed. Zeros at the end are reserved space and not an incomplete write."""
 
 
 @dataclass(slots=True)
 class Tail:
-    """Position where writing continues: an open segment, or none if a new one must begin."""
+    """Position where writing continues. ``descriptor`` is -1 if a new segment must begin."""
 
     number: int
     next_sequence: int
@@ -80,12 +83,12 @@ class Tail:
 
 
 class JournalReader:
-    """Iterator over all records. Read it once, to the end; only then the journal accepts new records and ``damage_report`` is complete."""
+    """Iterator over all records. Read it once, to the end. After that, the journal accepts records and ``damage_report`` is complete."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
         self.damage_report = DamageReport()
         self.reading_snapshot = False
-        """True while the returned records come from the snapshot."""
+        """Whether the records that are being returned come from the snapshot."""
         self._disk = disk
         self._directory = directory
         self._pool = pool
@@ -99,7 +102,7 @@ class JournalReader:
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Returns the records in lists, which is faster than one by one."""
+        """Yields the records in lists, which is faster than one record at a time."""
         if self._started:
             raise JournalError("a journal is read only once after it was opened; open it again.")
         self._started = True
@@ -111,9 +114,9 @@ class JournalReader:
             raise JournalError(f"the journal in {self._directory} cannot be read: {error.strerror or error}.", "Check the disk.") from error
 
     def _choose_snapshot(self) -> int:
-        """Returns the newest snapshot; 0 is the start of the journal.
+        """Returns the number of the newest snapshot; 0 means the start of the journal.
 
-        If it is damaged, returns an older one, provided that all segments since then still exist.
+        If that snapshot is damaged, returns an older snapshot, if all segments after the older snapshot still exist.
         """
         present = set(self._listing.segments)
         bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]
@@ -178,7 +181,7 @@ class JournalReader:
         return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
     def _read_batches(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
-        """Returns batches. No batch spans a gap, so damage is reported before the records after it are returned."""
+        """Yields batches of records. No batch spans a gap, so that damage is reported before the records after the damage are returned."""
         damages = gaps = 0
         for batch in scan.batches():
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
@@ -188,13 +191,13 @@ class JournalReader:
         self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
-        """Cuts off a torn write and returns the tail.
+        """Removes an incomplete write and returns the tail.
 
-        If the header is lost or the device could not be read, the segment stays as it is and a new one follows.
+        If the header is lost or the device could not be read, the segment stays unchanged and a new segment follows.
         """
         if file.header is None or file.header.version != VERSION or file.unreadable:
             self._disk.sync(file.descriptor)
-            # The device may return these bytes another day, so sequence numbers that could be in them are not used again.
+            # The device may return these bytes later, so the sequence numbers that could be in them are not used again.
             withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
             return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
@@ -240,11 +243,11 @@ class JournalReader:
             self.damage_report.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
 
 
-# Reading a journal without changing it, also while its master writes it.
+# The rest of this module reads a journal without changing it, also while its master writes it.
 
 
 class ReadOnlyDisk(Disk):
-    """Disk without changes; repairs are left to the master."""
+    """Disk that changes nothing. Only the master repairs a journal."""
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -263,7 +266,7 @@ class ReadOnlyDisk(Disk):
 
 
 def open_read_only(directory: str | os.PathLike[str]) -> JournalReader:
-    """Opens a journal for reading only. A record that is being written is not part of it."""
+    """Opens a journal only for reading. An incomplete record at the end is left out."""
     path, disk = os.fspath(directory), ReadOnlyDisk()
     try:
         listing = list_files(disk, path)

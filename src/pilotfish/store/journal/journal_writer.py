@@ -3,10 +3,11 @@
     journal, recovery = Journal.open(directory)
     for record in recovery: ...            # read all records before the first append
     journal.append([b"...", b"..."])       # written, not yet durable
-    journal.sync()                         # durable: now it may be acted upon
+    journal.sync()                         # durable: the caller may act on the records
 
-Records are opaque bytes. After a failed sync the journal refuses everything: the system may have dropped the pages, and a second sync
-would succeed without them. After a full disk, the part of a write that did fit is removed and the journal continues when there is space.
+The journal does not read the bytes of a record. After a failed sync it accepts no more records, because the system may have dropped the
+pages, and a second sync would succeed without them. If the disk is full, the journal removes the part of the write that succeeded, and
+continues when there is space.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ChangedFile:
 
 
 class Journal:
-    """Journal of one pool; create it with ``open``. The pool's lock ensures that only one master uses it."""
+    """Journal of one pool. Create it with ``open``. The lock of the pool ensures that only one master uses it."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, segment_bytes: int) -> None:
         self.pool = pool
@@ -81,7 +82,7 @@ class Journal:
     def open(
         cls, directory: str | os.PathLike[str], disk: Disk = DISK, segment_bytes: int = SEGMENT_BYTES
     ) -> tuple[Journal, JournalReader]:
-        """Opens or creates the journal of ``directory``. Refuses other versions and other pools; reads past damage."""
+        """Opens or creates the journal in ``directory``. Refuses files of other versions and other pools. Accepts damage."""
         path = os.fspath(directory)
         try:
             disk.make_directory(path)
@@ -98,16 +99,16 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the journal on disk without the reserve."""
+        """Returns the size of the journal on disk, without the reserve."""
         return self._size + sum(identity.size for identity in self._other_files.values())
 
     @property
     def snapshot_bytes(self) -> int:
-        """Size of the snapshot. A new one is worth writing when the rest is a multiple of it."""
+        """Returns the size of the snapshot; 0 if there is none."""
         return self._other_files[self._snapshot].size if self._snapshot in self._other_files else 0
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Writes all of the records or none; returns the sequence number of the last. They are durable only after ``sync``."""
+        """Writes all of the records or none. Returns the sequence number of the last record. Records are durable only after ``sync``."""
         self._require_usable()
         if self._descriptor < 0 or self._size >= self._segment_bytes:
             self._rotate()
@@ -131,7 +132,7 @@ class Journal:
         self._disk.drop_cached(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
-        """Makes all appended records durable. After a failure nothing more is accepted: stop, and start again from the disk."""
+        """Makes all appended records durable. After a failure no more records are accepted. The master must then stop and start again."""
         self._require_usable()
         if self._durable == self._next_sequence - 1:
             return
@@ -154,9 +155,10 @@ class Journal:
             self._trouble = self._trouble or "it is closed"
 
     def begin_snapshot(self) -> SnapshotWriter:
-        """Begins a new segment and returns the writer of a snapshot, which must hold the state exactly as of now.
+        """Begins a new segment and returns the writer of a snapshot. The snapshot must contain exactly the present state.
 
-        Write and commit it in a forked child or here. Then call ``finish_snapshot``, or ``abandon_snapshot`` if it failed.
+        Write and commit the snapshot in this process or in a forked child. Then call ``finish_snapshot``. If the snapshot failed, call
+        ``abandon_snapshot``.
         """
         self._require_usable()
         if self._snapshot_in_progress:
@@ -167,7 +169,7 @@ class Journal:
         return SnapshotWriter(self._disk, self._directory, header, seed_of(self.pool, SNAPSHOT, self._number))
 
     def finish_snapshot(self, writer: SnapshotWriter) -> None:
-        """Removes the files that the committed snapshot replaces. Keeps all and raises JournalError if the snapshot is not intact."""
+        """Removes the files that a snapshot replaces. If the snapshot is not intact, keeps all files and raises JournalError."""
         self._snapshot_in_progress = False
         name = snapshot_name(writer.number)
         try:
@@ -179,7 +181,7 @@ class Journal:
             raise JournalError(f"{name} was not written: {error.strerror or error}; the older files are kept.") from error
         kept = {segment_name(number) for number in range(writer.number, self._number)}
         for other in [other for other in self._other_files if other not in kept]:
-            # A file that cannot be removed now is no longer part of the journal; the next start removes it.
+            # A file that cannot be removed now is no longer part of the journal. The next start removes it.
             with suppress(OSError):
                 self._disk.remove(self._path(other))
             del self._other_files[other]
@@ -187,19 +189,19 @@ class Journal:
         self._snapshot = name
 
     def abandon_snapshot(self, writer: SnapshotWriter) -> None:
-        """Removes a failed snapshot; the journal is unchanged."""
+        """Removes a failed snapshot. The journal does not change."""
         self._snapshot_in_progress = False
         writer.discard()
 
     def release_reserve(self) -> bool:
-        """Frees the reserved space, so that a full disk can still be recorded; False if it was freed already."""
+        """Frees the reserved space, so that the journal can record that the disk is full. Returns False if the space was free already."""
         with suppress(OSError):
             self._disk.remove(self._path(RESERVE_FILE))
             return True
         return False
 
     def restore_reserve(self) -> bool:
-        """Reserves the space again; False if there is not enough."""
+        """Reserves the space again. Returns False if there is not enough space."""
         with suppress(OSError):
             if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
                 return True
@@ -216,7 +218,7 @@ class Journal:
         return True
 
     def find_changed_files(self) -> list[ChangedFile]:
-        """Lists files that others deleted, replaced or truncated. If there are any, write a snapshot at once: it replaces all."""
+        """Lists files that other programs changed. If there are any, write a snapshot at once, because it replaces all files."""
         found = [changed for name, identity in self._other_files.items() if (changed := self._find_change(name, identity))]
         if self._descriptor >= 0:
             identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
@@ -244,7 +246,7 @@ class Journal:
         self._durable = tail.next_sequence - 1
         self._other_files, self._snapshot = tail.files, tail.snapshot
         self._seed = seed_of(self.pool, SEGMENT, self._number)
-        # The journal opens even on a full disk, so that its records can be read; the first append raises JournalFull.
+        # The journal opens even if the disk is full, so that its records can be read. The first append raises JournalFull.
         with suppress(JournalFull):
             self._write_pool_file()
             if self._descriptor < 0:
@@ -273,7 +275,7 @@ class Journal:
         self._disk.close(descriptor)
 
     def _begin_segment(self, number: int) -> None:
-        """Creates a segment. It is durable under its name before it is used; until then the old one is the last."""
+        """Creates a segment. The segment is durable under its name before it is used. Until then, the old segment is the last one."""
         name = segment_name(number)
         header = FileHeader(SEGMENT, number, self._next_sequence, self.pool)
         try:
@@ -286,9 +288,9 @@ class Journal:
         self._seed = seed_of(self.pool, SEGMENT, number)
 
     def _preallocate(self) -> None:
-        """Reserves space ahead. A sync that does not extend the file is a third faster, and the disk cannot be full within it.
+        """Reserves space for later records. A sync that does not extend the file is a third faster, and cannot fail for lack of space.
 
-        Readers take zeros at the end of a segment for reserved space. Where the file system cannot reserve, the journal works without.
+        Readers take zeros at the end of a segment for reserved space. If the file system cannot reserve space, the journal works without.
         """
         self._length = self._size
         if self._preallocates:
@@ -300,13 +302,13 @@ class Journal:
                 self._trim()
 
     def _trim(self) -> None:
-        """Frees the reserved space that was not used."""
+        """Frees reserved space that was not used."""
         with suppress(OSError):
             self._disk.truncate(self._descriptor, self._size)
             self._length = self._size
 
     def _undo_write(self) -> None:
-        """Removes the part of a write that did fit, durably: refused records must not come back after a crash."""
+        """Removes the part of a failed write that is on disk, and syncs the file. Refused records must not appear again after a crash."""
         try:
             self._disk.truncate(self._descriptor, self._size)
             self._disk.sync(self._descriptor)

@@ -1,12 +1,13 @@
-"""Defines headers and records of journal files. Each record can be recognised and checked on its own.
+"""Defines headers and records of journal files. Each record can be recognised and checked without other records.
 
     header   magic 8, version 2, kind 2, number 4, first sequence 8, pool 16, crc 4   (frozen: all later versions keep it)
     record   marker 4, check 4, crc 4, length 4, sequence 8, unsynced 4, body
 
-The numbers are bytes. ``check`` covers length, sequence and unsynced, so that after damage a record's head can be trusted before its
-body is read. ``crc`` covers them, the check and the body. Both start from a seed made of the pool and the file's number, so that records
-of another journal, or bytes inside a payload, are never taken for records of this file. ``unsynced`` counts the records before this one
-that were not yet durable when it was written. All earlier ones were, so a hole among those is damage and not the result of a crash.
+The numbers are sizes in bytes. ``check`` is a checksum of length, sequence and unsynced. After damage, it shows whether the head of a
+record is valid before the body is read. ``crc`` is a checksum of these fields, ``check`` and the body. Both checksums start from a seed
+made of the pool and the number of the file. Therefore records of another journal, or bytes inside a payload, are never taken for records of
+this file. ``unsynced`` is the number of earlier records that were not yet durable when this record was written. The records before them
+were durable. If one of those durable records is missing, the cause is damage and not a crash.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> FileHeader | None:
-    """Decodes a header; None if it is damaged or not a header."""
+    """Decodes a header. Returns None if the bytes are no intact header."""
     if len(data) < HEADER_BYTES or crc32(data[: HEADER_BYTES - 4]) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         return None
     magic, version, kind, number, first_sequence, pool, _ = HEADER.unpack_from(data)
@@ -82,7 +83,7 @@ def seed_of(pool: bytes, kind: int, number: int) -> int:
 
 
 def frame(bodies: Sequence[bytes], sequence: int, durable: int, seed: int) -> list[bytes]:
-    """Encodes records as alternating heads and bodies. ``durable`` is the last sequence number known to be on disk."""
+    """Encodes records as alternating heads and bodies. ``durable`` is the last sequence number that is known to be on disk."""
     parts: list[bytes] = []
     add = parts.append
     pack_fields, pack_prefix = FIELDS.pack, PREFIX.pack
@@ -101,14 +102,14 @@ def frame(bodies: Sequence[bytes], sequence: int, durable: int, seed: int) -> li
 
 
 def encode_end(count: int, seed: int) -> bytes:
-    """Encodes the end of a snapshot; without it a snapshot is incomplete."""
+    """Encodes the end of a snapshot. A snapshot without it is incomplete."""
     fields = FIELDS.pack(0, count, 0)
     check = crc32(fields, seed)
     return PREFIX.pack(END_MARKER, check, crc32(fields, check ^ seed)) + fields
 
 
 def decode_end(data: bytes, seed: int) -> int | None:
-    """Returns the number of records of a snapshot; None if this is not the end of one."""
+    """Returns the number of records of a snapshot; None if the bytes are not the end of a snapshot."""
     if len(data) != HEAD_BYTES:
         return None
     count: int = FIELDS.unpack_from(data, FIELDS_AT)[1]

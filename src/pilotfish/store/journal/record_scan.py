@@ -1,7 +1,7 @@
 """Scans the records of one file and skips damage.
 
-Intact, consecutive records are read in a tight loop. After an interruption, a slow path takes over: if the record's head can be trusted,
-only this record is skipped; otherwise the scan searches for the next trustworthy head.
+A fast loop reads intact, consecutive records. At damage, a slower path takes over. If the head of the damaged record is valid, the scan
+skips only this record. Otherwise it searches for the next valid head.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pilotfish.store.journal.record_format import (
 CHUNK_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
-"""Reads (length, offset); returns fewer bytes only at the end of the file."""
+"""Reads ``length`` bytes at ``offset``. Returns fewer bytes only at the end of the file."""
 
 
 @dataclass(slots=True)
 class RecordScan:
-    """One scan of a file. Iterate ``batches`` to the end; then the other fields report what was found."""
+    """One scan of a file. Iterate over ``batches`` to the end. After that, the other fields describe the file."""
 
     read: Read
     start: int
@@ -38,10 +38,10 @@ class RecordScan:
     expected: int
     """Sequence number of the next record."""
     good_end: int = 0
-    """End of the last intact record; only unreadable bytes follow."""
+    """End of the last intact record. Only bytes that are no records follow."""
     records: int = 0
     proven: int = 0
-    """Highest sequence number that was on disk according to a later record."""
+    """Highest sequence number that was on disk, according to a later record."""
     damages: list[tuple[int, int]] = field(default_factory=list)
     """(start, end) offsets of bytes that are not records."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class RecordScan:
             del self.damages[-1]
 
     def _intact_records(self) -> list[bytes]:
-        """Returns the intact, consecutive records from here to the end of the buffer."""
+        """Returns the intact, consecutive records between the present position and the end of the buffer."""
         buffer, position, expected, seed = self._buffer, self._position, self.expected, self.seed
         limit = len(buffer)
         last_head = -1
@@ -86,7 +86,7 @@ class RecordScan:
         return batch
 
     def _skip_or_read(self) -> None:
-        """Handles anything but an intact record in sequence: reads more bytes, or skips them."""
+        """Handles bytes that are no intact record in sequence: reads more bytes, or skips them."""
         position, buffer = self._position, self._buffer
         offset = self._base + position
         if offset >= self.size:
@@ -117,7 +117,7 @@ class RecordScan:
         return bool(marker == MARKER and crc32(fields, self.seed) == check) and length <= MAX_BODY
 
     def _search(self, position: int) -> None:
-        """Skips to the next trustworthy head, or to the end of the buffer."""
+        """Skips to the next valid head, or to the end of the buffer."""
         buffer = self._buffer
         while True:
             position = buffer.find(MARKER, position)
@@ -131,7 +131,7 @@ class RecordScan:
             position += 1
 
     def _is_blank(self, start: int, end: int) -> bool:
-        """Whether only zeros follow: reserved space, or a file length that reached the disk before the data."""
+        """Returns whether a range has only zeros. It is reserved space, or the file length reached the disk before the data."""
         return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:
@@ -143,7 +143,7 @@ class RecordScan:
         self._position = position
 
     def _fill(self, needed: int) -> None:
-        """Drops processed bytes and reads until at least ``needed`` bytes are in the buffer."""
+        """Drops processed bytes and reads more, so that at least ``needed`` bytes are in the buffer."""
         left = self._buffer[self._position :]
         self._base += self._position
         self._position = 0

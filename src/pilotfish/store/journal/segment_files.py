@@ -1,4 +1,4 @@
-"""Names, lists and opens journal files; reads around unreadable parts of the device."""
+"""Names, lists and opens journal files. Reads files even if the device cannot read some of their pages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OpenSegment:
 
 
 def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -> OpenSegment:
-    """Opens a segment or snapshot; refuses those of another version or another pool."""
+    """Opens a segment or snapshot. Refuses files of another version or another pool."""
     name = segment_name(number) if kind == SEGMENT else snapshot_name(number)
     path = os.path.join(directory, name)
     descriptor = disk.open(path)
@@ -107,7 +107,7 @@ def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -
 
 
 def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
-    """Reads bytes; none if the device cannot read them."""
+    """Reads bytes. Returns no bytes if the device cannot read them."""
     try:
         return read_all(disk, descriptor, length, offset)
     except OSError as error:
@@ -117,7 +117,7 @@ def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> byt
 
 
 def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | None:
-    """Finds the id of the pool, from its own file or, if that is lost, from any intact header."""
+    """Finds the id of the pool in its own file. If that file is lost, finds the id in any intact header."""
     with suppress(FileNotFoundError):
         if found := _POOL_LINE.match(_first_bytes(disk, os.path.join(directory, POOL_FILE), 128)):
             pool = bytes.fromhex(found[1].decode())
@@ -130,7 +130,7 @@ def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | No
 
 
 def write_pool(disk: Disk, directory: str, pool: bytes) -> None:
-    """Writes the id of the pool to its own file: with it, records are readable even if their file's header is lost."""
+    """Writes the id of the pool to its own file. With the id, the records of a file are readable even if its header is lost."""
     if len(pool) != POOL_BYTES:
         raise ValueError(f"a pool id has {POOL_BYTES} bytes, not {len(pool)}")
     content = b"pilotfish-journal %s %08x\n" % (pool.hex().encode(), crc32(pool))

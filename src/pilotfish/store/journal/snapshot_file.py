@@ -1,6 +1,6 @@
 """Writes and verifies snapshot files. A snapshot replaces all segments before it.
 
-It is written beside the journal, usually by a forked child, and gets its name only when it is complete, durable and was read back.
+Usually a forked child writes the snapshot to a temporary file. The file gets its final name after it is complete, durable and verified.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WRITE_BYTES = 256 << 10
 
 
 class SnapshotWriter:
-    """Writer of one snapshot. It opens its file at the first write, so that a forked child shares nothing with its parent.
+    """Writer of one snapshot. It opens its file at the first write, so that a forked child shares no file with its parent.
 
     Records are buffered, so that callers may write them one by one.
     """
@@ -55,7 +55,7 @@ class SnapshotWriter:
             self._flush()
 
     def commit(self) -> None:
-        """Makes the snapshot durable, reads it back and only then gives it its name."""
+        """Makes the snapshot durable, verifies it, and then gives it its final name."""
         self._buffered.append(encode_end(self._count, self._seed))
         self._flush()
         try:
@@ -72,7 +72,7 @@ class SnapshotWriter:
         self._descriptor = -1
 
     def discard(self) -> None:
-        """Removes the draft; the journal is unchanged."""
+        """Removes the temporary file. The journal does not change."""
         if self._descriptor >= 0:
             self._disk.close(self._descriptor)
             self._descriptor = -1
@@ -105,7 +105,7 @@ def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
 
 
 def is_whole(file: OpenSegment) -> bool:
-    """Reads the whole snapshot; whether every record is there and undamaged."""
+    """Reads the whole snapshot. Returns whether all records are there and intact."""
     end, count = record_bounds(file)
     if count is None or file.header is None:
         return False
@@ -116,6 +116,9 @@ def is_whole(file: OpenSegment) -> bool:
 
 
 def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes, *, read: bool) -> bool:
-    """Without ``read``, checks only beginning and end: enough for a snapshot that was read back when it was written."""
+    """Returns whether a snapshot is intact. If ``read`` is False, checks only its beginning and end.
+
+    That is enough for a snapshot that was verified when it was written.
+    """
     with closing(open_file(disk, directory, SNAPSHOT, number, pool)) as file:
         return is_whole(file) if read else file.header is not None and record_bounds(file)[1] is not None

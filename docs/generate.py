@@ -47,9 +47,9 @@ def command_page() -> str:
     lines = [
         NOTE + "# Command line\n",
         "This page shows the output of `pilotfish COMMAND --help`. Every command that prints a table has `--json`.\n",
-        "RUN is the number of a run, its name, or `last`. `last` is the newest run; for `predict` and `whatif`, it is the newest unfinished run, for `replay` the newest finished"
-        " run. If several runs have the same name, the name means the"
-        " newest of them in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
+        "RUN is the number of a run, its name, or `last`. `last` is the newest run; for `predict` and `whatif`, it is the newest"
+        " unfinished run, for `replay` the newest finished run. If several runs have the same name, the name means the newest of them"
+        " in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
         " `3.17`, `night.17` or `last.17`. In `why`, `logs`, `tail` and `cancel`, it can also be `RUN.ID`, with the name of the task in a"
         " task list or DAG.\n",
     ]

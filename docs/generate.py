@@ -47,8 +47,9 @@ def command_page() -> str:
     lines = [
         NOTE + "# Command line\n",
         "This page shows the output of `pilotfish COMMAND --help`. Every command that prints a table has `--json`.\n",
-        "RUN is the number of a run, its name, or `last`. `last` is the newest run. If several runs have the same name, the name means the"
-        " newest of them in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
+        "RUN is the number of a run, its name, or `last`. `last` is the newest run; for `predict` and `whatif`, it is the newest"
+        " unfinished run, for `replay` the newest finished run. If several runs have the same name, the name means the newest of them"
+        " in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
         " `3.17`, `night.17` or `last.17`. In `why`, `logs`, `tail` and `cancel`, it can also be `RUN.ID`, with the name of the task in a"
         " task list or DAG.\n",
     ]
@@ -298,7 +299,7 @@ RUN_MEANING = {
     "incomplete": "all tasks have ended, but the client disconnected before it had submitted all tasks",
 }
 SITE_MEANING = {
-    "ready": "pilots can be submitted, or there is no need for more pilots",
+    "ready": "pilots are submitted when tasks need them, up to the limits of the site",
     "paused": "a user paused the site: it gets no new pilots until `pilotfish site resume`",
     "held": "the site gets no new pilots, because its pilots failed one after another",
     "trouble": "the site does not answer, or a credential is missing",

@@ -39,7 +39,7 @@ from pilotfish.model import messages as m
 from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.ids import show_task
 from pilotfish.model.settings import PoolSettings
-from pilotfish.model.states import ACTIVE, DONE, ENDING, FAILED, JOINED
+from pilotfish.model.states import ACTIVE, CANCELLED, DONE, ENDING, FAILED, JOINED
 from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
@@ -357,7 +357,8 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            text = f"task {show_task(reason.id)}, which it needs, failed"
+            how = "was cancelled" if reason.state == CANCELLED else "failed"
+            text = f"task {show_task(reason.id)}, which it needs, {how}"
             self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
         run = reason.shape.run
         if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:

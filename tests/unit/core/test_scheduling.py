@@ -92,6 +92,14 @@ def test_what_needs_a_task_that_ended_badly_never_runs_and_so_on_down_the_line()
         assert commands == ["pilotfish why 1.0", "pilotfish rerun 1 --failed"], "it has no output, and the first task explains the failure"
 
 
+def test_what_needs_a_cancelled_task_says_that_it_was_cancelled() -> None:
+    stage = Stage()
+    first, second = stage.submit(stage.open_run(), TaskSpec("python"), 2, {1: [0]})
+    stage.ask("cancel", tasks=[show_task(first.id)])
+    assert second.state == FAILED and second.failure is not None
+    assert second.failure.message == "task 1.0, which it needs, was cancelled"
+
+
 def test_a_run_is_cancelled_when_it_had_its_fill_of_failures() -> None:
     stage = Stage()
     link = stage.join("w")

@@ -171,7 +171,8 @@ RUN_COLUMNS = (
 def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
     """List the tasks of a run.
 
-    RUN is its number or name; by default the last run.
+    RUN is its number or name; by default the last run. WORKER is shown while a task is assigned or running. MAX MEMORY includes about
+    16 MiB of the process that starts the program.
     """
     screen = Screen.of()
     master = connect_read_only(options["pool"])

@@ -131,7 +131,7 @@ CAUSES: dict[str, str] = {
     "cancelled": "A user cancelled the task, or the run of the task was cancelled after too many failures.",
     "crash": "The process that ran a Python call died, perhaps inside a native library.",
     "damaged": "The description of the task was in a damaged part of the journal.",
-    "dependency": "The task depends on another task, and that task failed.",
+    "dependency": "The task depends on another task, and that task failed or was cancelled. The task itself never ran.",
     "disk": "The disk of the worker is full or broken. Other workers on which the task was tried had the same problem.",
     "exception": "A Python call raised an exception.",
     "exit": "The program ended with an exit status other than 0.",

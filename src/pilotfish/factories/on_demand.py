@@ -66,11 +66,8 @@ class DemandFactory(BaseFactory):
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Returns whether a pilot may be requested at a site now.
-
-        During a back-off, no pilot may be requested. After failures, one pilot at a time may be requested. Before a pilot has proved that
-        the site works, a few pilots may be requested.
-        """
+        """Returns whether a pilot may be requested at a site now. During a back-off, no pilot may be requested. After failures, one pilot
+        at a time may be requested. Before a pilot has proved that the site works, a few pilots may be requested."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False

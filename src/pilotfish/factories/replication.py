@@ -25,10 +25,8 @@ def groups(view: FactoryView) -> dict[str, list[Pilot]]:
 
 
 def cancel_losers(round_: ProposalRound) -> None:
-    """Cancels the queued pilots of each group in which a pilot has started.
-
-    The cause is ``OUTRUN`` if the queued pilot was requested before the started pilot, otherwise ``RELIEVED``.
-    """
+    """Cancels the queued pilots of each group in which a pilot has started. The cause is ``OUTRUN`` if the queued pilot was requested
+    before the started pilot, otherwise ``RELIEVED``."""
     for group in groups(round_.view).values():
         started = [pilot for pilot in group if is_active(pilot)]
         if not started:

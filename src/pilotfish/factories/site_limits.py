@@ -115,10 +115,8 @@ class ProposalRound:
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, view: SiteView) -> bool:
-        """Returns whether a run has work for this site, now or later.
-
-        Simulated grids have no runs, but a number of tasks that may run at any site.
-        """
+        """Returns whether a run has work for this site, now or later. Simulated grids have no runs, but a number of tasks that may run at
+        any site."""
         state = self.view.state
         if not state.runs:
             return bool(self.view.demand.tasks or state.unfinished)

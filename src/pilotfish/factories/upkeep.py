@@ -103,11 +103,8 @@ class BaseFactory:
         choose: Callable[[list[SiteView]], tuple[str, str]],
         progress: Callable[[int], str],
     ) -> None:
-        """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots.
-
-        ``choose`` returns the name of a site and the reason for it. ``progress`` returns the first part of the reason, from the number of
-        pilots requested so far.
-        """
+        """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
+        site and the reason for it. ``progress`` returns the first part of the reason, from the number of pilots requested so far."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():
@@ -135,10 +132,8 @@ def count_failures(round_: ProposalRound) -> int:
 
 
 def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
-    """Releases pilots that have been idle too long, because they occupy cores.
-
-    It also releases an idle pilot that fits no waiting task, if a fitting pilot could take its room.
-    """
+    """Releases pilots that have been idle too long, because they occupy cores. It also releases an idle pilot that fits no waiting task, if
+    a fitting pilot could take its room."""
     state = round_.view.state
     workers = state.workers
     for view in round_.view.sites:
@@ -167,10 +162,8 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs.
-
-    False while a pilot leaves, and at sites where a new pilot would get the same machine again.
-    """
+    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs. False while a pilot leaves, and at sites
+    where a new pilot would get the same machine again."""
     workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -179,10 +172,8 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
-    """Keeps the number of pilots that a user fixed. Pilots requested by hand are not counted.
-
-    If there are too many pilots, queued pilots are withdrawn first, and of these the youngest first.
-    """
+    """Keeps the number of pilots that a user fixed. Pilots requested by hand are not counted. If there are too many pilots, queued pilots
+    are withdrawn first, and of these the youngest first."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.view.state.sites.get(view.name)

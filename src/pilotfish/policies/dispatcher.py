@@ -159,10 +159,8 @@ class Dispatcher:
     def _reserve(
         self, view: PolicyView, roomy: list[Worker], offers: list[OfferedTasks], excluded: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever.
-
-        Returns, for each of these workers, the offers that it may still serve.
-        """
+        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever. Returns, for
+        each of these workers, the offers that it may still serve."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for index, offer in enumerate(offers):
@@ -181,10 +179,8 @@ class Dispatcher:
 
 
 def _place_suspects(view: PolicyView, proposals: list[WorkerProposal]) -> dict[str, None]:
-    """Places each suspect task alone at a worker, because it may kill the worker. Returns the workers that get no other task.
-
-    If a suspect task finds no empty worker, one worker is kept free for the first such task.
-    """
+    """Places each suspect task alone at a worker, because it may kill the worker. Returns the workers that get no other task. If a suspect
+    task finds no empty worker, one worker is kept free for the first such task."""
     workers = [worker for worker in (*view.workers, *view.served_workers) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -270,10 +266,7 @@ def _add_ahead(
     view: PolicyView, proposal: AssignmentProposal, offers: list[OfferedTasks], other_offers: list[OfferedTasks], queue_order: QueueOrder
 ) -> None:
     """Adds short tasks that the worker prefetches. All tasks of the worker must have one shape; otherwise master and agent could disagree
-    on which task starts next.
-
-    ``other_offers``: offers that may be earlier in the queue; their tasks are not prefetched.
-    """
+    on which task starts next. ``other_offers``: offers that may be earlier in the queue; their tasks are not prefetched."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (view.state.multi_node_workers and multi_node.hosts_other_task(worker)):

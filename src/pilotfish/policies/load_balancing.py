@@ -179,10 +179,8 @@ class LinearFit:
             setattr(self, name, self._keep * getattr(self, name) + value)
 
     def fit(self, small: float) -> tuple[float, float]:
-        """Returns intercept and slope, both at least 0.
-
-        If x is always about the same, one of them is 0: the slope if x is less than ``small``, otherwise the intercept.
-        """
+        """Returns intercept and slope, both at least 0. If x is always about the same, one of them is 0: the slope if x is less than
+        ``small``, otherwise the intercept."""
         if not self._count:
             return 0.0, 0.0
         x, y = self._x / self._count, self._y / self._count
@@ -200,11 +198,8 @@ class LinearFit:
 
 
 class CapacityEstimates:
-    """Estimates the capacity of each worker.
-
-    If a worker is not measured, its benchmark is compared with the benchmarks of measured workers. Without a benchmark, it counts as
-    average.
-    """
+    """Estimates the capacity of each worker. If a worker is not measured, its benchmark is compared with the benchmarks of measured
+    workers. Without a benchmark, it counts as average."""
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
@@ -269,10 +264,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """Searches the f_c with the shortest run time by golden section over log f_c.
-
-    Use it in a loop: run with ``ratio`` and ``report`` the time, until the search is ``settled``.
-    """
+    """Searches the f_c with the shortest run time by golden section over log f_c. Use it in a loop: run with ``ratio`` and ``report`` the
+    time, until the search is ``settled``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:

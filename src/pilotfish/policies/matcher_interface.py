@@ -10,12 +10,8 @@ from pilotfish.core.state import Task, TaskShape, Worker
 
 
 class Matching(NamedTuple):
-    """The answer of a matcher.
-
-    ``preferred``: for each worker id, the tasks that this worker gets first. Each task is named for one worker only. A task that does not
-    fit its worker is ignored.
-    ``governed``: shapes of which no other task may be assigned now.
-    """
+    """The answer of a matcher. ``preferred``: for each worker id, the tasks that this worker gets first. Each task is named for one worker
+    only. A task that does not fit its worker is ignored. ``governed``: shapes of which no other task may be assigned now."""
 
     preferred: dict[str, list[Task]]
     governed: dict[TaskShape, None] = {}
@@ -25,11 +21,8 @@ class Matcher(Protocol):
     """Chooses workers for the first tasks of the queue. The dispatcher assigns all other tasks in queue order."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
-        """Matches tasks with workers that have room. ``shapes`` are equally early in the queue.
-
-        ``contested``: several shares, or a run that may miss its deadline, compete for room. The matcher then governs no shape, because it
-        cannot know which share comes next.
-        """
+        """Matches tasks with workers that have room. ``shapes`` are equally early in the queue. ``contested``: several shares, or a run
+        that may miss its deadline, compete for room. The matcher then governs no shape, because it cannot know which share comes next."""
 
     def next_look_at(self, view: PolicyView) -> float | None:
         """Returns when to call ``match`` again even if nothing happens; None: not before something happens."""

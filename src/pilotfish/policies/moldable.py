@@ -93,10 +93,8 @@ class MoldableCores:
         self._workers = workers
 
     def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
-        """Returns the needs of a moldable task with the granted cores.
-
-        ``free``: free cores of the worker; ``waiting``: number of waiting tasks like this one, including it.
-        """
+        """Returns the needs of a moldable task with the granted cores. ``free``: free cores of the worker; ``waiting``: number of waiting
+        tasks like this one, including it."""
         shape, run = task.shape, task.shape.run
         kind = run.class_of(task.spec)
         known = state.speedups.get(kind, {})

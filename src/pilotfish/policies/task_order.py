@@ -74,9 +74,7 @@ def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Tas
 
 class CriticalPathOrder:
     """Orders tasks by upward rank if the run has dependencies. Otherwise it orders them by cost, so that long tasks do not start last.
-
-    Tasks that have inputs are not ordered by cost, because tasks that were submitted together often share inputs.
-    """
+    Tasks that have inputs are not ordered by cost, because tasks that were submitted together often share inputs."""
 
     def __init__(self) -> None:
         self._ranks = UpwardRanks()
@@ -124,10 +122,8 @@ def _unit(state: State, run: Run, spec: int) -> float:
 
 
 class _RankedQueue:
-    """Orders the ready tasks of a shape by rank.
-
-    The heap is kept between calls. Tasks that have left the queue are skipped. New tasks are at one of the two ends of the queue.
-    """
+    """Orders the ready tasks of a shape by rank. The heap is kept between calls. Tasks that have left the queue are skipped. New tasks are
+    at one of the two ends of the queue."""
 
     def __init__(self, ranks: Sequence[float]) -> None:
         self.ranks = ranks

@@ -47,10 +47,8 @@ def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
 
 
 def read_payload(directory: Directory, payload: memoryview) -> memoryview:
-    """Returns the payload. If it is a reference, returns the content of the file. Raises OSError if the file does not exist.
-
-    The file is mapped privately, so the reader may change the payload. If there is no directory, a reference is returned unchanged.
-    """
+    """Returns the payload. If it is a reference, returns the content of the file. Raises OSError if the file does not exist. The file is
+    mapped privately, so the reader may change the payload. If there is no directory, a reference is returned unchanged."""
     if not is_reference(payload) or not directory:
         return payload
     number, length = unpack_reference(payload)

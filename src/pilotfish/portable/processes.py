@@ -203,9 +203,7 @@ def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
 
 
 def started_at(pid: int) -> str:
-    """Returns the start time of a process in clock ticks since boot; empty if there is no such process.
-
-    The process id and the start time together identify a process for ever.
-    """
+    """Returns the start time of a process in clock ticks since boot; empty if there is no such process. The process id and the start time
+    together identify a process for ever."""
     fields = stat_fields(pid)
     return "" if not fields or fields[0] in (b"Z", b"X") else fields[19].decode()

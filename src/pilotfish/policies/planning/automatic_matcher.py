@@ -123,10 +123,8 @@ def _slots(view: PolicyView) -> int:
 
 
 def _unevenness(view: PolicyView) -> float:
-    """Returns the ratio of the fastest to the slowest host, from the benchmarks that agents reported when they joined.
-
-    Learned speeds would take more time to compute.
-    """
+    """Returns the ratio of the fastest to the slowest host, from the benchmarks that agents reported when they joined. Learned speeds would
+    take more time to compute."""
     benchmarks = (worker.info.get("benchmark") for worker in view.workers)
     speeds = [speed for speed in benchmarks if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

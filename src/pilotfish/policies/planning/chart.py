@@ -135,10 +135,8 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """Times at which lanes are free.
-
-    ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same if one of these lanes were taken.
-    """
+    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same if one of
+    these lanes were taken."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths
@@ -250,10 +248,8 @@ class LinkColumns:
         self._nothing = np.full(len(self.free_s), -np.inf)
 
     def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
-        """Returns two times for each site: when present files and files in transfer have arrived, and how long missing files take.
-
-        A time is -inf if there are no such files.
-        """
+        """Returns two times for each site: when present files and files in transfer have arrived, and how long missing files take. A time
+        is -inf if there are no such files."""
         if not files:
             return self._nothing, self._nothing
         rows = list(files)

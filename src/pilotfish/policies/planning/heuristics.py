@@ -51,10 +51,8 @@ Family = tuple[tuple[int, ...], int, int]
 
 
 def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
-    """Places tasks until no candidate could start before the horizon at any lane, even its worst lane.
-
-    So slow lanes get tasks when fast lanes have enough, and some placements start after the horizon.
-    """
+    """Places tasks until no candidate could start before the horizon at any lane, even its worst lane. So slow lanes get tasks when fast
+    lanes have enough, and some placements start after the horizon."""
     placements: list[Placement] = []
     if not any(len(batch.seconds) for batch in batches):
         return placements

@@ -67,10 +67,8 @@ class LinkEstimates:
         """For each site: bytes per second of the first transfer, used until the link is measured."""
 
     def bandwidth(self, view: PolicyView, site: str) -> float:
-        """Returns the estimated bytes per second from the master to a site. If forecasts have large errors, the estimate is reduced.
-
-        The first bytes over an idle link are often fast, and a useless transfer cannot be undone.
-        """
+        """Returns the estimated bytes per second from the master to a site. If forecasts have large errors, the estimate is reduced. The
+        first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
         measured = view.state.forecasts.bandwidth(site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
@@ -127,9 +125,8 @@ class LinkEstimates:
         return bool(missing) and all(digest in self._expected_arrivals(view, site) for digest in missing)
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
-        """Returns a task whose missing files are the first transfer to a site; None if the link was used before.
-
-        The first transfer measures the link, because a large file on a slow link cannot be stopped."""
+        """Returns a task whose missing files are the first transfer to a site; None if the link was used before. The first transfer
+        measures the link, because a large file on a slow link cannot be stopped."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Answers one request from a content source: a file, or a content still arriving."""
+"""Answers one request with a content of a content source. The content is a file, or it is still arriving."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ IDLE_S = 60.0
 BUSY_S = 1.0
 
 CountBytes = Callable[[str, str, int, int], None]
-"""Called for every extent moved: asker, digest, bytes out, bytes in."""
+"""Called for each extent that was moved, with asker, digest, bytes sent and bytes received."""
 
 
 class ContentSource(Protocol):
-    """Where a transfer server reads and stores contents. Called by many threads. ``asker``: the authenticated name of the other side."""
+    """Opens and stores contents for a transfer server. Many threads call it. ``asker``: the authenticated name of the other side."""
 
     def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ContentReader:
-        """Open a content. Raises AskElsewhere, AskLater or ContentAbsent."""
+        """Opens a content. Raises AskElsewhere, AskLater or ContentAbsent."""
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
-        """Begin to store a content; None if it is complete already. Raises NoSpace, WriterBusy or AskLater."""
+        """Begins to store a content. Returns None if it is already complete. Raises NoSpace, WriterBusy or AskLater."""
 
 
 class FileReader(ContentReader):
     """Reads a complete file."""
 
     def __init__(self, path: str, size: int, blame: str = "user") -> None:
-        """Raises ContentAbsent with this blame if there is no such file of this size."""
+        """Raises ContentAbsent with this blame if there is no file of this size at ``path``."""
         self._path = path
         self._blame = blame
         try:
@@ -66,10 +66,10 @@ class FileReader(ContentReader):
 
 
 class PartialFileReader(ContentReader):
-    """Reads a content that is still being received. The receiver verifies it."""
+    """Reads a content that is still arriving. The other side verifies it."""
 
     def __init__(self, incoming: IncomingContent) -> None:
-        """Raises AskLater if it is complete by now, or was given up."""
+        """Raises AskLater if writing has ended."""
         descriptor = incoming.open_to_read()
         if descriptor is None:
             raise AskLater(BUSY_S)
@@ -84,7 +84,7 @@ class PartialFileReader(ContentReader):
 
 
 def answer(channel: TransferChannel, source: ContentSource, asker: str, count: CountBytes) -> None:
-    """Wait for one request and answer it. On ConnectionCut or ProtocolViolation close the connection."""
+    """Waits for one request and answers it. After ConnectionCut or ProtocolViolation, the caller must close the connection."""
     request, body = channel.receive(IDLE_S)
     if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
         raise ProtocolViolation("it requested %.200r" % (request,))

@@ -99,10 +99,8 @@ def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> 
 
 
 class FrameLink:
-    """Frames over an authenticated connection.
-
-    Heartbeats are sent before other waiting frames. Otherwise a large transfer could delay them beyond the lease.
-    """
+    """Frames over an authenticated connection. Heartbeats are sent before other waiting frames. Otherwise a large transfer could delay them
+    beyond the lease."""
 
     def __init__(self, connection: TlsStream) -> None:
         self.connection = connection

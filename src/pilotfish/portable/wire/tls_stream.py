@@ -25,10 +25,8 @@ class TlsSession(NamedTuple):
 
 
 class TlsStream:
-    """Bytes over one socket. ``ahead``: bytes that were decrypted but not received yet. Without a session, bytes are not encrypted.
-
-    On a non-blocking socket, BlockingIOError is raised as usual. Then repeat the send with the same bytes.
-    """
+    """Bytes over one socket. ``ahead``: bytes that were decrypted but not received yet. Without a session, bytes are not encrypted. On a
+    non-blocking socket, BlockingIOError is raised as usual. Then repeat the send with the same bytes."""
 
     def __init__(self, sock: socket.socket, session: Optional[TlsSession], ahead: bytes = b"") -> None:
         self.sock = sock

@@ -24,11 +24,8 @@ from pilotfish.sim.projections.projection import Projection
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Seconds to the finish, along the chain of tasks that ends last.
-
-    The first five values add up to the total: waiting for a core, waiting for tasks of other runs, start-up, staging, execution. ``tail_s``
-    is the part of the total in which a core is idle.
-    """
+    """Seconds to the finish, along the chain of tasks that ends last. The first five values add up to the total: waiting for a core,
+    waiting for tasks of other runs, start-up, staging, execution. ``tail_s`` is the part of the total in which a core is idle."""
 
     waiting_s: float = 0.0
     behind_s: float = 0.0
@@ -74,10 +71,8 @@ def parents_of(state: State) -> dict[int, list[int]]:
 
 
 def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards.
-
-    The task before a task in the chain is the one that ended last among the previous task at its cores and its dependencies.
-    """
+    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards. The task before a task in the
+    chain is the one that ended last among the previous task at its cores and its dependencies."""
     now, state = world.snapshot_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
@@ -181,11 +176,8 @@ class FinishEstimate:
 
     @property
     def merit_s(self) -> float:
-        """Geometric mean of the finish times, for sorting variations.
-
-        All variations use the same seeds, so differences come from the variations. The median of a few samples would show these
-        differences less clearly.
-        """
+        """Geometric mean of the finish times, for sorting variations. All variations use the same seeds, so differences come from the
+        variations. The median of a few samples would show these differences less clearly."""
         return exp(fmean(log(max(end, MIN_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
     def interval(self, factor: float = 1.0) -> tuple[float, float]:

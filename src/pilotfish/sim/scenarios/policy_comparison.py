@@ -20,10 +20,8 @@ HEARTBEAT_S = 1.0
 
 @dataclass(slots=True)
 class SimulationResult:
-    """Result of one policy with one seed.
-
-    ``area_s`` and ``path_s`` are lower bounds of the makespan: the time if all cores were always busy, and the longest chain of tasks.
-    """
+    """Result of one policy with one seed. ``area_s`` and ``path_s`` are lower bounds of the makespan: the time if all cores were always
+    busy, and the longest chain of tasks."""
 
     policy: str
     seed: int

@@ -93,10 +93,8 @@ MIN_WAIT = 0.002
 
 @dataclass(slots=True)
 class ChartBlocks:
-    """Draws rectangles of one colour as one SVG path, which keeps the file small.
-
-    A rectangle that is narrower than ``merge`` is joined with the rectangle on its left.
-    """
+    """Draws rectangles of one colour as one SVG path, which keeps the file small. A rectangle that is narrower than ``merge`` is joined
+    with the rectangle on its left."""
 
     merge: float
     parts: list[str] = field(default_factory=list)

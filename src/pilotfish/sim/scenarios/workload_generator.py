@@ -121,10 +121,8 @@ TaskListReader = Callable[[str], Workload]
 
 @dataclass(slots=True, frozen=True)
 class FileGroup:
-    """Files of equal size.
-
-    ``shared``: "groups" (one file for each group of consecutive tasks), "all" (all files for all tasks) or "none" (one file per task).
-    """
+    """Files of equal size. ``shared``: "groups" (one file for each group of consecutive tasks), "all" (all files for all tasks) or "none"
+    (one file per task)."""
 
     size: int
     count: int = 1

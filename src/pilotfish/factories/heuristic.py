@@ -28,7 +28,7 @@ class HeuristicSettings:
     max_pending: int = 0
     """Maximum queued pilots at all sites together; 0: the same number as ``workers``."""
     surplus: int = 2
-    """Number of pilots that are requested in addition to the missing ones, because some pilots never start."""
+    """Number of pilots that are requested in addition to the missing pilots, because some pilots never start."""
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     max_wait_s: float = 3600.0

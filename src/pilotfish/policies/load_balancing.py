@@ -133,7 +133,7 @@ def equal_parts(load: int, count: int) -> list[int]:
 
 
 def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
-    """Returns mu_i = p_i / n_i for each worker. An unknown bandwidth is replaced by the median of the known ones."""
+    """Returns mu_i = p_i / n_i for each worker. An unknown bandwidth is replaced by the median of all known bandwidths."""
     known = sorted(worker.bandwidth for worker in workers if worker.bandwidth < math.inf)
     median = known[len(known) // 2] if known else 1.0
     return [worker.speed / (worker.bandwidth if worker.bandwidth < math.inf else median) for worker in workers]
@@ -285,7 +285,7 @@ class RatioSearch:
 
     @property
     def ratio(self) -> float:
-        """The next ratio to try; when settled, the best one."""
+        """The next ratio to try. If the search is settled, the best ratio."""
         if self.settled and self._times:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)

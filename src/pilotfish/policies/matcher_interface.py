@@ -25,7 +25,7 @@ class Matcher(Protocol):
         that may miss its deadline, compete for room. The matcher then governs no shape, because it cannot know which share comes next."""
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """Returns when to call ``match`` again even if nothing happens; None: not before something happens."""
+        """Returns when to call ``match`` again even if nothing happens; None: only after an event."""
 
     def why(self, task: Task) -> str:
         """Returns the plan for a ready task as text for users; empty if there is no plan."""

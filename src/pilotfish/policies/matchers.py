@@ -48,7 +48,7 @@ class LocalityMatcher(FirstComeMatcher):
 
 
 def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
-    """Returns, by worker id, the tasks that this worker should get first. Each task is named for one worker only.
+    """Returns the tasks that each worker should get first, by worker id. Each task is named for one worker only.
 
     The pair of task and worker with the highest rank is matched first. If workers were served one by one, a worker could take a task whose
     inputs another worker holds.
@@ -100,7 +100,7 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """Returns, for each task, the bytes of its inputs at the worker. Only the latest contents and the first tasks are considered."""
+    """Returns the bytes of inputs that the worker holds for each task. Only the latest contents and the first tasks are considered."""
     found: dict[Task, int] = {}
     if not shape.queue_by_content:
         return found

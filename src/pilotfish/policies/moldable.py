@@ -107,7 +107,7 @@ class MoldableCores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
                 free_counts = Counter(worker.free.get(CORES, 0) for worker in self._workers)
-                # While times are unknown, no task waits because another got more than its minimum.
+                # While times are unknown, tasks get their minimum if more cores for one task would let another task wait.
                 crowded = not known and waiting > sum(count * (room // least) for room, count in free_counts.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
                 chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, free_counts)
@@ -115,7 +115,7 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """Returns a number of cores whose time is unknown and that is not tried yet; 0 if no such number fits here."""
+        """Returns a number of cores whose time is unknown and that is not tried yet; 0 if no such number fits the worker."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

@@ -83,7 +83,7 @@ class MultiNodePlacement:
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in placements.kept]
             while offer.left and len(roomy) >= shape.nodes:
-                # The task avoids a worker where it failed only as its first worker; the other workers are not checked.
+                # Only the first worker is checked: the task does not begin at a worker where it failed.
                 given = next(((worker, task) for worker in roomy if (task := offer.take(view, worker)) is not None), None)
                 if given is None:
                     break
@@ -99,7 +99,7 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """Returns, for each pilot, the workers that could run a part of such a task, now or later. Their site can get the inputs of a task."""
+    """Returns the workers of each pilot that could run a part of such a task, now or later. Their site can get the inputs of a task."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):

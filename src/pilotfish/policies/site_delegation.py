@@ -64,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns, for each site, how many tasks it may get that cannot start at once: at most its part, by size, of all ready tasks."""
+    """Returns how many tasks that cannot start at once each site may get: at most its part of all ready tasks, by size."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -98,7 +98,7 @@ def _waves(shapes: Sequence[TaskShape]) -> float:
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Recalls half of the backlog of a site master if a worker elsewhere is idle and no task is ready for that worker."""
+    """Recalls half of the backlog of a site master if a worker outside its site is idle and no task is ready."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))
@@ -109,7 +109,7 @@ def recall_delegated(view: PolicyView) -> RecallProposal | None:
     for worker in others:
         if worker.held:
             continue
-        # Recall a task only once: a task that returns a second time would do so forever.
+        # A task is recalled only once; otherwise it could be recalled again and again.
         recalled = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, view.now)]
         recalled = [task for task in recalled if can_get_inputs(view.state, task, worker.site)]
         if recalled:

@@ -86,10 +86,8 @@ class AutomaticMatcher:
             return
         elif not why_not and left_s * _slots(view) < MIN_TASK_S * sum(len(shape.queue) for shape in shapes):
             why_not = "tasks are short"
-        self.chosen, self.reason = (
-            self.nearest if why_not else self.planner,
-            why_not or "the run nears its end, and tasks or hosts are uneven",
-        )
+        self.chosen = self.nearest if why_not else self.planner
+        self.reason = why_not or "the run nears its end, and tasks or hosts are uneven"
 
     def _transfer_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
         """Returns the seconds that the slowest link would need if every site got all files."""

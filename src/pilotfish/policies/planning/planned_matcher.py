@@ -69,7 +69,7 @@ class PlannedMatcher:
         """Whether a worker has room for tasks that are not in the plan."""
         self._planned_for: tuple[int, int, int] = (0, 0, 0)
         self._waiting: dict[Run, int] = {}
-        """For each run: how many tasks waited for others at the last plan. If fewer wait now, some ready tasks are in no plan."""
+        """For each run: how many tasks waited for other tasks at the last plan. If fewer wait now, some ready tasks are in no plan."""
         self._has_unplanned = False
         """Whether such tasks and an idle worker exist."""
         self._left = 0
@@ -164,7 +164,7 @@ class PlannedMatcher:
         return ready
 
     def _all_in_transfer(self, view: PolicyView, worker: Worker) -> bool:
-        """Returns whether all ready tasks that suit this worker wait for files in transfer. If so, the worker can get one of them now."""
+        """Returns whether all ready tasks that suit this worker wait for files in transfer. If so, the worker can get such a task now."""
         for group in self._groups.values():
             while group and group[-1].state != READY:
                 group.pop()

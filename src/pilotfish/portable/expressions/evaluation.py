@@ -54,7 +54,7 @@ class Expression:
 
     @property
     def clauses(self) -> Tuple[Expression, ...]:
-        """The parts of an ``and``, which must all be true; otherwise the expression itself."""
+        """The parts of an ``and``, which must all be true. For another expression, the expression itself."""
         tree, _ = read(self._text)
         parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
         return tuple(parse(show(part)) for part in parts)

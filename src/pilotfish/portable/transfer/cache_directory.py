@@ -154,7 +154,7 @@ def remove_unused(file: CachedFile, stale: bool = False) -> bool:
     """Removes a file. Returns whether it was removed. Links in sandboxes remain.
 
     A complete content is kept if it was used after it was listed. An incomplete content is kept if a process writes it. If the file system
-    has no locks, this is unknown, and the file is kept unless ``stale`` is true.
+    has no locks, this is unknown; then the file is removed only if ``stale`` is true.
     """
     try:
         if not file.digest:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, List, Optional, Protocol, Tuple
+from typing import Callable, Optional, Protocol, Tuple
 
 from .cache_directory import is_digest
 from .file_locks import WriterBusy
 from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
-    AskElsewhere,
     AskLater,
     ConnectionCut,
     ContentAbsent,
@@ -98,7 +97,7 @@ def answer(channel: TransferChannel, source: ContentSource, asker: str, count: C
             with contextlib.closing(source.reading(asker, digest, size, request[4])) as reading:
                 send_content(channel, reading, request[3], moved)
         except TransferRefused as refusal:
-            channel.send(_refusal_message(refusal))
+            channel.send(refusal.answer)
         except OSError as error:
             channel.send(["absent", "it cannot be read: %s" % error, "site"])
     elif kind == "put" and len(request) == 3:
@@ -135,13 +134,4 @@ def _serve_put(channel: TransferChannel, source: ContentSource, asker: str, cont
     except WriterBusy:
         channel.send(["busy", BUSY_S])
     except AskLater as later:
-        channel.send(_refusal_message(later))
-
-
-def _refusal_message(refusal: TransferRefused) -> List[Any]:
-    if isinstance(refusal, AskElsewhere):
-        return ["elsewhere", refusal.contacts]
-    if isinstance(refusal, AskLater):
-        return ["busy", refusal.seconds]
-    assert isinstance(refusal, ContentAbsent)
-    return ["absent", refusal.reason, refusal.blame]
+        channel.send(later.answer)

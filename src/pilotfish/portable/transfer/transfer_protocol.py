@@ -52,7 +52,9 @@ class ProtocolViolation(ConnectionCut):
 
 
 class TransferRefused(Exception):
-    """The other side answered, but sent no content. The connection can be used again."""
+    """The other side answered, but sent no content. The connection can be used again. ``answer``: the message that was sent."""
+
+    answer: List[Any]
 
 
 class AskElsewhere(TransferRefused):
@@ -61,6 +63,7 @@ class AskElsewhere(TransferRefused):
     def __init__(self, contacts: Sequence[Any]) -> None:
         super().__init__("ask %d others" % len(contacts))
         self.contacts = list(contacts)
+        self.answer = ["elsewhere", self.contacts]
 
 
 class AskLater(TransferRefused):
@@ -69,6 +72,7 @@ class AskLater(TransferRefused):
     def __init__(self, seconds: float) -> None:
         super().__init__("ask again in %g s" % seconds)
         self.seconds = seconds
+        self.answer = ["busy", seconds]
 
 
 class ContentAbsent(TransferRefused):
@@ -78,6 +82,7 @@ class ContentAbsent(TransferRefused):
         super().__init__(reason)
         self.reason = reason
         self.blame = blame
+        self.answer = ["absent", reason, blame]
 
 
 class ContentReader:

@@ -86,10 +86,8 @@ def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list
     interval: TaskInterval | None = last
     while interval is not None:
         at_core = previous[id(interval)]
-        started_at, could_start_at = (
-            max(now, interval.started_at),
-            max(now, interval.assigned_at, at_core.ended_at if at_core is not None else now),
-        )
+        started_at = max(now, interval.started_at)
+        could_start_at = max(now, interval.assigned_at, at_core.ended_at if at_core is not None else now)
         if run_of(interval.task) in own:
             launch_s = min(started_at - could_start_at, world.sites[interval.site].launch_s)
             files_s = started_at - could_start_at - launch_s if has_files(state.task(interval.task)) else 0.0

@@ -62,7 +62,7 @@ class DurationSamples:
     """
 
     def __init__(self, seen: Sequence[float], running: Sequence[float], rng: np.random.Generator) -> None:
-        """``seen``: durations of ended tasks; ``running``: elapsed seconds of running tasks. One of them must not be empty."""
+        """``seen``: durations of ended tasks; ``running``: elapsed seconds of running tasks. They must not both be empty."""
         values = np.maximum(np.array([*seen, *running], dtype=float), MIN_S)
         over = np.array([True] * len(seen) + [False] * len(running))
         order = np.argsort(values, kind="stable")

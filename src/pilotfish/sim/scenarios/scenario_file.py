@@ -101,14 +101,11 @@ def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
 
 def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
     """Checks policy names and removes duplicates. The name ``all`` selects every policy."""
-    found = (
-        list(plugins.names("policies"))
-        if list(names) == ["all"]
-        else [name.strip() if isinstance(name, str) else shown(name) for name in names]
-    )
+    known = plugins.names("policies")
+    found = [name.strip() if isinstance(name, str) else shown(name) for name in (known if list(names) == ["all"] else names)]
     for name in found:
-        if name not in plugins.names("policies"):
-            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*plugins.names("policies"), "all"]))
+        if name not in known:
+            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*known, "all"]))
     return tuple(dict.fromkeys(found))
 
 

@@ -145,9 +145,7 @@ class ChartColours:
         numbers = {digest: number for number, digest in enumerate(self._work.files, start=1)}
         found = []
         for name, number in list(self.numbers.items())[:MAX_LEGENDS]:
-            label = (
-                f"file {numbers[name]}, {self._work.files[name] / 1e6:.3g} MB" if self.by_file and name in numbers else name or "no file"
-            )
+            label = f"file {numbers[name]}, {self._work.files[name] / 1e6:.3g} MB" if name in numbers else name or "no file"
             found.append((label, COLOURS[number]))
         rest = len(self.numbers) - MAX_LEGENDS
         return [*found, *([(f"{rest} other{'s'[: rest > 1]}", COLOURS[-1])] if rest > 0 else [])]
@@ -226,7 +224,7 @@ def _draw_row(
 
 
 def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[str, list[list[TaskInterval]]]:
-    """Returns, for each site, the tasks of each shown core in order. If there are too many cores, they are chosen evenly."""
+    """Returns the tasks of each shown core in order, by site. If there are too many cores, the shown cores are chosen evenly."""
     hosts: dict[str, dict[int, list[TaskInterval]]] = {site.name: {} for site in sites}
     for interval in trace.world_result.intervals:
         hosts[interval.site].setdefault(interval.host, []).append(interval)

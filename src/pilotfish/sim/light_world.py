@@ -24,7 +24,7 @@ from pilotfish.model.contents import Content
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize
-from pilotfish.model.task import Request, RunOptions, TaskSpec
+from pilotfish.model.task import CORES, Request, RunOptions, TaskSpec
 from pilotfish.sim.shared_link import SharedLink, SimulatedTransfer, SiteDisk
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -366,17 +366,19 @@ class LightWorld:
 
     def _join(self, pilot: str, site: SimulatedSite) -> None:
         speed = site.speed * self.rng.lognormvariate(0.0, site.spread) if site.spread else site.speed
-        host = self._add_host(site.name, speed, site.cores)
-        link = host.link
-        ends_in = site.walltime_s or None
-        info = {"benchmark": speed}
-        self.deliver(
-            i.AgentMessage(link, m.Hello(f"{site.name}-{link}", pilot, {"cores": float(site.cores)}, {}, info, ends_in, 0.0, []), [])
-        )
+        name = f"{site.name}-{FIRST_LINK + len(self.hosts)}"
+        hello = m.Hello(name, pilot, {CORES: float(site.cores)}, {}, {"benchmark": speed}, site.walltime_s or None, 0.0, [])
+        host = self._join_host(site.name, speed, hello)
         if site.files:
-            self.deliver(i.AgentMessage(link, m.CacheReport(list(site.files), [], True), []))
-        if ends_in:
-            self.after(ends_in, host.leave)
+            self.deliver(i.AgentMessage(host.link, m.CacheReport(list(site.files), [], True), []))
+
+    def _join_host(self, site: str, speed: float, hello: m.Hello) -> SimulatedHost:
+        """Adds a host, which joins the pool with ``hello`` and leaves at the end of its time."""
+        host = self._add_host(site, speed, hello.capacity[CORES])
+        self.deliver(i.AgentMessage(host.link, hello, []))
+        if hello.ends_in_s:
+            self.after(hello.ends_in_s, host.leave)
+        return host
 
     def _add_host(self, site: str, speed: float, cores: float) -> SimulatedHost:
         link = FIRST_LINK + len(self.hosts)

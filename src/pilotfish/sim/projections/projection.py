@@ -375,15 +375,11 @@ class Projection(LightWorld):
         for node in range(pilot.size.nodes - pilot.joined):
             speed = self.variation.speeds.get(pilot.site, 1.0) / usual / rng.lognormvariate(0.0, NEW_WORKER_DOUBT)
             cores = pilot.size.cores or usual_cores
-            host = self._add_host(pilot.site, speed, cores)
             self._new_workers += 1
-            ends_in = pilot.size.walltime_s or None
             other_amounts = {"memory": float(pilot.size.memory), "gpus": pilot.size.gpus}
             capacity = {CORES: float(cores), **{name: amount for name, amount in other_amounts.items() if amount}}
-            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, tags, {}, ends_in, 0.0, [])
-            self.deliver(i.AgentMessage(host.link, hello, []))
-            if ends_in:
-                self.after(ends_in, host.leave)
+            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, tags, {}, pilot.size.walltime_s or None, 0.0, [])
+            self._join_host(pilot.site, speed, hello)
 
     def _last_worker(self, site: str) -> Worker | None:
         state = self.machine.state

@@ -24,7 +24,7 @@ from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
-from pilotfish.sim.light_world import CLIENT_LINK, LightWorld, OneTimeProvisioner
+from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld, OneTimeProvisioner
 from pilotfish.sim.projections.projection import link_bandwidth
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -124,9 +124,9 @@ class RunReplay(LightWorld):
 
     def _arrive(self, pilot: str, stay: WorkerStay) -> None:
         worker = stay.worker
-        host = self._add_host(worker.site, 1.0 / stay.slowness, stay.cores)
         capacity = {**{name: amount / UNIT for name, amount in worker.capacity.items()}, CORES: stay.cores}
-        self.deliver(i.AgentMessage(host.link, m.Hello(f"{worker.id}+{host.link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
+        hello = m.Hello(f"{worker.id}+{FIRST_LINK + len(self.hosts)}", pilot, capacity, worker.tags, {}, None, 0.0, [])
+        host = self._join_host(worker.site, 1.0 / stay.slowness, hello)
         if stay.until_s is not None:
             self.after(max(0.0, stay.until_s - stay.from_s), host.leave)
 

@@ -70,7 +70,7 @@ class PoolProvisioner:
 
 def _hold_failing(state: State) -> list[HoldProposal]:
     """Holds sites whose pilots fail one after another before their agents join. A user can resume them. Each failing pilot takes a place in
-    the queue from others."""
+    the queue from other users."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()

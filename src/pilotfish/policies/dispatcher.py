@@ -159,8 +159,8 @@ class Dispatcher:
     def _reserve(
         self, view: PolicyView, roomy: list[Worker], offers: list[OfferedTasks], excluded: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever. Returns, for
-        each of these workers, the offers that it may still serve."""
+        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever. Returns the
+        offers that each of these workers may still serve."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for index, offer in enumerate(offers):

@@ -1,4 +1,9 @@
-"""Draws sites by the share of recent pilots that succeeded (HAF), or by that share times the speed of a site's nodes (hybrid)."""
+"""Draws sites at random, weighted by their fitness.
+
+The heuristic factory (HAF) uses the fraction of recent pilots that run or succeeded. The hybrid factory multiplies this fraction by the
+relative speed of the site's nodes. One more weight stands for a site that is drawn without regard to its fitness, so that new sites and
+repaired sites are found.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ from pilotfish.factories.site_history import SiteHistory, read_record
 from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory
 
-GENERIC_FITNESS = 1.0
-"""Weight of the generic slot, which stands for any site. It is never 0, so that new sites and repaired sites are found."""
+EXPLORATION_FITNESS = 1.0
+"""Weight of drawing any site, without regard to its fitness."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,13 +26,13 @@ class HeuristicSettings:
     workers: int = 10
     """Target number of workers."""
     max_pending: int = 0
-    """Maximum queued pilots at all sites together; 0: as many as ``workers``."""
+    """Maximum queued pilots at all sites together; 0: the same number as ``workers``."""
     surplus: int = 2
-    """Pilots requested beyond the missing ones, because some never start."""
+    """Number of pilots that are requested in addition to the missing pilots, because some pilots never start."""
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     max_wait_s: float = 3600.0
-    """Seconds until a queued pilot is no longer counted on. More at sites where waits are known to be long."""
+    """Seconds after which a queued pilot is not expected to start any more. It is longer at sites with long known waits."""
     period_s: float = PERIOD_S
 
 
@@ -61,9 +66,9 @@ class HeuristicFactory(BaseFactory):
         return self._rng.choice(sites)
 
     def _draw(self, sites: list[SiteView], records: dict[str, SiteHistory]) -> tuple[str, str]:
-        """Draw a site's own slot, or the generic slot, which stands for any site. Returns the site's name and the reason."""
+        """Draws a site by fitness, or any site to explore. Returns the site's name and the reason."""
         fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
-        total = GENERIC_FITNESS + sum(fitness.values())
+        total = EXPLORATION_FITNESS + sum(fitness.values())
         mark = self._rng.random() * total
         for name, value in fitness.items():
             mark -= value
@@ -71,37 +76,37 @@ class HeuristicFactory(BaseFactory):
                 record = records[name]
                 past = f"{record.running} running and {record.succeeded} succeeded of {record.all}"
                 return name, f"fitness {value:.2f} of {total:.2f} in all: {past}"
-        return self._explore(sites).name, f"drawn to find out, fitness {GENERIC_FITNESS:.2f} of {total:.2f} in all"
+        return self._explore(sites).name, f"drawn to find out, fitness {EXPLORATION_FITNESS:.2f} of {total:.2f} in all"
 
 
 class HybridFactory(HeuristicFactory):
-    """Heuristic factory whose site fitness is multiplied by the rank of the site's nodes.
+    """Heuristic factory that multiplies the fitness of a site by the relative speed of its nodes.
 
-    ``ranks``: relative speed of a site's nodes for this work; default 1. If None, ranks are estimated from the tasks that ended at each
-    site, compared with all other sites.
+    ``speeds``: relative speed of each site's nodes for this work; 1 for a site that is not listed. If None, speeds are estimated from the
+    tasks that ended at each site, compared with all other sites.
     """
 
-    def __init__(self, settings: HeuristicSettings, rng: random.Random, ranks: Mapping[str, float] | None = None) -> None:
+    def __init__(self, settings: HeuristicSettings, rng: random.Random, speeds: Mapping[str, float] | None = None) -> None:
         super().__init__(settings, rng)
-        self._ranks = ranks or {}
-        self._given = ranks is not None
+        self._speeds = speeds or {}
+        self._given = speeds is not None
 
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         if not self._given:
             slowness = view.state.forecasts.slowness
-            self._ranks = {site_view.name: 1 / slowness("", site_view.name) for site_view in view.sites}
+            self._speeds = {site_view.name: 1 / slowness("", site_view.name) for site_view in view.sites}
         return super().propose(view)
 
     def fitness(self, view: SiteView, record: SiteHistory) -> float:
-        return super().fitness(view, record) * self._rank(view)
+        return super().fitness(view, record) * self._speed(view)
 
     def _explore(self, sites: list[SiteView]) -> SiteView:
-        """Use the ranks also for sites without history: the speed of their nodes may be known."""
-        ranks = [self._rank(view) for view in sites]
-        return self._rng.choices(sites, ranks)[0] if any(ranks) else super()._explore(sites)
+        """Draws any site, weighted by speed. The speed may be known even if the site has no history."""
+        speeds = [self._speed(view) for view in sites]
+        return self._rng.choices(sites, speeds)[0] if any(speeds) else super()._explore(sites)
 
-    def _rank(self, view: SiteView) -> float:
-        return max(0.0, self._ranks.get(view.name, 1.0))
+    def _speed(self, view: SiteView) -> float:
+        return max(0.0, self._speeds.get(view.name, 1.0))
 
 
 def make_heuristic(pilots: int, rng: random.Random) -> HeuristicFactory:

@@ -1,4 +1,4 @@
-"""Requests as many pilots as the work can use where they start soonest, and fewer at sites that fail."""
+"""Requests as many pilots as the work can use, at the sites where they start soonest. Sites that fail get fewer pilots."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import GRACE_S, BaseFactory
 
 START_S = 10.0
-"""Seconds that an agent takes to start; shorter waits make no difference."""
+"""Seconds that an agent takes to start. Much shorter queue waits make no difference."""
 
 
 @dataclass(slots=True, frozen=True)
 class DemandSettings:
     workers: int = 0
-    """Maximum pilots in all, without pilot replicas; 0: as many as the work can use."""
+    """Maximum number of pilots, without pilot replicas; 0: as many as the work can use."""
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     probes: int = 2
-    """Maximum new queued pilots at a site where no pilot has proved to work yet, plus one for each running pilot."""
+    """Maximum new queued pilots at a site where no pilot has proved that the site works. One more is allowed for each running pilot."""
     back_off: BackOff = field(default_factory=BackOff)
     max_wait_s: float = 900.0
-    """Minimum seconds until a queued pilot is no longer counted on. It must also have waited three times the usual time."""
+    """A queued pilot is overdue after this many seconds, or after three times the usual wait if that is longer."""
     grace_s: float = GRACE_S
 
 
@@ -35,7 +35,7 @@ class DemandFactory(BaseFactory):
         super().__init__(self._settings.grace_s)
 
     def _fill_up(self, round_: ProposalRound) -> None:
-        """Request pilots. A pilot replica comes last: work that has no pilot yet makes better use of the room."""
+        """Requests pilots. Replicas come last: room at a site is better used by work that has no pilot yet."""
         settings = self._settings
         records = {view.name: read_record(view, round_.now, settings.window_s, settings.back_off) for view in round_.free_sites()}
         usual, max_pilots = _usual_wait(records), settings.workers
@@ -66,8 +66,8 @@ class DemandFactory(BaseFactory):
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Whether a site may be asked now. Not while it fails; after failures, for one pilot at a time; before a pilot has proved to
-        work, for a few."""
+        """Returns whether a pilot may be requested at a site now. During a back-off, no pilot may be requested. After failures, one pilot
+        at a time may be requested. Before a pilot has proved that the site works, a few pilots may be requested."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False
@@ -85,7 +85,7 @@ class DemandFactory(BaseFactory):
 
 
 def _usual_wait(records: dict[str, SiteHistory]) -> float:
-    """Median recent wait over all sites; expected for a site without history."""
+    """Returns the median recent wait over all sites. It is also expected for a site without history."""
     waits = sorted(wait for record in records.values() for wait in record.waits[-RECENT_WAITS:])
     return waits[len(waits) // 2] if waits else 0.0
 
@@ -97,8 +97,11 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 
 
 def _cost(record: SiteHistory, usual: float) -> float:
-    """Expected seconds until a pilot requested now is useful: the wait, times the expected number of attempts and the pilots ahead of it.
-    A site that fails everything answers fast, so each failure in a row doubles its cost."""
+    """Returns the expected seconds until a pilot that is requested now is useful.
+
+    This is the expected wait, multiplied by the expected number of attempts and by a factor for pilots that are already queued. A site
+    where all pilots fail has short waits, so each failure in a row doubles its cost.
+    """
     success = (record.running + record.succeeded + 1) / (record.running + record.succeeded + record.failed + 1)
     crowd = 1 + record.queued / (1 + record.running)
     return (_expected_wait(record, usual) + START_S) / success * crowd * 2.0 ** min(record.setbacks, 20)

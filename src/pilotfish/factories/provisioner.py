@@ -1,4 +1,4 @@
-"""Combines the local pool size with a factory for sites."""
+"""Requests cores of this machine, and pilots at sites through a factory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pilotfish.model.states import DRAINING
 from pilotfish.model.task import CORES
 
 MIN_INTERVAL_S = 0.5
-"""Minimum seconds between two calls of the factory: nothing at a site happens faster."""
+"""Minimum seconds between two calls of the factory. Sites do not change faster."""
 HOLD_AFTER = 3
-"""Pilots in a row that ended before their agents joined; then the site is held."""
+"""A site is held after this many pilots in a row ended before their agents joined."""
 
 
 class PoolProvisioner:
-    """Provisions this machine to its size, and all other sites by a factory."""
+    """Keeps the local cores that the user asked for, and lets a factory decide about all other sites."""
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
@@ -37,7 +37,7 @@ class PoolProvisioner:
             self._next_at = now + MIN_INTERVAL_S
             holds = _hold_failing(state)
             if holds:
-                # A site that is held now must get no pilot in the same round.
+                # A site that is held now must get no pilot in the same call.
                 self._next_call_at = self._next_at
                 return [*proposals, *holds]
             view = view_for_factory(state, now)
@@ -51,13 +51,13 @@ class PoolProvisioner:
         return min(look_times, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """The factory's opinion of each site that the pool uses."""
+        """Returns how the factory rates each site that the pool uses."""
         view = view_for_factory(state, now)
         self._report_events(state)
         return {site_view.name: self._factory.standing(site_view, now) for site_view in view.sites}
 
     def _report_events(self, state: State) -> None:
-        """Report the events since the last call to the factory; after a restart, all that are remembered."""
+        """Reports to the factory all events since the last call. After a restart, it reports all remembered events."""
         events = []
         for name, record in state.sites.items():
             missed = record.events - self._events_seen.get(name, 0)
@@ -69,7 +69,8 @@ class PoolProvisioner:
 
 
 def _hold_failing(state: State) -> list[HoldProposal]:
-    """Hold sites whose pilots keep failing before they join, until a user resumes them. Each attempt takes a queue slot from others."""
+    """Holds sites whose pilots fail one after another before their agents join. A user can resume them. Each failing pilot takes a place in
+    the queue from other users."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()
@@ -78,7 +79,7 @@ def _hold_failing(state: State) -> list[HoldProposal]:
 
 
 def propose_local(state: State, now: float) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-    """Keeps the requested number of local cores while there is work."""
+    """Returns proposals that keep the requested number of local cores while there is work."""
     site = state.sites.get(LOCAL)
     if not _is_wanted(state) or (site and site.held):
         return []
@@ -102,13 +103,13 @@ def local_look_at(state: State, now: float) -> float | None:
 
 
 def _next_start_at(state: State) -> float:
-    """Earliest time at which the next local agent may be started. The delay doubles with each agent that ended before it joined."""
+    """Returns the earliest time at which the next local agent may start. The delay doubles with each agent that ended before it joined."""
     site = state.sites.get(LOCAL)
     return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site and site.bad_starts else 0.0
 
 
 def _is_wanted(state: State) -> bool:
-    """Whether work for this machine is ready, or expected from the client of a run that was just opened."""
+    """Returns whether work for this machine is ready, or expected from the client of a run that was just opened."""
     if any(_may_run_here(shape.run) for shape in state.ready) or any(_may_run_here(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
@@ -124,7 +125,7 @@ def _local_workers(state: State) -> list[Worker]:
 
 
 def _needs_one_large_worker(state: State) -> bool:
-    """Whether a task waits that fits no worker, but would fit one local worker with all local cores."""
+    """Returns whether a waiting task fits no worker but would fit a local worker that has all local cores."""
     whole = round(state.local_cores * UNIT)
     local = _local_workers(state)
     if any(worker.capacity.get(CORES, 0) >= whole for worker in local):
@@ -141,7 +142,7 @@ def _needs_one_large_worker(state: State) -> bool:
 
 
 def _release_youngest(state: State) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-    """Release one worker at a time to shrink the pool. If that frees too many cores, a smaller worker is started."""
+    """Releases the youngest local worker, one at a time. If this frees too many cores, a smaller worker is started later."""
     workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []

@@ -1,4 +1,4 @@
-"""Requests a replica of a pilot that waits too long and cancels the loser."""
+"""Finds pilots that wait too long, and cancels the queued pilots of a group when one pilot of the group has started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECENT_WAITS = 10
 
 
 def group_of(pilot: Pilot) -> str:
-    """Id shared by a pilot and its replicas."""
+    """Returns the id of the group of a pilot and its replicas: the id of the first pilot."""
     return pilot.replica_of or pilot.id
 
 
@@ -25,7 +25,8 @@ def groups(view: FactoryView) -> dict[str, list[Pilot]]:
 
 
 def cancel_losers(round_: ProposalRound) -> None:
-    """Cancel queued pilots of groups in which one has started. Only a pilot requested before that one was outrun."""
+    """Cancels the queued pilots of each group in which a pilot has started. The cause is ``OUTRUN`` if the queued pilot was requested
+    before the started pilot, otherwise ``RELIEVED``."""
     for group in groups(round_.view).values():
         started = [pilot for pilot in group if is_active(pilot)]
         if not started:
@@ -39,15 +40,15 @@ def cancel_losers(round_: ProposalRound) -> None:
 
 @dataclass(slots=True)
 class PilotAssessment:
-    """What a factory can expect of the pilots at the sites it may choose."""
+    """Counts the pilots at the sites that a factory may choose: pilots that run, may still start, or are overdue."""
 
     active: int = 0
     expected: int = 0
-    """Number of groups with a pilot that runs or has not waited too long."""
+    """Number of groups in which a pilot runs or may still start."""
     overdue: list[list[Pilot]] = field(default_factory=list)
-    """Groups in which every pilot has waited too long, the longest wait first. They are not counted on."""
+    """Groups in which every pilot has waited too long, the longest wait first."""
     stalled_sites: dict[str, None] = field(default_factory=dict)
-    """Sites where a pilot has waited too long and none runs."""
+    """Sites where a pilot has waited too long and no pilot runs."""
 
     @property
     def pending(self) -> int:
@@ -55,10 +56,10 @@ class PilotAssessment:
 
 
 def assess_pilots(round_: ProposalRound, max_wait_s: float) -> PilotAssessment:
-    """Separate pilots that may still start from those that have waited too long.
+    """Separates pilots that may still start from overdue pilots.
 
-    At a site where no pilot of ours runs, only the oldest of the late ones stays queued: the queue may just be long, and one pilot must
-    remain to find out. The others are withdrawn if another site can be tried.
+    If no pilot runs at a site, its oldest overdue pilot stays queued: the queue may only be long, and one pilot must stay to show this. The
+    other overdue pilots of the site are withdrawn if another site can be tried.
     """
     pilots = PilotAssessment()
     views = {view.name: view for view in round_.free_sites()}
@@ -88,7 +89,7 @@ def withdraw_overdue(round_: ProposalRound, pilot: Pilot) -> None:
 
 
 def _overdue(round_: ProposalRound, view: SiteView, max_wait_s: float) -> list[Pilot]:
-    """Queued pilots that have waited too long. The limit grows with the waits known at the site."""
+    """Returns the queued pilots that have waited too long. The limit is larger at sites with long known waits."""
     waits = [event.seconds for event in view.history if event.kind == JOINED][-RECENT_WAITS:]
     max_wait_s = max([max_wait_s, *(2 * wait for wait in waits)])
     waiting = [pilot for pilot in view.pilots if is_queued(pilot) and pilot.id not in round_.view.demand.spare]

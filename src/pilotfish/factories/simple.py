@@ -1,4 +1,4 @@
-"""Keeps the pool at N pilots, in turn or at random. It does not learn from the past."""
+"""Keeps the pool at N pilots. It chooses sites in turn or at random, and does not use their history."""
 
 from __future__ import annotations
 

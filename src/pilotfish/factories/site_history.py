@@ -1,4 +1,4 @@
-"""Summarises the recent pilots of a site: how many succeeded, how long they waited, and whether the site fails now."""
+"""Summarises the recent pilots of a site: how many succeeded, how long they waited, and whether pilots fail there now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilotfish.core.pilots.factory_interface import (
 from pilotfish.factories.site_limits import is_active, is_queued
 
 PROVEN_S = 300.0
-"""Seconds after joining from which a pilot has proved that its site works, however it ends."""
+"""If a pilot has run this many seconds, its site works, even if the pilot fails later."""
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class SiteHistory:
     waits: list[float] = field(default_factory=list)
     """Queue waits of pilots that joined, in seconds, latest last."""
     fresh: int = 0
-    """Pilots queued for less than ``PROVEN_S``; their outcome is unknown."""
+    """Pilots that were queued less than ``PROVEN_S`` ago; their outcome is unknown."""
     stale_at: float = 0.0
-    """When the first of them is no longer fresh."""
+    """When the first fresh pilot has been queued for ``PROVEN_S``."""
     longest_wait: float = 0.0
     """Longest wait of a pilot that is still queued, in seconds."""
     setbacks: int = 0
-    """Failures in a row. Failures during a back-off count as one with the failure before it."""
+    """Number of failures in a row. Failures during a back-off are not counted."""
     last_setback_at: float = 0.0
     not_before: float = 0.0
     proven: bool = False
@@ -52,7 +52,7 @@ class SiteHistory:
 
 @dataclass(slots=True, frozen=True)
 class BackOff:
-    """Delay after failures: ``first_s`` after the first, doubled with each further one."""
+    """Delay after failures: ``first_s`` after the first failure, doubled with each further failure."""
 
     first_s: float = 30.0
     max_s: float = 3600.0
@@ -62,7 +62,7 @@ class BackOff:
 
 
 def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff | None = None) -> SiteHistory:
-    """Summarise the events of the last ``window_s`` seconds and all present pilots."""
+    """Summarises the events of the last ``window_s`` seconds and all present pilots."""
     record = SiteHistory()
     back_off = back_off or BackOff()
     joined: dict[str, float] = {}

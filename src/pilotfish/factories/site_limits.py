@@ -1,6 +1,6 @@
-"""Enforces the limits of a site and of the waiting work.
+"""Enforces the limits of sites and of the waiting work.
 
-Every pilot must fit a waiting task, and there are never more pilots than the work can use.
+Every requested pilot must fit a waiting task. There are never more pilots than the work can use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_active(pilot: Pilot) -> bool:
 
 
 def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None:
-    """Size of the pilot to request at a site for work that needs at least ``least``; None if no pilot there is large enough."""
+    """Returns the size of the pilot to request at a site for work that needs at least ``least``; None if no pilot there is large enough."""
     whole = site.takes_whole_machines
     cores = 0.0 if whole else float(site.cores or max(1, math.ceil(least.cores)))
     alike = int(cores / least.cores) if least.cores else 1
@@ -41,7 +41,7 @@ def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None
 
 
 class SiteRoom:
-    """Pilots and cores that a site may still be asked for: the rest of ``max_pilots``, ``max_queued``, ``max_cores`` and named hosts."""
+    """Pilots and cores that may still be requested at a site, by ``max_pilots``, ``max_queued``, ``max_cores`` and the named hosts."""
 
     def __init__(self, view: SiteView) -> None:
         site = view.site
@@ -65,7 +65,7 @@ class SiteRoom:
 
 
 class PilotNeeds:
-    """Pilots that the waiting work could use, counted by size. A requested pilot removes all needs that it can serve."""
+    """Numbers of pilots that the waiting work could use, by size and allowed sites. A requested pilot removes the needs that it serves."""
 
     def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
         self._counts = Counter(zip(sizes, places or [()] * len(sizes), strict=True))
@@ -74,11 +74,11 @@ class PilotNeeds:
         return bool(self._counts)
 
     def kinds(self, site: str = "") -> list[PilotSize]:
-        """Sizes that a pilot of this site may serve; without a site, all sizes."""
+        """Returns the sizes that a pilot of this site may serve; without a site, all sizes."""
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
-        """Remove the need ``least``, for which a pilot of this size was requested, and all others that fit in beside it."""
+        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit into the rest of this pilot."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
@@ -103,7 +103,7 @@ class PilotNeeds:
 
 
 class ProposalRound:
-    """One proposal in the making. Factories request pilots only through it, so that none can exceed a limit."""
+    """Collects the proposals of one call of ``propose``. Factories request pilots only through it, so that none can exceed a limit."""
 
     def __init__(self, view: FactoryView) -> None:
         self.view = view
@@ -115,8 +115,8 @@ class ProposalRound:
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, view: SiteView) -> bool:
-        """Whether a run has work for this site, now or later. Simulated grids have no runs, only a number of tasks, which may go
-        anywhere."""
+        """Returns whether a run has work for this site, now or later. Simulated grids have no runs, but a number of tasks that may run at
+        any site."""
         state = self.view.state
         if not state.runs:
             return bool(self.view.demand.tasks or state.unfinished)
@@ -128,11 +128,11 @@ class ProposalRound:
         return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
 
     def free_sites(self) -> list[SiteView]:
-        """Sites without a fixed number of pilots; a factory may choose among them."""
+        """Returns the sites without a fixed number of pilots. A factory may choose among them."""
         return [view for view in self.view.sites if view.wanted < 0]
 
     def open_sites(self) -> list[SiteView]:
-        """Free sites where a pilot for some waiting task can be requested now."""
+        """Returns the free sites where a pilot for some waiting task can be requested now."""
         return [view for view in self.free_sites() if self._match(view.name) is not None]
 
     def request(self, site: str, reason: str) -> bool:
@@ -144,22 +144,22 @@ class ProposalRound:
         return self._ask(site, size, reason)
 
     def sites_for_replica(self, pilots: Sequence[Pilot]) -> list[SiteView]:
-        """Sites where a replica of these pilots can be requested. They are at other sites than the pilots."""
+        """Returns the sites where a replica of these pilots can be requested. A replica is at another site than the pilots."""
         taken, least = [pilot.site for pilot in pilots], self.replica_size(pilots[0])
         allowed = self.view.demand.needed_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
     def request_replica(self, site: str, pilot: Pilot, reason: str) -> bool:
-        """Request a replica of a pilot that waits elsewhere. It adds no demand: the work counts on that pilot already."""
+        """Requests a replica of a pilot that waits at another site. The needs do not change, because they count that pilot already."""
         return self._ask(site, self.rooms[site].size_for(self.replica_size(pilot)), reason, pilot.replica_of or pilot.id)
 
     def replica_size(self, pilot: Pilot) -> PilotSize:
-        """Minimum size of a replica of this pilot."""
+        """Returns the minimum size of a replica of this pilot."""
         return self.view.demand.needed.get(pilot.id, pilot.size)
 
     def request_any_size(self, site: str, reason: str) -> bool:
-        """Request one more pilot for a fixed number: for waiting work if it fits, otherwise of the site's default size."""
+        """Requests one more pilot for a fixed number. It fits waiting work if possible; otherwise it has the site's default size."""
         return self.request(site, reason) or self._ask(site, self.rooms[site].size_for(PilotSize()), reason)
 
     def withdraw(self, pilot: str, reason: str, cause: str) -> None:
@@ -168,7 +168,7 @@ class ProposalRound:
             self.proposals.append(WithdrawalProposal(pilot, reason, cause))
 
     def look_again(self, at: float) -> None:
-        """Ask for another round at this time; nothing can be done before."""
+        """Asks for another call of ``propose`` at this time."""
         if at > self.now:
             self.look_times.append(at)
 

@@ -1,7 +1,8 @@
 """Chooses sites by Swift's scores, with hibernation and replicas.
 
-Candidates are drawn by score, bad sites hibernate, overloaded sites get no more pilots, and long waits get pilot replicas. Scores move with
-the events of a site; replaying the events rebuilds them.
+A site is drawn at random, weighted by its score. Sites where pilots fail or wait too long hibernate: they get no pilots for a while.
+Overloaded sites get no more pilots. Pilots that wait too long get replicas. The events of a site change its score. After a restart, the
+same events give the same score.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ WEIGHTED, BEST = "weighted", "best"
 KEPT_WAITS = 100
 FAILURE, LONG_QUEUE = "a failure", "too long a wait"
 BACK_WITH, WOKEN_WITH = 1.0, 0.0
-"""Score of a site that returns because a job there succeeded, and of one that is woken because no candidate is left."""
+"""Score of a site that wakes because a pilot there succeeded, and of a site that is woken because no candidate is left."""
 
 
 @dataclass(slots=True, frozen=True)
 class SwiftSettings:
-    """Parameters, named as in the paper. What the paper leaves open has the default of the Swift program."""
+    """Parameters, named as in the paper. If the paper gives no value, the default of the Swift program is used."""
 
     workers: int = 0
-    """Maximum pilots in all, without pilot replicas; 0: as many as the work can use."""
+    """Maximum number of pilots, without pilot replicas; 0: as many as the work can use."""
     choice: str = WEIGHTED
     initial_score: float = 0.0
     submission_load_factor: float = 0.2
@@ -56,11 +57,11 @@ class SwiftSettings:
     max_submission_s: float = 20.0
     base_submission_s: float = 0.1
     queue_time_margin_s: float = 600.0
-    """The ``c`` that is added to the average queue time."""
+    """Seconds that are added to the average queue time (``c`` in the paper)."""
     first_queue_time_s: float = 3600.0
     """Assumed average queue time while none is known."""
     min_rest_s: float = 120.0
-    """Minimum seconds of hibernation; doubled each time that the site fails again."""
+    """Minimum seconds of hibernation. They are doubled each time that the site fails again."""
     max_rest_s: float = 3600.0
     replication_limit: int = 2
     """Maximum replicas of one pilot; 0: none."""
@@ -87,12 +88,12 @@ def submission_time_bias(settings: SwiftSettings) -> float:
 
 
 def submission_time_delta(settings: SwiftSettings, milliseconds: float) -> float:
-    """Change of the score: 0 at the base submission time, minus one success at the maximum."""
+    """Returns the change of the score: 0 at the base submission time, minus ``success_factor`` at the maximum submission time."""
     return submission_time_bias(settings) + submission_time_factor(settings) * milliseconds / 1000
 
 
 def t_score(settings: SwiftSettings, score: float) -> float:
-    """Bounded score: between 1/scoreHighCap and scoreHighCap for B = 2; a score of 0 gives 1."""
+    """Returns the bounded score. For B = 2 it is between 1/scoreHighCap and scoreHighCap; a score of 0 gives 1."""
     return math.exp(settings.b * math.log(settings.score_high_cap) / math.pi * math.atan(settings.c * score))
 
 
@@ -129,7 +130,7 @@ class SiteScores:
         return self._by_site.setdefault(site, SiteScore(self._settings.initial_score))
 
     def throttle(self, now: float) -> float:
-        """queueTimeThrottle: seconds of queue wait that hibernate a site."""
+        """Returns queueTimeThrottle: if a pilot waits longer, in seconds, its site hibernates."""
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def on_event(self, event: SiteEvent) -> None:
@@ -156,14 +157,13 @@ class SiteScores:
             self._checked.pop(event.pilot, None)
 
     def check_wait(self, site: str, pilot: str, wait: float, now: float) -> None:
-        """Hibernate a site if this pilot has waited too long; once per pilot."""
+        """Hibernates a site if this pilot has waited too long. This happens once per pilot."""
         if pilot not in self._checked and wait > self.throttle(now):
             self._checked[pilot] = None
             self.hibernate(site, LONG_QUEUE, now)
 
     def hibernate(self, site: str, why: str, at: float) -> None:
-        """Put a site at the end of the hibernation queue, unless it hibernates and its rest is not over. After the rest it counts as
-        woken, even without an event."""
+        """Puts a site at the end of the hibernation queue. If the site still rests, its position stays the same."""
         site_score = self.of(site)
         if not site_score.hibernated or at >= self.rested_at(site):
             self.hibernating.pop(site, None)
@@ -173,12 +173,12 @@ class SiteScores:
         site_score.hibernated = why
 
     def rested_at(self, site: str) -> float:
-        """End of the rest, which doubles with each hibernation since the last success."""
+        """Returns the end of the minimum hibernation, which doubles with each hibernation since the last success."""
         site_score = self.of(site)
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
-        """Wake a site whose pilot keeps working. Like a success after a failure, it shows that the failure was not the site's."""
+        """Wakes a site after a failure if its pilot keeps working: this shows that the site was not the reason of the failure."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:
@@ -222,7 +222,7 @@ class SwiftFactory(BaseFactory):
     # --- state of a site ------------------------------------------------------------------------------------------------------------
 
     def score(self, view: SiteView, requested: int = 0) -> float:
-        """Score from events, minus the load of submissions in progress. ``requested``: pilots requested in this proposal."""
+        """Returns the score from events, minus the load of submissions in progress. ``requested``: pilots requested in this proposal."""
         submitting = requested + sum(1 for pilot in view.pilots if pilot.state == REQUESTED)
         return self._scores.of(view.name).score - submitting * self._settings.submission_load_factor
 
@@ -278,7 +278,7 @@ class SwiftFactory(BaseFactory):
                 requested[view.name] = requested.get(view.name, 0) + 1
 
     def _waiting(self, round_: ProposalRound) -> list[list[Pilot]]:
-        """Groups in which every pilot has been queued for ``replication_min_queue_s``, the longest wait first."""
+        """Returns the groups in which every pilot has been queued for ``replication_min_queue_s``, the longest wait first."""
         found = []
         free, spare = {view.name for view in round_.free_sites()}, round_.view.demand.spare
         for group in groups(round_.view).values():
@@ -299,7 +299,7 @@ class SwiftFactory(BaseFactory):
         return self._rng.choices(candidates, [t_score(self._settings, score) for score in scores])[0]
 
     def _wake_one(self, round_: ProposalRound, sites: list[SiteView]) -> SiteView | None:
-        """Wake the site that has hibernated longest, if its rest is over. Called when no candidate is left."""
+        """Wakes the site that has hibernated longest, if its minimum hibernation is over. It is called when no candidate is left."""
         by_name = {view.name: view for view in sites}
         for name in list(self._scores.hibernating):
             if name in by_name:

@@ -1,6 +1,6 @@
-"""Keeps fixed pilot numbers and releases pilots that nobody needs.
+"""Keeps fixed numbers of pilots and releases pilots that are not needed.
 
-Every factory does this before it chooses sites. It also holds what factories share.
+Every factory does this before it chooses sites. This module also contains the base class of all factories.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_ac
 from pilotfish.model.states import JOINED
 
 GRACE_S = 60.0
-"""Seconds until an unneeded queued pilot is withdrawn; a pause between two runs must not cost its position in the queue."""
+"""Seconds until a queued pilot that is not needed is withdrawn. A short pause between two runs must not cost its position in the queue."""
 AGAIN_S = 5.0
-"""Seconds, times the bad starts in a row, until the next pilot for a fixed number is requested."""
+"""If a site has a fixed number of pilots, the next pilot is requested after this many seconds for each bad start in a row."""
 SETTLED_S = 5.0
-"""Seconds until a worker that joined or became free counts as idle; a task may be on its way."""
+"""Seconds after which a worker that joined or became free counts as idle. A task may be about to arrive."""
 PERIOD_S = 10.0
 SLOW_DOWN_AFTER = 10
-"""Failed pilots from which pilots are requested less often."""
+"""After this many failed pilots, pilots are requested less often."""
 DEFAULT_PILOTS = 10
-"""Default target of factories that keep the pool at a number of pilots."""
+"""Default number of pilots, for factories that keep the pool at a fixed number."""
 
 
 class BaseFactory:
-    """Does the upkeep, then calls ``_fill_up``. Remembers when to look again."""
+    """Base class of all factories. ``propose`` keeps fixed numbers, releases pilots, and then calls ``_fill_up`` of the subclass."""
 
     def __init__(self, grace_s: float = GRACE_S, period_s: float = PERIOD_S) -> None:
         self._grace_s = grace_s
@@ -46,7 +46,7 @@ class BaseFactory:
         self._look_times: list[float] = []
 
     def on_event(self, event: SiteEvent) -> None:
-        """Ignored unless a factory overrides it: the factory view holds the latest events."""
+        """Ignores the event, because the factory view contains the latest events. A subclass can override this method."""
 
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]:
         round_ = ProposalRound(view)
@@ -71,14 +71,14 @@ class BaseFactory:
         raise NotImplementedError
 
     def _is_time(self, round_: ProposalRound) -> bool:
-        """Whether a periodic factory may request pilots: one period after its last request, and less often while all its pilots fail."""
+        """Returns whether a periodic factory may request pilots: one period after its last request, or later while all its pilots fail."""
         due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
         if round_.needs:
             round_.look_again(due)
         return round_.now >= due
 
     def _withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
-        """Withdraw queued pilots once the pool is complete. More are queued than needed, because some never start."""
+        """Withdraws queued pilots, because the pool has enough workers. More pilots are queued than needed, because some never start."""
         for pilot in queued_at(round_.free_sites()):
             if not pilot.by_user:
                 round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
@@ -103,10 +103,8 @@ class BaseFactory:
         choose: Callable[[list[SiteView]], tuple[str, str]],
         progress: Callable[[int], str],
     ) -> None:
-        """Request up to ``count`` pilots where ``choose`` says; when no site is open, replicas of overdue pilots.
-
-        ``choose``: name of a site, and the reason; ``progress``: the first part of the reason, by the number requested so far.
-        """
+        """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
+        site and the reason for it. ``progress`` returns the first part of the reason, from the number of pilots requested so far."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():
@@ -125,7 +123,7 @@ class BaseFactory:
 
 
 def count_failures(round_: ProposalRound) -> int:
-    """Pilots that failed at all sites since the last useful one; 0 while one is useful."""
+    """Returns how many pilots failed at all sites since the last success; 0 if a running pilot proves that a site works."""
     views = round_.free_sites()
     if any(round_.now - pilot.requested_at >= PROVEN_S for pilot in active_at(views)):
         return 0
@@ -134,8 +132,8 @@ def count_failures(round_: ProposalRound) -> int:
 
 
 def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
-    """Release pilots that have been idle too long, because they occupy cores. Also release an idle pilot that fits no waiting task if it
-    takes the room of one that would."""
+    """Releases pilots that have been idle too long, because they occupy cores. It also releases an idle pilot that fits no waiting task, if
+    a fitting pilot could take its room."""
     state = round_.view.state
     workers = state.workers
     for view in round_.view.sites:
@@ -149,12 +147,12 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
             fitting = [shape for shape in state.ready if shape.nodes <= len(agents)]
             of_use = any(agent.suits(shape, round_.now) and not agent.quarantined_until for agent in agents for shape in fitting)
             if of_use:
-                continue  # a task is about to be assigned, or the worker is unreachable for a moment
+                continue  # a task will be assigned soon, or the worker is unreachable for a moment
             if in_the_way and round_.now < idle_since + SETTLED_S:
                 round_.look_again(idle_since + SETTLED_S)
             elif in_the_way:
                 round_.withdraw(pilot.id, "what waits does not fit it, and there is no room for another one", UNNEEDED)
-                in_the_way = False  # one at a time: the next pilot may serve all waiting tasks
+                in_the_way = False  # only one is released: the next pilot may serve all waiting tasks
             elif kept or pilot.by_user:
                 continue
             elif round_.now < idle_since + view.site.idle_s:
@@ -164,8 +162,8 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Whether present pilots prevent the request of one that waiting work needs. False while one of them leaves, and where another pilot
-    would be the same machine again."""
+    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs. False while a pilot leaves, and at sites
+    where a new pilot would get the same machine again."""
     workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -174,8 +172,8 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
-    """Keep the number of pilots that a user fixed. Surplus queued pilots are withdrawn first, the youngest of them first. Pilots
-    requested by hand are not counted."""
+    """Keeps the number of pilots that a user fixed. Pilots requested by hand are not counted. If there are too many pilots, queued pilots
+    are withdrawn first, and of these the youngest first."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.view.state.sites.get(view.name)

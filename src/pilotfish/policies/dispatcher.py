@@ -1,8 +1,9 @@
-"""Assigns ready tasks to free workers; matchers choose which.
+"""Assigns ready tasks to free workers. A matcher chooses which task goes to which worker.
 
-The oldest ready task of the highest priority goes to the first worker where it fits, unless the matcher prefers another one. Tasks known to
-be short are also sent ahead, so that a worker does not wait for the master between two of them: ``ahead_s`` of work, or one task if that is
-more, and none that takes a second or longer. Tasks that wait at a worker that turns out slow are recalled for an idle one.
+If the matcher has no preference, the oldest ready task of the highest priority goes to the first worker where it fits. Short tasks are
+prefetched, so that a worker does not wait for the master between two tasks. A worker gets short tasks for ``ahead_s`` seconds, but at
+least one. Tasks of a second or longer are not prefetched. If prefetched tasks wait at a slow worker and another worker is idle, they are
+recalled.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder, submissi
 WorkerProposal = AssignmentProposal | DelegationProposal | RecallProposal
 
 OVERHEAD_US = 20.0
-"""Overhead of a call in microseconds; no task counts as shorter."""
+"""Overhead of a Python call in microseconds. Every task counts as at least this long."""
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
-"""Microseconds from which a task is never sent ahead."""
+"""Duration in microseconds from which a task is never prefetched."""
 STALE_S = 1.0
-"""Seconds without an ended task after which tasks that wait at a worker may be recalled."""
+"""If no task of a worker has ended for this many seconds, its prefetched tasks may be recalled."""
 
 
 class Dispatcher:
     def __init__(self, matcher: Matcher, speculation: Speculation | None = None, order: TaskOrder | None = None) -> None:
         self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
-        """By shape: since when no worker has had room for its ready tasks."""
+        """For each shape: the time since which no worker has had room for its ready tasks."""
         self._reserved: dict[str, None] = {}
-        """Workers that were kept free for these shapes in the last round."""
+        """Workers that the last call of ``propose`` kept free for these shapes."""
         self._recall_at = 0.0
         self._order = order or CriticalPathOrder().of
         self.speculation = speculation or Speculation()
@@ -96,7 +97,7 @@ class Dispatcher:
             offer.taken = taken
             if _is_short(offer.shape) and offer.shape not in governed:
                 short.append(offer)
-        # Full workers matter only for tasks short enough to be sent ahead.
+        # Workers without room matter only for tasks that are short enough to be prefetched.
         candidates = [worker for worker in view.workers if not worker.runs_suspect and worker.id not in excluded] if short else roomy
         assignments = [
             _fill(view, worker, reserved.get(worker.id, ungoverned), preferred.get(worker.id, ()), queue_order, self._moldable)
@@ -107,7 +108,7 @@ class Dispatcher:
             if undelegable:
                 assignments += [_fill(view, worker, undelegable, (), queue_order, self._moldable) for worker in view.served_workers]
         elif short:
-            # After all other assignments: a task must not wait at one worker while another has room for it.
+            # Prefetching comes last: a task must not wait at one worker while another worker has room for it.
             for proposal in assignments:
                 if proposal.worker.id not in reserved:
                     _add_ahead(view, proposal, short, offers, queue_order)
@@ -120,7 +121,7 @@ class Dispatcher:
         return Matching(queue_order.limit_to_share(preferred, roomy) if queue_order.contested else preferred, matching.governed)
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """When to check again tasks that wait at one worker while another is idle, and tasks that no worker has room for."""
+        """Returns when tasks that wait at a worker, and tasks that no worker has room for, must be checked again."""
         times = [since + RESERVE_AFTER_S for since in self._passed_over.values()]
         if view.state.prefetching_workers:
             times += [worker.progress_at + STALE_S for worker in _workers_to_recall_from(view)]
@@ -144,7 +145,7 @@ class Dispatcher:
         queue_order: QueueOrder,
         proposals: list[WorkerProposal],
     ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
-        """Place multi-node tasks. Returns the other tasks, and the workers that are kept free, by id."""
+        """Places multi-node tasks. Returns the offers of single-node tasks, and the shape for which each worker, by id, is kept free."""
         multi_node_offers = [offer for offer in offers if offer.shape.nodes > 1]
         if not multi_node_offers:
             self._multi_node.forget()
@@ -158,7 +159,8 @@ class Dispatcher:
     def _reserve(
         self, view: PolicyView, roomy: list[Worker], offers: list[OfferedTasks], excluded: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Keep a worker free for a large task that has waited long: it would starve behind a stream of small ones."""
+        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever. Returns the
+        offers that each of these workers may still serve."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for index, offer in enumerate(offers):
@@ -177,7 +179,8 @@ class Dispatcher:
 
 
 def _place_suspects(view: PolicyView, proposals: list[WorkerProposal]) -> dict[str, None]:
-    """Place suspect tasks, each alone at a worker. Returns workers that get nothing else; one is kept free for the first that has none."""
+    """Places each suspect task alone at a worker, because it may kill the worker. Returns the workers that get no other task. If a suspect
+    task finds no empty worker, one worker is kept free for the first such task."""
     workers = [worker for worker in (*view.workers, *view.served_workers) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -206,7 +209,7 @@ def _fill(
     queue_order: QueueOrder,
     moldable: MoldableCores,
 ) -> AssignmentProposal:
-    """Give the worker what fits now, preferred tasks first."""
+    """Assigns to the worker the tasks that fit now, preferred tasks first."""
     free = dict(worker.free)
     proposal = AssignmentProposal(worker, list(preferred))
     if preferred:
@@ -233,7 +236,7 @@ def _fill(
 
 
 def _fitting(view: PolicyView, worker: Worker, named: Sequence[Task]) -> list[Task]:
-    """The named tasks that the worker can run together. A matcher that names others must not starve them."""
+    """Returns the named tasks that the worker can run at the same time. The other named tasks stay free for other workers."""
     free, fitting = dict(worker.free), []
     for task in named:
         shape = task.shape
@@ -262,15 +265,14 @@ def _take_preferred(
 def _add_ahead(
     view: PolicyView, proposal: AssignmentProposal, offers: list[OfferedTasks], other_offers: list[OfferedTasks], queue_order: QueueOrder
 ) -> None:
-    """Send short tasks ahead. They must be like all tasks of the worker, so that master and agent agree on what starts next.
-
-    ``other_offers``: tasks that may be earlier in the queue, even if none of them is sent ahead."""
+    """Adds short tasks that the worker prefetches. All tasks of the worker must have one shape; otherwise master and agent could disagree
+    on which task starts next. ``other_offers``: offers that may be earlier in the queue; their tasks are not prefetched."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (view.state.multi_node_workers and multi_node.hosts_other_task(worker)):
         return
     if worker.held and view.now - worker.progress_at >= max(STALE_S, worker.poll_s):
-        return  # running tasks take long: tasks sent ahead would only wait and be recalled
+        return  # running tasks take long: prefetched tasks would only wait and be recalled
     shape = held.shape
     offer = next((offer for offer in offers if offer.shape is shape and offer.left), None)
     if offer is None or not queue_order.is_first(offer, other_offers):
@@ -291,7 +293,7 @@ def _add_ahead(
 
 
 def _with_room(view: PolicyView, offers: list[OfferedTasks], excluded: Collection[str]) -> list[Worker]:
-    """Workers where one of these tasks fits."""
+    """Returns the workers where a task of at least one offer fits."""
     workers = view.roomy
     for offer in offers:
         if not cores_of(offer.shape.needs):
@@ -326,7 +328,7 @@ def _is_uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) 
 
 
 def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
-    """How many tasks of this shape may wait at the worker."""
+    """Returns how many prefetched tasks of this shape the worker may have."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(view.ahead_s, worker.poll_s)
@@ -334,7 +336,7 @@ def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 
 def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal] = ()) -> Iterator[Worker]:
-    """Workers where tasks wait that could start at once at an idle worker, and that were not recalled yet."""
+    """Yields workers whose prefetched tasks could start at once at an idle worker and were not recalled yet."""
     waiting = [worker for worker in view.state.prefetching_workers if worker.ahead and not worker.recalled]
     if not waiting:
         return
@@ -342,7 +344,7 @@ def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal
     idle = [worker for worker in view.roomy if not worker.active and worker not in used]
     suited: dict[TaskShape, bool] = {}
     for worker in waiting if idle else ():
-        shape = next(iter(worker.ahead)).shape  # tasks that wait at one worker are all alike, see _uniform
+        shape = next(iter(worker.ahead)).shape  # prefetched tasks of one worker have one shape, see _is_uniform
         if shape not in suited:
             suited[shape] = any(other.suits(shape, view.now) for other in idle)
         if suited[shape]:
@@ -355,5 +357,5 @@ def workqueue() -> Dispatcher:
 
 
 def stealing() -> Dispatcher:
-    """Lets idle workers copy tasks that run elsewhere, as soon as a copy is expected to end sooner."""
+    """Starts copies of running tasks at idle workers as soon as a copy is expected to end before the first attempt."""
     return Dispatcher(LocalityMatcher(), Speculation(stealing=True, expected_seconds=forecast))

@@ -1,8 +1,9 @@
 """Computes chunk sizes so that all workers finish together (adaptive workload balancing, AWLB), and learns speeds from finished chunks.
 
-Worker i does p_i units of work per second and receives n_i bytes per second; the application moves f_c bytes per unit. Then w units take
-w (1/p_i + f_c/n_i), plus a fixed cost per chunk. With mu_i = p_i/n_i, the weight of a worker is p_i / (1 + f_c mu_i). A worker that costs
-more than it contributes is left out. This finds the best subset: in the one optimum, all workers that take part finish together.
+Worker i computes p_i units of work per second and receives n_i bytes per second. The application moves f_c bytes per unit. A chunk of w
+units takes w (1/p_i + f_c/n_i) seconds, plus a fixed cost per chunk. With mu_i = p_i/n_i, the weight of worker i is p_i / (1 + f_c mu_i). A
+worker is not used if its fixed cost is longer than the time that the other workers need. This gives the best subset of workers: there is
+one optimum, and in it all used workers finish together.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from dataclasses import dataclass
 
 UNLIMITED = math.inf
 SMOOTHING = 0.5
-"""Weight of the latest chunk against all before it."""
+"""Weight of the latest chunk; all earlier chunks together have the remaining weight."""
 MIN_UNIT_S = 1e-9
 SMALL_BYTES = 64 * 1024
-"""While all chunks move about the same number of bytes, transfer time counts as latency below this size, and as bandwidth above."""
+"""If all chunks move about the same number of bytes, latency and bandwidth cannot be measured separately. Below this size, the transfer
+time counts as latency; above this size, as bandwidth."""
 MIN_SPREAD = 0.05
 UNUSED_FACTOR = 0.8
-"""Factor on a worker's estimated slowness and latency after each iteration without it, so that it is tried again some time."""
+"""After each iteration without a worker, its estimated slowness and latency are multiplied by this, so that it is tried again later."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCapacity:
-    """What one worker, or one slot of it, can do. An unknown network counts as free."""
+    """Speed and bandwidth of one worker, or of one slot of it. If the bandwidth is unknown, it counts as unlimited."""
 
     name: str
     speed: float
@@ -39,15 +41,15 @@ class WorkerCapacity:
 
     @property
     def usable(self) -> bool:
-        """Whether the values can be used. NaN compares false with everything."""
+        """Whether the values can be used. They cannot if one of them is NaN, because comparisons with NaN are false."""
         return 0 < self.speed < math.inf and self.bandwidth > 0 and 0 <= self.latency_s < math.inf
 
     def unit_s(self, ratio: float) -> float:
-        """Seconds per unit, including the time to transfer it."""
+        """Returns the seconds per unit, including its transfer."""
         return 1 / self.speed + ratio / self.bandwidth
 
     def fixed_s(self, application: LoadModel) -> float:
-        """Seconds per chunk of any size."""
+        """Returns the seconds that each chunk takes in addition, independent of its size."""
         return self.latency_s + application.chunk_s + application.chunk_bytes / self.bandwidth
 
 
@@ -64,12 +66,12 @@ class LoadModel:
 @dataclass(frozen=True, slots=True)
 class LoadSplit:
     sizes: tuple[float, ...]
-    """In the order of the workers; 0 for a worker that is left out."""
+    """Units for each worker; 0 for a worker that is not used."""
     time_s: float
 
 
 def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel) -> float:
-    """When the last worker ends, if each gets a chunk of its size; a chunk of 0 is not sent."""
+    """Returns when the last worker ends if each worker gets a chunk of its size. A chunk of size 0 is not sent."""
     used = [(size, worker) for size, worker in zip(sizes, workers, strict=True) if size > 0]
     ends = (worker.fixed_s(application) + size * application.ratio / worker.bandwidth + size / worker.speed for size, worker in used)
     return max(ends, default=0.0)
@@ -79,7 +81,7 @@ def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], applicati
 
 
 def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Sizes that add up to the load, so that all workers that take part end at the same, earliest possible time."""
+    """Divides the load so that all used workers end at the same, earliest possible time."""
     usable = {index: worker for index, worker in enumerate(workers) if worker.usable}
     if not usable:
         raise ValueError("of no worker is it known how fast it is")
@@ -89,7 +91,7 @@ def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float)
 
 
 def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Add workers by fixed cost until the next one's cost exceeds the time that the others need without it."""
+    """Adds workers in the order of their fixed costs. It stops when the next fixed cost exceeds the time that the added workers need."""
     unit_s = [worker.unit_s(application.ratio) for worker in workers]
     fixed_s = [worker.fixed_s(application) for worker in workers]
     rate = lost = 0.0
@@ -104,11 +106,11 @@ def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: floa
 
 
 def whole_units(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
-    """The sizes in whole units: rounded down, and each remaining unit goes to the worker that ends first with it."""
+    """Returns the sizes in whole units. They are rounded down; each remaining unit goes to the worker that would end it first."""
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
     if left < 0:
-        # A float does not hold the last digits of very many units.
+        # A float has too few digits for very many units.
         sizes[sizes.index(max(sizes))] += left
     ends: list[tuple[float, int, float]] = []
     for index, worker in enumerate(workers):
@@ -123,7 +125,7 @@ def whole_units(found: LoadSplit, workers: Sequence[WorkerCapacity], application
 
 
 def equal_parts(load: int, count: int) -> list[int]:
-    """The load in ``count`` parts that differ by at most one."""
+    """Divides the load into ``count`` parts that differ by at most one."""
     return [load * (index + 1) // count - load * index // count for index in range(count)]
 
 
@@ -131,14 +133,14 @@ def equal_parts(load: int, count: int) -> list[int]:
 
 
 def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
-    """mu_i = p_i / n_i. Unknown bandwidths count as equal, so that only speeds differ."""
+    """Returns mu_i = p_i / n_i for each worker. An unknown bandwidth is replaced by the median of all known bandwidths."""
     known = sorted(worker.bandwidth for worker in workers if worker.bandwidth < math.inf)
     median = known[len(known) // 2] if known else 1.0
     return [worker.speed / (worker.bandwidth if worker.bandwidth < math.inf else median) for worker in workers]
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
-    """Phi: the standard deviation of mu_i / mu_avg. The printed formula lacks the square, without which the sum is always 0."""
+    """Returns Phi, the standard deviation of mu_i / mu_avg. The formula in the paper lacks the square; without it the sum is always 0."""
     if len(mu) < 2 or not sum(mu):
         return 0.0
     average = sum(mu) / len(mu)
@@ -150,13 +152,13 @@ def heterogeneity(mu: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMeasurement:
-    """A finished chunk."""
+    """Measured times of a finished chunk."""
 
     worker: str
     units: float
     compute_s: float
     transfer_s: float
-    """All other time, from sending it to having it back."""
+    """Seconds between sending the chunk and receiving its result, without ``compute_s``."""
     moved_bytes: float
 
     @property
@@ -166,7 +168,7 @@ class ChunkMeasurement:
 
 
 class LinearFit:
-    """y = intercept + slope x, by least squares; old values count little."""
+    """Fits y = intercept + slope x by least squares. Old values count less."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
@@ -177,7 +179,8 @@ class LinearFit:
             setattr(self, name, self._keep * getattr(self, name) + value)
 
     def fit(self, small: float) -> tuple[float, float]:
-        """(intercept, slope), neither below 0. Where x is always about the same: all intercept below ``small``, all slope above."""
+        """Returns intercept and slope, both at least 0. If x is always about the same, one of them is 0: the slope if x is less than
+        ``small``, otherwise the intercept."""
         if not self._count:
             return 0.0, 0.0
         x, y = self._x / self._count, self._y / self._count
@@ -195,7 +198,8 @@ class LinearFit:
 
 
 class CapacityEstimates:
-    """Estimates for all workers seen. An unmeasured worker counts by its benchmark compared with measured ones, or as an average one."""
+    """Estimates the capacity of each worker. If a worker is not measured, its benchmark is compared with the benchmarks of measured
+    workers. Without a benchmark, it counts as average."""
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
@@ -205,12 +209,12 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def set_benchmark(self, worker: str, benchmark: float) -> None:
-        """Take a worker's own benchmark as a first estimate, if it is a valid number."""
+        """Uses the benchmark that a worker reported as a first estimate, if it is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 
     def observe(self, chunks: Iterable[ChunkMeasurement]) -> None:
-        """Learn from all chunks of one iteration. Invalid numbers are ignored, and so is the start-up time of a new worker."""
+        """Learns from all chunks of one iteration. Invalid measurements and the start-up time of a new worker are ignored."""
         before = dict.fromkeys(self._unit_s)
         for chunk in chunks:
             if not chunk.is_valid:
@@ -221,7 +225,7 @@ class CapacityEstimates:
                 self._transfers.setdefault(chunk.worker, LinearFit(1 - self._smoothing)).observe(chunk.moved_bytes, chunk.transfer_s)
 
     def observe_unfinished(self, worker: str, units: float, seconds: float) -> None:
-        """Learn that a chunk took longer than this and was done by other workers."""
+        """Learns from a chunk that took longer than ``seconds`` and was then given to other workers."""
         if units > 0 and seconds > 0:
             self._observe_speed(worker, max(seconds / units, self._unit_s.get(worker, 0.0)))
 
@@ -260,7 +264,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """The f_c* of least run time, by golden section over its logarithm: try ``ratio``, ``report`` the time, until it is ``settled``."""
+    """Searches the f_c with the shortest run time by golden section over log f_c. Use it in a loop: run with ``ratio`` and ``report`` the
+    time, until the search is ``settled``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:
@@ -280,13 +285,13 @@ class RatioSearch:
 
     @property
     def ratio(self) -> float:
-        """The next ratio to try; when settled, the best one."""
+        """The next ratio to try. If the search is settled, the best ratio."""
         if self.settled and self._times:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)
 
     def report(self, time_s: float) -> None:
-        """Report the run time with ``ratio``."""
+        """Takes the run time with ``ratio``."""
         if self.settled:
             return
         self._times[self._next] = time_s if time_s == time_s else math.inf
@@ -300,5 +305,5 @@ class RatioSearch:
         self._next = left if self._known(left) is None else right
 
     def _known(self, point: float) -> float | None:
-        """The time of a point that an earlier step measured, up to rounding."""
+        """Returns the time that an earlier step measured at this point, up to rounding; None if there is none."""
         return next((time_s for other, time_s in self._times.items() if abs(other - point) < self._precision / 100), None)

@@ -1,6 +1,7 @@
 """Defines the two simple matchers: first come, and data locality.
 
-Locality ranks tasks by the bytes of their inputs at a worker, or by their own rank expression. Tasks without inputs or rank go in order.
+Data locality ranks a pair of task and worker by the bytes of the task's inputs that the worker holds. If the task has a rank expression,
+the value of this expression is used instead. Tasks with neither inputs nor rank expression are assigned in queue order.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from pilotfish.policies.matcher_interface import Matching
 from pilotfish.portable.expressions.greedy_matching import greedy
 
 MAX_HELD = 256
-"""Maximum contents of a worker, the latest first, for which tasks are looked up."""
+"""Maximum contents of a worker for which tasks are looked up. The latest contents are used."""
 MAX_TASKS = 32
-"""Maximum tasks that need the same content and are ranked for one worker."""
+"""Maximum tasks with the same content that are ranked for one worker."""
 MAX_PAIRS = 200_000
-"""Maximum pairs of task and worker that a rank expression is evaluated for."""
+"""Maximum pairs of task and worker for which a rank expression is evaluated."""
 
 Ranks = dict[tuple[Task, Worker], float]
 
 
 class FirstComeMatcher:
-    """Leaves every task to the dispatcher: the first free worker gets the first task."""
+    """Prefers nothing: the dispatcher gives the first task to the first free worker."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching({})
@@ -40,16 +41,17 @@ class FirstComeMatcher:
 
 
 class LocalityMatcher(FirstComeMatcher):
-    """Prefers workers that hold a task's inputs, or that its rank expression ranks higher."""
+    """Prefers workers that hold a task's inputs, or that have a larger value of its rank expression."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching(prefer(view, roomy, shapes))
 
 
 def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
-    """By worker id, the tasks that this worker should get before others; each task is named for one worker only.
+    """Returns the tasks that each worker should get first, by worker id. Each task is named for one worker only.
 
-    The pair with the highest rank is matched first, over all workers with room: one by one, a worker would take what another holds.
+    The pair of task and worker with the highest rank is matched first. If workers were served one by one, a worker could take a task whose
+    inputs another worker holds.
     """
     preferred: dict[str, list[Task]] = {}
     ranked = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
@@ -98,7 +100,7 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """Bytes of inputs at the worker, by task. Only the latest contents and the first tasks are considered."""
+    """Returns the bytes of inputs that the worker holds for each task. Only the latest contents and the first tasks are considered."""
     found: dict[Task, int] = {}
     if not shape.queue_by_content:
         return found

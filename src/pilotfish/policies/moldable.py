@@ -1,9 +1,10 @@
 """Chooses how many cores a moldable task gets: the number with which all waiting tasks finish soonest.
 
-Amdahl's curve t(n) = s + p/n is fitted to the measured times: a serial part and a parallel part. With n cores each, the free cores give a
-number of places, the waiting tasks take a number of rounds on them, and each round takes t(n). The n with the least total is granted. When
-more tasks wait than there are cores, that is the n that costs the fewest core-seconds; in the tail, it is as many as shorten the end. The
-first tasks of an unknown class try different numbers.
+Amdahl's curve t(n) = s + p/n is fitted to the measured times. t is the time of a task with n cores, s its serial part and p its parallel
+part. With n cores for each task, only some tasks fit into the free cores at the same time. The waiting tasks then run in several waves, and
+each wave takes t(n). The task gets the n for which all waves together take the least time. If many tasks wait, this is the n that costs
+the fewest core-seconds. At the end of a run, it is the largest n that still shortens the run. The first tasks of an unknown class try
+different numbers of cores.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES
 
 MIN_GAIN = 0.98
-"""Factor on the time that more cores must reach; otherwise fewer are as good."""
+"""More cores are chosen only if the time is less than this factor times the time with fewer cores."""
 MIN_WAITING = 4
-"""Minimum waiting tasks for which trying an unknown number of cores pays."""
-LAST_ROUNDS = 2
-"""In the last rounds, a round takes its full time however few tasks are in it; before that, the last one counts as half full."""
+"""Minimum number of waiting tasks before an unknown number of cores is tried."""
+LAST_WAVES = 2
+"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last one counts as half."""
 MAX_CHOICES = 64
 
 
 @dataclass(slots=True, frozen=True)
 class AmdahlCurve:
-    """Amdahl's curve: n cores take ``fixed_s`` + ``shared_s`` / n seconds."""
+    """Amdahl's curve: with n cores, a task takes ``fixed_s`` + ``shared_s`` / n seconds."""
 
     fixed_s: float
     shared_s: float
@@ -43,7 +44,7 @@ UNKNOWN = AmdahlCurve(0.0, 1.0)
 
 
 def fit(known: Speedup) -> AmdahlCurve:
-    """The least-squares curve without negative parts. With times for one number of cores only, all work counts as parallel."""
+    """Returns the least-squares curve without negative parts. If only one number of cores was measured, all work counts as parallel."""
     points = [(UNIT / cores, mean_s, min(samples, 20)) for cores, (samples, mean_s) in known.items() if cores > 0]
     weight = float(sum(count for _, _, count in points))
     if not weight:
@@ -60,20 +61,20 @@ def fit(known: Speedup) -> AmdahlCurve:
 
 
 def choices(least: int, most: int) -> list[int]:
-    """Numbers of cores that may be granted: the least, and whole cores beyond it; a selection if there are very many."""
+    """Returns numbers of cores that may be granted: the least, and larger whole numbers. If there are many, it returns a selection."""
     whole_cores = range(least // UNIT + 1, most // UNIT + 1)
     step = max(1, math.ceil(len(whole_cores) / MAX_CHOICES))
     return [least, *(cores * UNIT for cores in whole_cores[::step])]
 
 
 def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: Mapping[int, int]) -> int:
-    """The number of cores with which all waiting tasks finish soonest, the smallest of these. ``free_counts``: workers by free cores."""
+    """Returns the smallest number of cores with which all waiting tasks finish soonest. ``free_counts``: workers by free cores."""
     chosen, best_s = 0, math.inf
     for cores in allowed:
         places = sum(count * (free // cores) for free, count in free_counts.items())
         if places or not chosen:
-            rounds = max(1, waiting) / max(1, places)
-            seconds = (rounds + 0.5 if rounds > LAST_ROUNDS else math.ceil(rounds)) * curve.seconds(cores / UNIT)
+            waves = max(1, waiting) / max(1, places)
+            seconds = (waves + 0.5 if waves > LAST_WAVES else math.ceil(waves)) * curve.seconds(cores / UNIT)
             if seconds < MIN_GAIN * best_s:
                 chosen, best_s = cores, seconds
     return chosen
@@ -82,17 +83,18 @@ def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: 
 class MoldableCores:
     def __init__(self) -> None:
         self._tried: dict[str, dict[int, None]] = {}
-        """By class: numbers of cores that were granted as a trial."""
+        """For each class: numbers of cores that were granted as a trial."""
         self._workers: Sequence[Worker] = ()
         self._chosen: dict[tuple[TaskShape, str], int] = {}
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """Start a round of proposals in which these workers have room."""
+        """Prepares for one call of ``propose``, in which these workers have room."""
         self._chosen = {}
         self._workers = workers
 
     def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
-        """The needs that a moldable task is granted at a worker with these free cores. ``waiting``: tasks like it, itself included."""
+        """Returns the needs of a moldable task with the granted cores. ``free``: free cores of the worker; ``waiting``: number of waiting
+        tasks like this one, including it."""
         shape, run = task.shape, task.shape.run
         kind = run.class_of(task.spec)
         known = state.speedups.get(kind, {})
@@ -105,7 +107,7 @@ class MoldableCores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
                 free_counts = Counter(worker.free.get(CORES, 0) for worker in self._workers)
-                # While times are unknown, no task waits because another got more than its minimum.
+                # While times are unknown, tasks get their minimum if more cores for one task would let another task wait.
                 crowded = not known and waiting > sum(count * (room // least) for room, count in free_counts.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
                 chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, free_counts)
@@ -113,7 +115,7 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """A number of cores that is unknown and not being tried; 0 if none fits here."""
+        """Returns a number of cores whose time is unknown and that is not tried yet; 0 if no such number fits the worker."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

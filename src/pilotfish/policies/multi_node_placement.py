@@ -1,7 +1,7 @@
 """Finds or reserves enough workers of one pilot for a multi-node task.
 
-The task is placed when enough workers of one pilot have room. When it has waited for a while, workers of one pilot are kept free for it
-(tasks of higher priority may still use them) until all of them have room: at most as long as the tasks that run there take.
+The task is placed when enough workers of one pilot have room. If it has waited for a while, workers of one pilot are kept free for it until
+all of them have room. Tasks of higher priority may still use these workers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
 RESERVE_AFTER_S = 5.0
-"""Seconds until workers are kept free for a task that cannot be placed now."""
+"""If a task could not be placed for this many seconds, workers are kept free for it."""
 SOON_S = 0.01
-"""Seconds until the remaining room of workers that were just used is checked again."""
+"""If workers got a multi-node task, their remaining room is checked after this many seconds."""
 
 
 @dataclass(slots=True)
 class Placements:
-    """``used``: workers that get nothing else in this round; ``kept``: by id, workers that are kept free, and for which shape."""
+    """``used``: workers that get no other task now; ``kept``: for each worker that is kept free, by id, the shape."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Placements:
 class MultiNodePlacement:
     def __init__(self) -> None:
         self._since: dict[TaskShape, float] = {}
-        """By shape: since when no task could be placed."""
+        """For each shape: the time since which no task could be placed."""
         self._kept: dict[TaskShape, list[Worker]] = {}
         self._look_at: float | None = None
 
@@ -45,7 +45,7 @@ class MultiNodePlacement:
         busy: dict[str, None],
         queue_order: QueueOrder,
     ) -> Placements:
-        """``offers``: multi-node tasks; ``other_offers``: all other waiting tasks; ``busy``: workers that cannot be used."""
+        """Places multi-node tasks (``offers``) or keeps workers free for them. ``busy``: workers that cannot be used."""
         placements = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
@@ -72,18 +72,18 @@ class MultiNodePlacement:
         return self._look_at if self._look_at is not None and self._look_at > view.now else None
 
     def forget(self) -> None:
-        """Discard all waits: no multi-node task is ready."""
+        """Discards all waiting times, because no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
     def _place(
         self, view: PolicyView, offer: OfferedTasks, pilots: dict[str, list[Worker]], placements: Placements, queue_order: QueueOrder
     ) -> bool:
-        """Place tasks where enough workers have room that are not kept for others. Returns whether one was placed."""
+        """Places tasks if enough workers have room and are not kept for another shape. Returns whether a task was placed."""
         shape, placed = offer.shape, False
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in placements.kept]
             while offer.left and len(roomy) >= shape.nodes:
-                # The task avoids a worker where it failed only as its first worker; the other workers are not checked.
+                # Only the first worker is checked: the task does not begin at a worker where it failed.
                 given = next(((worker, task) for worker in roomy if (task := offer.take(view, worker)) is not None), None)
                 if given is None:
                     break
@@ -99,7 +99,7 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """By pilot: workers that could run a part of such a task, now or later, at sites that can get its inputs."""
+    """Returns the workers of each pilot that could run a part of such a task, now or later. Their site can get the inputs of a task."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):
@@ -110,13 +110,13 @@ def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None])
 
 
 def _keep_previous(workers: list[Worker], pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """Keep the previous choice if it still fits; switching on every turn would starve the task."""
+    """Returns the previous choice if it still fits. If the choice changed on every turn, the task would never start."""
     able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in placements.kept for worker in workers)
     return workers if able else []
 
 
 def _least_loaded(shape: TaskShape, pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """The least loaded workers of one pilot."""
+    """Returns the least loaded workers of one pilot."""
     free = [[worker for worker in workers if worker.id not in placements.kept] for workers in pilots.values()]
     found = [sorted(workers, key=lambda worker: worker.held)[: shape.nodes] for workers in free if len(workers) >= shape.nodes]
     return min(found, key=lambda workers: sum(worker.held for worker in workers), default=[])

@@ -1,4 +1,4 @@
-"""Hands out the ready tasks of one shape during one round of proposals."""
+"""Hands out the ready tasks of one shape during one call of ``propose``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotfish.core.tasks import multi_node
 
 
 class OfferedTasks:
-    """The ready tasks of one shape; ``left`` are not yet given away."""
+    """The ready tasks of one shape. ``left``: the number of tasks that are not assigned yet."""
 
     __slots__ = ("_avoiding", "_skipped", "_unreachable_from", "left", "shape", "taken", "tasks")
 
@@ -20,16 +20,16 @@ class OfferedTasks:
         self.tasks: Iterator[Task] = iter(tasks)
         self.left = len(shape.queue)
         self.taken: dict[Task, None] = {}
-        """Tasks that are kept for a certain worker."""
+        """Tasks that are reserved for one worker."""
         self._avoiding: list[Task] = []
-        """Tasks that were not given to the worker where they failed."""
+        """Tasks that a worker did not get because they failed there."""
         self._skipped: list[Task] = []
         """Tasks whose inputs some site cannot get."""
         self._unreachable_from: dict[str, int] = {}
-        """By site: how many of the first in ``_skipped`` have inputs that this site cannot get. They are not checked again."""
+        """For each site: the first tasks in ``_skipped``, by number, have inputs that the site cannot get. They are not checked again."""
 
     def take(self, view: PolicyView, worker: Worker) -> Task | None:
-        """The next task for this worker; None if no task that is left may run there."""
+        """Returns the next task for this worker; None if no remaining task may run there."""
         found = self._next_skipped(view, worker) if self._avoiding or self._skipped else None
         found = found or self._next(view, worker)
         self.left -= found is not None
@@ -65,7 +65,7 @@ class OfferedTasks:
 
 
 def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
-    """Whether the task failed at this worker and could run at another one."""
+    """Returns whether the task failed at this worker and could run at another worker."""
     if task.failure_counts is None or task.failure_counts.avoid != worker.id:
         return False
     others = (other for other in view.workers if other is not worker and other.suits(task.shape, view.now))
@@ -78,7 +78,7 @@ def _can_get_inputs(view: PolicyView, task: Task, worker: Worker) -> bool:
 
 
 def fits(free: dict[str, int], needs: Needs) -> bool:
-    """Whether these amounts are free."""
+    """Returns whether the needed amounts are free."""
     for name, amount in needs:  # noqa: SIM110 - a generator would cost more than the loop
         if free.get(name, 0) < amount:
             return False

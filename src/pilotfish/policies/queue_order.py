@@ -1,8 +1,8 @@
 """Orders waiting tasks by priority, deadline, share and age.
 
-Higher priorities come first, then runs that would miss their deadlines, then the share that used least, then the oldest task. Running tasks
-are not preempted: a late arrival waits for room, at most as long as a task takes. Within one round of proposals, a share that was given
-something moves back at once; otherwise the first in the queue would take all free room.
+Higher priorities come first, then runs that would miss their deadlines, then the share with the least usage, then the oldest task. Running
+tasks are not preempted: a task that arrives late waits until a running task ends. During one call of ``propose``, a share moves back in the
+queue as soon as it gets room; otherwise the first share would take all free room.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Key = tuple[int, float, float]
 
 
 class QueueOrder:
-    """The queue at the start of a round of proposals, updated as tasks are given away."""
+    """The queue at the start of a call of ``propose``. It is updated when tasks are assigned."""
 
     def __init__(self, state: State, now: float) -> None:
         shapes = self.shapes = [shape for shape in state.ready if not shape.run.paused]
         self.contested = False
-        """Whether several shares, or a run that may miss its deadline, compete for room. Otherwise the order is that of ``shapes``."""
+        """Whether several shares, or a run that may miss its deadline, compete for room. If not, the order of ``shapes`` is final."""
         self._typical: dict[ShareAccount, float] = {}
         self._standing: dict[ShareAccount, float] = {}
         self._needed: dict[Run, int] = {}
-        """By run with a deadline: what it should occupy in addition, in units of 1/10000 core."""
+        """For each run with a deadline: the cores that it needs in addition, in units of 1/10000 core."""
         self._given = 0
         if len(shapes) < 2:
             return
@@ -54,7 +54,7 @@ class QueueOrder:
 
     @property
     def leading(self) -> list[TaskShape]:
-        """Shapes that are as early in the queue as the first."""
+        """The first shape of the queue, and all shapes that are equally early."""
         if len(self.shapes) == 1:
             return self.shapes
         if not self.contested:
@@ -63,7 +63,7 @@ class QueueOrder:
         return [shape for shape in self.shapes if self._key(shape) == first]
 
     def limit_to_share(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
-        """Limit preferred tasks to the part of the pool that the leading share has by its weight."""
+        """Limits the preferred tasks to the part of the free cores that the first share may have by its weight."""
         weights = [account.weight for account in self._standing]
         part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
         left = part * sum([worker.free.get(CORES, 0) for worker in workers])
@@ -76,7 +76,7 @@ class QueueOrder:
         return limited
 
     def in_order(self, offers: list[OfferedTasks]) -> Iterable[OfferedTasks]:
-        """The supplies in queue order. If contested, a supply whose task was given away (see ``note_given``) is offered again later."""
+        """Returns the offers in queue order. If contested, an offer comes again after ``note_given`` was called for it."""
         return self._by_share(offers) if self.contested else offers
 
     def _by_share(self, offers: list[OfferedTasks]) -> Iterator[OfferedTasks]:
@@ -97,11 +97,11 @@ class QueueOrder:
                 if self._given != given:
                     break
                 queue.popleft()
-            if queue:  # it, or another supply of its share, was given away: it may have moved back
+            if queue:  # a task of this share was assigned: the share may have moved back
                 heappush(heads, (self._key(queue[0].shape), number, queue))
 
     def note_given(self, shape: TaskShape, needs: Needs) -> None:
-        """Note that a task of this shape was given away with these needs."""
+        """Notes that a task of this shape was assigned with these needs."""
         if not self.contested:
             return
         self._given += 1
@@ -112,7 +112,7 @@ class QueueOrder:
             self._needed[run] -= cores
 
     def is_first(self, offer: OfferedTasks, offers: Iterable[OfferedTasks]) -> bool:
-        """Whether no other supply with tasks left is earlier in the queue."""
+        """Returns whether no other offer that has tasks left is earlier in the queue."""
         if not self.contested:
             return offer.shape is self.shapes[0] or not any(other.left and other.shape.priority > offer.shape.priority for other in offers)
         key = self._key(offer.shape)

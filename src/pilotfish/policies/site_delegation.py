@@ -1,4 +1,4 @@
-"""Chooses how many tasks a site master is given in bulk: enough for half a minute, and all that only its site can run."""
+"""Chooses the tasks that are delegated to a site master: enough for half a minute, and all tasks that only its site can run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pilotfish.model.task import CORES
 
 MIN_AHEAD = 4
 AHEAD_S = 30.0
-"""Seconds of work that a site gets beyond what can start at once."""
+"""Seconds of work that a site gets in addition to the tasks that can start at once."""
 MAX_BOUND = 2000
 
 
 def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
-    """Propose the oldest tasks that at least one worker of a site can run. Tasks that were cut off by the end of a pilot are not delegated,
-    because the master tracks how much time they need; nor are multi-node tasks. Tasks that cannot start at once are divided by the size
-    of the sites, so that no site hoards what another could run."""
+    """Proposes the oldest tasks that at least one worker of a site can run.
+
+    Tasks that were cut off by the end of a pilot are not delegated, because the master tracks how much time they need. Multi-node tasks are
+    not delegated either. Tasks that cannot start at once are divided by the size of the sites, so that no site keeps tasks that another
+    site could run.
+    """
     taken: dict[Task, None] = {}
     delegations: dict[Worker, list[Task]] = {}
     for site_master, _ in view.sites:
@@ -61,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """How many tasks each site may have for later: at most its part, by size, of all ready tasks."""
+    """Returns how many tasks that cannot start at once each site may get: at most its part of all ready tasks, by size."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -70,8 +73,8 @@ def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker,
 
 
 def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Tasks that only this site can run, because their inputs were kept there. Its master chooses better the more of them it knows, and
-    no other site misses them."""
+    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of them: it chooses
+    better if it knows more tasks, and no other site could run them."""
     found: dict[Task, None] = {}
     room = MAX_BOUND - len(site_master.delegated)
     for shape in view.state.ready:
@@ -89,13 +92,13 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """How often all slots could be filled again within AHEAD_S, at most once; 0 while task times are unknown."""
+    """Returns how often all slots can be filled again within AHEAD_S, at most once; 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Recall half of what a site master cannot assign, if workers elsewhere are idle and nothing else is ready for them."""
+    """Recalls half of the backlog of a site master if a worker outside its site is idle and no task is ready."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))
@@ -106,7 +109,7 @@ def recall_delegated(view: PolicyView) -> RecallProposal | None:
     for worker in others:
         if worker.held:
             continue
-        # Recall a task only once: a task that returns a second time would do so forever.
+        # A task is recalled only once; otherwise it could be recalled again and again.
         recalled = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, view.now)]
         recalled = [task for task in recalled if can_get_inputs(view.state, task, worker.site)]
         if recalled:

@@ -1,8 +1,8 @@
 """Starts a second attempt of a slow task at an idle worker; the first result counts.
 
-This happens only where users allow it, because effects outside the sandbox then happen twice, and only when the worker can take no ready
-task. Without a forecast, a task is late when it has run half as long again as others of its shape, and copies take at most a tenth of the
-pool. With a forecast, a copy is made where it would finish, from its start, before the first attempt is expected to.
+A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, the worker must have no ready task
+that it could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most a
+tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from pilotfish.model.states import ASSIGNED, RUNNING
 from pilotfish.policies.offered_tasks import fits
 
 ExpectedSeconds = Callable[[State, Task, Worker], float | None]
-"""Expected seconds of a whole attempt of a task at a worker; None if unknown."""
+"""Returns the expected seconds of a whole attempt of a task at a worker; None if they are unknown."""
 
 LATE_FACTOR = 1.5
-"""A task is late after this many times the mean of its shape."""
+"""A task is late if it has run longer than this factor times the mean of its shape."""
 MIN_RUN_S = 5.0
-"""Minimum seconds that a task must have run. Its start may have been reported one heartbeat late, and it may end just now."""
+"""Minimum seconds that a task must have run. Its start is reported up to one heartbeat late, and it may be about to end."""
 MIN_SAMPLES = 3
 MIN_GAIN = 1.2
-"""Factor by which a copy must be expected to end sooner than the first attempt."""
+"""The expected remaining time of the first attempt must be at least this factor times the time of a copy."""
 MAX_COPY_SHARE = 0.1
 MAX_WORKERS, MAX_COMPARED = 200, 8
-"""Maximum workers with room that are checked, and maximum that are compared for one copy. The tail of a large run may have thousands."""
+"""Maximum idle workers that are checked, and maximum workers that are compared for one copy. Near the end of a large run, thousands of
+workers may be idle."""
 INTERVAL_S = 1.0
 
 
@@ -46,20 +47,20 @@ class _LateTask:
 
 
 class Speculation:
-    """``stealing``: copy also tasks of runs that set no preference, without a limit on copies."""
+    """Proposes copies. ``stealing``: copies are also allowed for runs without a setting, and their number has no limit."""
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
         self._expected_s: ExpectedSeconds = expected_seconds or (lambda state, task, worker: None)
         self._look_at = 0.0
         self._runs: list[Run] = []
-        """Runs that allow copies, when there were ``_run_count`` runs. Most pools have none, and then nothing is done."""
+        """Runs that allow copies, computed when there were ``_run_count`` runs. Most pools have no such run; then nothing is done."""
         self._run_count = 0
 
     def propose(
         self, view: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
     ) -> list[CopyProposal]:
-        """``others``: the other proposals of this round; their workers get no copies."""
+        """Returns proposals for copies. ``others``: the other proposals of the dispatcher; their workers get no copies."""
         due = view.now >= self._look_at
         if due or view.state.next_run != self._run_count:
             self._run_count = view.state.next_run
@@ -79,7 +80,7 @@ class Speculation:
         return self._look_at if self._watches(view) else None
 
     def _watches(self, view: PolicyView) -> bool:
-        """Whether there is room, and a task that may need a copy. A task known as assigned may have run for long already."""
+        """Returns whether there is room, and a task that may need a copy. A task that counts as assigned may already run."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(view.state.roomy)
 
@@ -88,7 +89,7 @@ class Speculation:
         return self._stealing if option is None else option
 
     def _copies_left(self, state: State) -> int:
-        """How many more copies may be started."""
+        """Returns how many more copies may be started."""
         slots = sum(worker.slots for worker in state.workers.values())
         if self._stealing:
             return slots
@@ -114,7 +115,7 @@ class Speculation:
             mean_s = forecast_s or task.shape.mean_us / 1e6
             is_late = task.shape.samples >= MIN_SAMPLES and ran_s >= max(LATE_FACTOR * mean_s, MIN_RUN_S)
             return _LateTask(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
-        # A task that is late by some time is expected to need the same time again.
+        # A task that is late by x seconds is expected to need x more seconds.
         left_s = abs(expected_s - ran_s)
         return _LateTask(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= MIN_RUN_S else None
 
@@ -143,7 +144,7 @@ class Speculation:
         return list(copies.values())
 
     def _worthwhile(self, view: PolicyView, late: _LateTask, workers: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
-        """Workers where a copy would end before the first attempt, the fastest first."""
+        """Yields the workers where a copy would end before the first attempt, the fastest worker first."""
         state, task = view.state, late.task
         for worker in workers:
             needs_s = self._expected_s(state, task, worker) or late.needs_s
@@ -155,7 +156,7 @@ class Speculation:
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
-        """Sort key: the fastest worker; else another site than the first attempt's, or at least another machine."""
+        """Returns a sort key: the fastest worker comes first, then workers at another site, then workers on another machine."""
         first = task.worker
         assert first is not None
         return (
@@ -166,7 +167,7 @@ class Speculation:
 
 
 def forecast(state: State, task: Task, worker: Worker) -> float | None:
-    """Expected seconds by the class of the task and the slowness of the worker."""
+    """Returns the expected seconds of a task, from its class and the slowness of the worker; None if there are too few samples."""
     run = task.shape.run
     estimate = state.forecasts.task(run.class_of(task.spec), run.cost(task.id & INDEX_MASK), worker.id, worker.site)
     return estimate.value if estimate is not None and estimate.samples >= MIN_SAMPLES else None
@@ -177,7 +178,7 @@ def _kills_workers(task: Task) -> bool:
 
 
 def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
-    """Workers with room for which no task is ready."""
+    """Returns the workers with room that can run no ready task."""
     state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
     able = (worker for worker in view.roomy if worker.id not in given and not worker.runs_suspect)

@@ -1,7 +1,7 @@
 """Orders the tasks of a run by upward rank (HEFT) or submission.
 
-The upward rank of a task is the time from its start to the end of the longest chain that begins with it. Starting ready tasks by falling
-rank keeps the critical path moving.
+The upward rank of a task is the time from its start to the end of the longest chain of dependent tasks that begins with it. The ready task
+with the highest upward rank starts first, so that the longest chain is not delayed.
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
-"""Minimum seconds between two computations of the ranks, and in addition for each task of the run."""
+"""Seconds between two computations of the ranks: the minimum, and the seconds for each task of the run."""
 MIN_CHANGE = 0.25
-"""Minimum relative change of an expected task time for new ranks."""
+"""Ranks are computed again if an expected task time has changed by this fraction."""
 NEVER = -1e18
 GROWTH = 8
-"""Ranks of an open run are computed again when it has grown by one part in GROWTH, and when it is closed."""
+"""Ranks of an open run are computed again when its number of tasks has grown by 1/GROWTH, and when the run is closed."""
 
 Seconds = Callable[[Task], float]
 
 
 class UpwardRanks:
-    """Ranks of the tasks of runs, kept until a run has grown or ``forget`` is called."""
+    """Computes the upward ranks of the tasks of each run and keeps them until the run has grown or ``forget`` is called."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Run, tuple[array[float], int, bool]] = WeakKeyDictionary()
 
     def of(self, run: Run, seconds: Seconds) -> Sequence[float]:
-        """The rank of each task, by index; nothing for a run without dependencies, where any order is as good.
-
-        Ended tasks have rank 0.
-        """
+        """Returns the rank of each task, by index. Ended tasks have rank 0. For a run without dependencies, the result is empty."""
         if not run.counts[WAITING]:
             self._kept.pop(run, None)
             return ()
@@ -51,12 +48,12 @@ class UpwardRanks:
         return ranks
 
     def forget(self, run: Run) -> None:
-        """Discard the ranks of a run, because forecasts have changed."""
+        """Discards the ranks of a run, because forecasts have changed."""
         self._kept.pop(run, None)
 
 
 def _upward(tasks: Sequence[Task], seconds: Seconds) -> array[float]:
-    """Compute ranks in one pass from the last task to the first: a task can only wait for earlier ones."""
+    """Computes ranks in one pass from the last task to the first, because a task depends only on earlier tasks."""
     ranks = array("d", bytes(8 * len(tasks)))
     for index in range(len(tasks) - 1, -1, -1):
         task = tasks[index]
@@ -68,7 +65,7 @@ def _upward(tasks: Sequence[Task], seconds: Seconds) -> array[float]:
 
 
 TaskOrder = Callable[[State, TaskShape, float], Iterable[Task]]
-"""The ready tasks of a shape in the order in which they should start. Valid until the next call."""
+"""Returns the ready tasks of a shape in the order in which they should start. The result is valid until the next call."""
 
 
 def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -76,13 +73,13 @@ def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Tas
 
 
 class CriticalPathOrder:
-    """Runs with dependencies: the highest rank first. Other runs with costs: the highest cost first, so that long tasks do not start last.
-    Not for tasks with inputs: tasks submitted together often share them."""
+    """Orders tasks by upward rank if the run has dependencies. Otherwise it orders them by cost, so that long tasks do not start last.
+    Tasks that have inputs are not ordered by cost, because tasks that were submitted together often share inputs."""
 
     def __init__(self) -> None:
         self._ranks = UpwardRanks()
         self._units: WeakKeyDictionary[Run, tuple[float, dict[int, float]]] = WeakKeyDictionary()
-        """By run: when its ranks were computed, and from which expected times by spec."""
+        """For each run: when its ranks were computed, and from which expected time of each spec."""
         self._queues: WeakKeyDictionary[TaskShape, _RankedQueue] = WeakKeyDictionary()
 
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -119,13 +116,14 @@ class CriticalPathOrder:
 
 
 def _unit(state: State, run: Run, spec: int) -> float:
-    """Expected seconds for cost 1 on a host of usual speed; 1 if unknown, so that the length of chains counts."""
+    """Returns the expected seconds for cost 1 on a host of usual speed. If they are unknown, it returns 1."""
     known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess()
     return known.value if known is not None else 1.0
 
 
 class _RankedQueue:
-    """Ready tasks by rank. Tasks that left the queue are skipped; tasks that came since are at either end of the queue."""
+    """Orders the ready tasks of a shape by rank. The heap is kept between calls. Tasks that have left the queue are skipped. New tasks are
+    at one of the two ends of the queue."""
 
     def __init__(self, ranks: Sequence[float]) -> None:
         self.ranks = ranks
@@ -137,7 +135,7 @@ class _RankedQueue:
         for entry in self._offered:
             if entry[2] in queue:
                 heappush(self._heap, entry)
-            else:  # it may return, at any position
+            else:  # the task may return, at any position
                 del self._queued[entry[2]]
         self._offered = []
         for end in (queue, reversed(queue)):

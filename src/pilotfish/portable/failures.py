@@ -1,4 +1,4 @@
-"""Defines a failure as it travels: [cause, blame, message]. Describes limits of the operating system and what to do about each."""
+"""Defines a failure in messages: [cause, blame, message]. Describes limits of the operating system and how to fix each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Failure = List[str]
 
 
 class AttemptError(Exception):
-    """An attempt cannot start, or its result cannot be sent: cause, blame and message."""
+    """An attempt cannot start, or its result cannot be sent."""
 
     def __init__(self, cause: str, blame: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ def is_limit(error: OSError) -> bool:
 
 
 def describe_limit(error: OSError) -> str:
-    """What happened, and how to fix it."""
+    """Returns a message: which limit was reached, and how to fix it."""
     number = error.errno or 0
     fix = _FIXES[number]
     if number in _LIMITS:

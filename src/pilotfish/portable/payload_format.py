@@ -1,8 +1,8 @@
 """Packs several byte strings into one payload and unpacks them.
 
-Format: ``!I`` number of parts, ``!Q`` length of each part, then the parts. Clients and slots use it; the master never unpacks a payload.
-A payload in a shared file is sent as a reference of 24 bytes instead: a mark with which no packed payload begins, the number of the file
-and its length.
+The format is ``!I`` (number of parts), ``!Q`` for each part (its length), then the parts. Clients and slots use it; the master never
+unpacks a payload. If a payload is in a shared file, a reference of 24 bytes is sent in its place: a mark with which no packed payload
+begins, the number of the file and its length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, List, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 PackedPayload = Union[bytes, List[Buffer]]
-"""One byte string, or pieces that a writer need not join first."""
+"""One byte string, or a list of pieces that are written one after the other."""
 
 MAX_PARTS = 1 << 20
 """Maximum parts of a payload."""
@@ -21,7 +21,7 @@ _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
 _STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
 FILES_MARK = b'{"handed"'
-"""Beginning of a payload to which files of other tasks were added."""
+"""Beginning of a payload to which the names of files of other tasks were added."""
 REFERENCE_MARK = b"\xff\xff\xff\xfePFS1"
 _REFERENCE = struct.Struct("!8sQQ")
 REFERENCE_BYTES = _REFERENCE.size
@@ -87,7 +87,7 @@ def unpack(payload: Buffer) -> List[memoryview]:
 
 
 def add_files(payload: Buffer, entries: Sequence[Any]) -> bytes:
-    """Adds files that other tasks left, ``entries``: [name, mode, digest, size] each, as in the inputs of a task."""
+    """Adds the names of files that other tasks left. Each of ``entries`` is [name, mode, digest, size], as in the inputs of a task."""
     return pack([json.dumps({"handed": entries}).encode(), payload])
 
 

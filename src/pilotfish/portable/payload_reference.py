@@ -47,10 +47,8 @@ def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
 
 
 def read_payload(directory: Directory, payload: memoryview) -> memoryview:
-    """Returns the payload itself, also for a reference. Raises OSError if the file is gone.
-
-    The file is mapped privately, so the reader may change the payload. Without a directory a reference stays as it is.
-    """
+    """Returns the payload. If it is a reference, returns the content of the file. Raises OSError if the file does not exist. The file is
+    mapped privately, so the reader may change the payload. If there is no directory, a reference is returned unchanged."""
     if not is_reference(payload) or not directory:
         return payload
     number, length = unpack_reference(payload)
@@ -62,7 +60,7 @@ def read_payload(directory: Directory, payload: memoryview) -> memoryview:
 
 
 def resolve(directory: Directory, payload: memoryview) -> memoryview:
-    """Returns the payload itself, or its reference if the file is gone. A reference never unpacks as a payload."""
+    """Returns the payload as ``read_payload`` does. If the file does not exist, returns the reference, which never unpacks as a payload."""
     try:
         return read_payload(directory, payload)
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds, holds together and kills a process and its descendants, by /proc and child subreapers. Finds the processes of a pool."""
+"""Finds and kills a process and its descendants, with /proc and child subreapers. Finds the processes of a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 END_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals by which batch systems announce that a job will be ended or suspended: the agent must leave."""
+"""Signals with which batch systems announce the end or suspension of a batch job. The agent must then leave the pool."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc: Optional[ctypes.CDLL] = None
@@ -29,7 +29,7 @@ def libc() -> ctypes.CDLL:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Let the allocator keep this much freed memory: faulting pages in again for each large payload costs more than copying."""
+    """Lets the allocator keep this much freed memory. New memory pages for each large payload would cost more time than copying it."""
     mallopt = getattr(libc(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, kept_bytes)
@@ -37,19 +37,19 @@ def keep_freed_memory(kept_bytes: int) -> None:
 
 
 def become_subreaper() -> bool:
-    """Adopt orphaned descendants instead of init, so that none escapes."""
+    """Makes this process the parent of orphaned descendants, in place of init, so that all of them can be killed."""
     return bool(libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def signal_on_parent_death(number: int, parent: int) -> None:
-    """Let the kernel send us this signal when our parent dies; at once if it is dead already."""
+    """Lets the kernel send this signal to this process when its parent dies. If the parent is dead already, the signal is sent at once."""
     libc().prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
 
 
 def children_of(pid: int) -> List[int]:
-    """The direct children of all threads of ``pid``."""
+    """Returns the direct children of all threads of ``pid``."""
     found: List[int] = []
     try:
         threads = os.listdir("/proc/%d/task" % pid)
@@ -65,7 +65,7 @@ def children_of(pid: int) -> List[int]:
 
 
 def _parents() -> Dict[int, List[int]]:
-    """Parent to children of all processes: the slow way, for kernels without children files."""
+    """Returns the children of each process. This is slow, and needed only for kernels without files named ``children``."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -76,7 +76,7 @@ def _parents() -> Dict[int, List[int]]:
 
 
 def stat_fields(pid: int) -> List[bytes]:
-    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
+    """Returns the fields of /proc/PID/stat, beginning with the state; empty if there is no such process."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -85,13 +85,13 @@ def stat_fields(pid: int) -> List[bytes]:
 
 
 def state_of(pid: int) -> str:
-    """R, S, D, Z, T …; empty if there is no such process."""
+    """Returns the state of a process: R, S, D, Z, T …; empty if there is no such process."""
     fields = stat_fields(pid)
     return fields[0].decode("ascii") if fields else ""
 
 
 def descendants_of(pid: int, except_for: Iterable[int] = ()) -> List[int]:
-    """All descendants of ``pid``, parents before children, without the trees of ``except_for``."""
+    """Returns all descendants of ``pid``, parents before children. Processes in ``except_for`` and their descendants are not included."""
     excluded = set(except_for)
     found: List[int] = []
     waiting = [pid]
@@ -104,7 +104,7 @@ def descendants_of(pid: int, except_for: Iterable[int] = ()) -> List[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of the process and its descendants."""
+    """Returns the resident memory of the process and its descendants."""
     total = 0
     for process in [pid, *descendants_of(pid)]:
         try:
@@ -131,7 +131,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class ChildCpuClock:
-    """CPU time of ended children, since the last call."""
+    """Measures the CPU time of ended children since the last call."""
 
     def __init__(self) -> None:
         self._seen_s = 0.0
@@ -144,7 +144,7 @@ class ChildCpuClock:
 
 
 def has_children() -> bool:
-    """Whether this process has any child, running or not yet reaped: one cheap call."""
+    """Returns whether this process has a child that runs or is not reaped yet. It needs only one system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -153,11 +153,11 @@ def has_children() -> bool:
 
 
 def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) -> bool:
-    """Kill and reap all descendants except the trees of ``except_for``. Return whether all are gone. Requires a subreaper.
+    """Kills and reaps all descendants, except processes in ``except_for`` and their descendants. Returns whether all have ended.
 
-    It works in rounds, because a process may fork meanwhile; parents are killed before their children. Nothing is stopped first: if this
-    process were killed at that moment, it would stay stopped. There is a time-out: a process that hangs in the kernel must not hang this
-    one.
+    This process must be a subreaper. Killing is repeated, because a process may fork at the same time. Parents are killed before their
+    children. Processes are not stopped (SIGSTOP) before: if this process were killed then, they would stay stopped for ever. The time-out
+    is needed because a process can hang in the kernel.
     """
     excluded = list(except_for)
     give_up_at = time.monotonic() + timeout_s
@@ -176,7 +176,7 @@ def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) ->
 
 
 def reap_children(except_for: Iterable[int] = ()) -> None:
-    """Reap ended children; never waits."""
+    """Reaps ended children. It never waits."""
     excluded = set(except_for)
     for pid in children_of(os.getpid()):
         if pid not in excluded:
@@ -187,7 +187,7 @@ def reap_children(except_for: Iterable[int] = ()) -> None:
 
 
 def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
-    """Processes of a pool: its directory is one of their arguments, or the beginning of one."""
+    """Yields id and command of each process of a pool. One of its arguments is, or begins with, the directory of the pool."""
     path = os.fsencode(directory)
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -203,6 +203,7 @@ def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
 
 
 def started_at(pid: int) -> str:
-    """Start time of a process in clock ticks since boot: with the pid, a name that is never reused. Empty if there is no such process."""
+    """Returns the start time of a process in clock ticks since boot; empty if there is no such process. The process id and the start time
+    together identify a process for ever."""
     fields = stat_fields(pid)
     return "" if not fields or fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,7 +1,7 @@
 """Drives the real machine with simulated hosts, links and clock.
 
-Decisions are made by the same code as in a live pool: the master's machine with its policy. There are no agents and no faults; a million
-tasks run in a minute.
+The same code as in a live pool makes all decisions: the master's machine with its policy. There are no agents and no faults. A simulation
+of a million tasks takes about a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilotfish.model.contents import Content
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import PilotSize
-from pilotfish.model.task import Request, RunOptions, TaskSpec
+from pilotfish.model.task import CORES, Request, RunOptions, TaskSpec
 from pilotfish.sim.shared_link import SharedLink, SimulatedTransfer, SiteDisk
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -33,14 +33,15 @@ FIRST_LINK = 10
 NEVER = float("inf")
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""Seconds between bandwidth measurements of a busy link. During long transfers the interval grows to this fraction of the elapsed time."""
+"""Seconds between two bandwidth measurements of a busy link. When the link is busy for long, the interval is this part of the elapsed
+time."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
-"""Hosts neither die nor fall silent, so heartbeats and leases are not needed."""
+"""Simulated hosts never fail, so heartbeats and leases are practically switched off."""
 
 
 @dataclass(slots=True)
 class TaskInterval:
-    """One task at one host: times of assignment, start and end."""
+    """Times of one task at one host: assignment, start and end."""
 
     task: int
     site: str
@@ -56,15 +57,15 @@ class WorldResult:
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent over the link of each site."""
     intervals: list[TaskInterval] = field(default_factory=list)
-    """Recorded only on request."""
+    """Recorded only if ``record_intervals`` is true."""
     transfers: dict[str, list[SimulatedTransfer]] = field(default_factory=dict)
     """Transfers to each site, in the order of their ends."""
     busy_s: float = 0.0
-    """Core seconds of tasks whose results counted."""
+    """Core-seconds of attempts that ended at a host."""
 
 
 class OneTimeProvisioner:
-    """Requests the given pilots, once."""
+    """Requests the given pilots once."""
 
     def __init__(self, proposals: Sequence[PilotProposal]) -> None:
         self._proposals = proposals
@@ -81,7 +82,7 @@ class OneTimeProvisioner:
 
 
 class SimulatedAttempt:
-    """One attempt. ``missing_files`` is the number of its files that are not here yet."""
+    """One attempt. ``missing_files``: the number of its files that are not at the site yet."""
 
     __slots__ = ("assigned_at", "cores", "has_cores", "key", "missing_files", "number", "started_at", "task")
 
@@ -97,7 +98,7 @@ class SimulatedAttempt:
 
 
 class SimulatedHost:
-    """One worker that fetches and runs tasks. It starts as many tasks as its cores allow and reports results like an agent."""
+    """Simulates one worker. It fetches files, starts as many tasks as its cores allow, and reports results like an agent."""
 
     def __init__(self, world: LightWorld, link: int, site: SimulatedSite, speed: float, cores: float) -> None:
         self.world = world
@@ -107,11 +108,11 @@ class SimulatedHost:
         self._free = float(cores)
         self._specs: dict[int, m.SentSpec] = {}
         self._queue: deque[SimulatedAttempt] = deque()
-        """Assigned attempts without cores, in order."""
+        """Assigned attempts that have no cores yet, in the order of assignment."""
         self._attempts: dict[tuple[int, int], SimulatedAttempt] = {}
         self._sent = 0
         self._just_started: list[SimulatedAttempt] = []
-        """Attempts started since the last heartbeat."""
+        """Attempts that started since the last heartbeat."""
         self._draining = False
 
     def handle(self, message: m.Message) -> None:
@@ -128,7 +129,7 @@ class SimulatedHost:
             self._leave_when_done()
 
     def add_waiting(self, attempt: SimulatedAttempt, contents: tuple[Content, ...] = ()) -> None:
-        """Adds an attempt that was assigned before the simulation began and waits for cores or files."""
+        """Adds an attempt that was assigned before the simulation began. It waits for cores or files."""
         self._attempts[attempt.key] = attempt
         if contents:
             self._fetch(attempt, contents)
@@ -176,7 +177,7 @@ class SimulatedHost:
                     disk.fetch(content.digest, content.size, lambda digest=content.digest: self._report_file(digest))  # type: ignore[misc]
 
     def _report_file(self, digest: str) -> None:
-        """Reports a new file to the master. Only the first host that requested it does so."""
+        """Reports a new file to the master. Only the host that requested the file first does this."""
         self.world.deliver(i.AgentMessage(self.link, m.CacheReport([digest], []), []))
 
     def _arrived(self, attempt: SimulatedAttempt) -> None:
@@ -185,8 +186,7 @@ class SimulatedHost:
             self._start_if_ready(attempt)
 
     def start_attempts(self) -> None:
-        """Gives cores to queued attempts in order. An attempt takes cores also while its files are in transfer, as at an agent: the agent
-        does not know a later attempt to run instead."""
+        """Gives cores to queued attempts in order. As at an agent, an attempt takes cores even while its files are in transfer."""
         while self._queue and self._free >= self._queue[0].cores:
             attempt = self._queue.popleft()
             if attempt.key in self._attempts:
@@ -248,9 +248,9 @@ class SimulatedHost:
 
 class LightWorld:
     heartbeat_s = 0.0
-    """Seconds between heartbeats that report started tasks; 0: no heartbeats."""
+    """Seconds after a start until a heartbeat reports it; 0: no heartbeats."""
     turn_s = 0.005
-    """Seconds for which inputs are collected into one turn, as by a live master."""
+    """Inputs that arrive within this many seconds are handled in one turn, as in a live master."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class LightWorld:
         self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
         self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
-        """Time since which a link has been busy, by site."""
+        """For each site with a busy link: the time since which it is busy."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
@@ -308,7 +308,7 @@ class LightWorld:
         self._submit()
 
     def advance(self, until: float = NEVER, left: int = 0) -> None:
-        """Continues while a task can run, until a given time, or until ``left`` tasks are unfinished."""
+        """Simulates while a task can run, at most until the time ``until``, or until only ``left`` tasks are unfinished."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
             self.now, _, action, arguments = heappop(heap)
@@ -351,7 +351,7 @@ class LightWorld:
             return
         self._idle_turns += 1
         if not self._idle_turns % MAX_IDLE_TURNS and all(action == self._alarm for _, _, action, _ in self._heap):
-            self._heap.clear()  # otherwise the machine would wake for ever for tasks that no host can run
+            self._heap.clear()  # otherwise the machine would wake again and again for tasks that no host can run
             return
         self._wake_at = NEVER
         self._turn()
@@ -366,17 +366,19 @@ class LightWorld:
 
     def _join(self, pilot: str, site: SimulatedSite) -> None:
         speed = site.speed * self.rng.lognormvariate(0.0, site.spread) if site.spread else site.speed
-        host = self._add_host(site.name, speed, site.cores)
-        link = host.link
-        ends_in = site.walltime_s or None
-        info = {"benchmark": speed}
-        self.deliver(
-            i.AgentMessage(link, m.Hello(f"{site.name}-{link}", pilot, {"cores": float(site.cores)}, {}, info, ends_in, 0.0, []), [])
-        )
+        name = f"{site.name}-{FIRST_LINK + len(self.hosts)}"
+        hello = m.Hello(name, pilot, {CORES: float(site.cores)}, {}, {"benchmark": speed}, site.walltime_s or None, 0.0, [])
+        host = self._join_host(site.name, speed, hello)
         if site.files:
-            self.deliver(i.AgentMessage(link, m.CacheReport(list(site.files), [], True), []))
-        if ends_in:
-            self.after(ends_in, host.leave)
+            self.deliver(i.AgentMessage(host.link, m.CacheReport(list(site.files), [], True), []))
+
+    def _join_host(self, site: str, speed: float, hello: m.Hello) -> SimulatedHost:
+        """Adds a host, which joins the pool with ``hello`` and leaves at the end of its time."""
+        host = self._add_host(site, speed, hello.capacity[CORES])
+        self.deliver(i.AgentMessage(host.link, hello, []))
+        if hello.ends_in_s:
+            self.after(hello.ends_in_s, host.leave)
+        return host
 
     def _add_host(self, site: str, speed: float, cores: float) -> SimulatedHost:
         link = FIRST_LINK + len(self.hosts)
@@ -390,7 +392,7 @@ class LightWorld:
             self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
-        """Starts periodic bandwidth measurements of a site's link while it is busy."""
+        """Starts to measure the bandwidth of a site's link, as long as the link is busy."""
         if site not in self._measured:
             self._measured[site] = self.now
             self._schedule_measurement(site)

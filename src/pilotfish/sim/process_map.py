@@ -1,4 +1,4 @@
-"""Maps a function over many inputs in several processes. The processes end when their parent ends, even if it is killed."""
+"""Applies a function to many inputs in several processes. The processes end when their parent ends, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], cores: int = 0) -> Iterator[Result]:
-    """Applies a function to each input and yields results in any order. Processes are forked: data that the function reads is not sent."""
+    """Applies a function to each input and yields the results in any order. The processes are forked, so they inherit global data."""
     processes = min(cores or len(os.sched_getaffinity(0)), len(inputs))
     if processes <= 1:
         yield from map(function, inputs)
@@ -26,7 +26,7 @@ def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], co
     before = multiprocessing.active_children()
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), signal_on_parent_death, (signal.SIGKILL, os.getpid())) as pool:
         try:
-            # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked; this process ends them.
+            # Ctrl-C reaches all processes of a terminal. Child processes start with SIGINT blocked, and this process kills them.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 futures = [pool.submit(function, item) for item in inputs]

@@ -1,4 +1,4 @@
-"""Simulates links whose transfers share bandwidth, and site disks."""
+"""Simulates links on which concurrent transfers share the bandwidth, and the shared disks of sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 STREAMS = 4
-"""Maximum concurrent transfers per link; others are queued."""
+"""Maximum concurrent transfers per link. Further transfers are queued."""
 
 Callback = Callable[[], None]
 
@@ -20,14 +20,14 @@ class EventClock(Protocol):
 
 
 class SharedLink:
-    """A link. Active transfers get equal parts of the bandwidth."""
+    """A link. Concurrent transfers get equal parts of its bandwidth."""
 
     def __init__(self, clock: EventClock, bandwidth: float, latency_s: float) -> None:
         self.clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
         self._bytes_left: dict[int, float] = {}
-        """Bytes left, by transfer."""
+        """Bytes left of each transfer."""
         self._done: dict[int, Callback] = {}
         self._waiting: deque[tuple[float, Callback]] = deque()
         self._starting = 0
@@ -39,7 +39,7 @@ class SharedLink:
         self.busy_s = 0.0
 
     def send(self, size: float, done: Callback) -> None:
-        """Starts a transfer. During the latency it uses no bandwidth."""
+        """Starts a transfer. It uses no bandwidth before the latency is over."""
         self._starting += 1
         if self._latency_s:
             self.clock.after(self._latency_s, self._enter, size, done)
@@ -58,7 +58,7 @@ class SharedLink:
         return bool(self._bytes_left or self._starting)
 
     def measure(self) -> tuple[int, float]:
-        """Returns bytes and busy seconds since the last call."""
+        """Returns the moved bytes and the busy seconds since the last call."""
         self._advance()
         moved, busy_s = self.moved, self.busy_s
         self.moved = self.busy_s = 0.0
@@ -117,11 +117,11 @@ class SiteDisk:
         self._link = link
         self._files: dict[str, None] = dict.fromkeys(files)
         self._requested: dict[str, tuple[float, list[Callback]]] = {}
-        """Time of the first request for each file that is in transfer, and the callbacks."""
+        """For each file in transfer: the time of the first request, and the callbacks."""
         self.transfers: list[SimulatedTransfer] = []
 
     def fetch(self, digest: str, size: int, callback: Callback) -> bool:
-        """Calls ``callback`` when the file is here. Returns true if this is the first request for it."""
+        """Calls ``callback`` when the file has arrived. Returns true if this is the first request for the file."""
         if digest in self._files:
             callback()
             return False

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, frozen=True)
 class SimulatedSite:
-    """Hosts with a shared disk, at the end of one link from the master."""
+    """Hosts with a shared disk. One link connects them to the master."""
 
     name: str
     hosts: int
     cores: int = 1
     speed: float = 1.0
-    """Relative speed; a task takes its seconds divided by this."""
+    """Relative speed. A task takes its seconds divided by this value."""
     spread: float = 0.0
     """Standard deviation of the logarithms of the hosts' speeds."""
     bandwidth: float = 125e6
@@ -25,7 +25,7 @@ class SimulatedSite:
     wait_s: float = 0.0
     """Mean seconds until a pilot starts."""
     wait_spread: float = 0.0
-    """Standard deviation of the logarithms of these waits."""
+    """Standard deviation of the logarithms of the waits."""
     walltime_s: float = 0.0
     files: tuple[str, ...] = ()
     """Files already at the site, by digest."""
@@ -33,11 +33,8 @@ class SimulatedSite:
 
 @dataclass(slots=True)
 class Workload:
-    """The tasks of one run, in columns.
-
-    ``files``: digest -> bytes; ``needs``: digests that each task reads; ``after``: tasks it waits for. An empty column means none, or the
-    same for all tasks.
-    """
+    """The tasks of one run, in columns. ``files``: size of each file in bytes, by digest; ``needs``: digests of the files that each task
+    reads; ``after``: the tasks for which each task waits. An empty column means that all tasks have the default."""
 
     seconds: list[float]
     costs: list[float] = field(default_factory=list)

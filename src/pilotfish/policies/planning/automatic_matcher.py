@@ -1,7 +1,8 @@
-"""Chooses between planning and serving workers as they come, and chooses again while the run continues.
+"""Chooses between a plan and data locality, and chooses again while the run continues.
 
-A plan pays when transfers take long compared with the remaining work; and near the end of a run whose tasks or hosts are uneven, when a
-long task must not start late or at a slow host. Both need good forecasts. Otherwise tasks go to any free worker, by data locality.
+A plan is useful in two cases. In the first case, transfers take long compared with the remaining work. In the second case, the run is near
+its end and its tasks or hosts are uneven: a long task must not start late or at a slow host. Both cases need good forecasts. In all other
+cases, tasks go to any free worker, by data locality.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
 INTERVAL_S, FIRST_INTERVAL_S = 10.0, 1.0
-"""Seconds between two choices; and while task times are unknown."""
+"""Seconds between two choices: usually, and while task times are unknown."""
 MIN_TRANSFER_PART = 0.02
-"""Minimum part of the remaining time that transfers must take for a plan to pay."""
+"""Transfers must take at least this part of the remaining time; otherwise they are no reason for a plan."""
 GOOD_ERROR = 0.2
-"""Error of forecasts up to which Max-min is used; with a larger error, XSufferage."""
+"""Up to this error of forecasts, the plan uses Max-min; with a larger error, XSufferage."""
 MAX_ERROR = 0.75
 """Error of forecasts above which a plan is useless."""
 SAMPLE_SIZE = 5_000
-"""Sample size. Enough to estimate the transfer time."""
+"""Maximum contents that are used to estimate the transfer time."""
 MIN_SAMPLES = 16
-"""Minimum number of ended tasks before the error of forecasts counts."""
+"""Minimum number of ended tasks before the error of forecasts is used."""
 MIN_TASK_S = 2.0
-"""Minimum mean seconds of a task for which planning pays."""
+"""Minimum mean seconds of a task for a plan."""
 MAX_TASKS_PER_CORE, MAX_TASKS = 20, 2_000
 """Maximum tasks per core, and in all, for which the end of a run is planned."""
 MIN_UNEVENNESS = 3.0
@@ -85,13 +86,11 @@ class AutomaticMatcher:
             return
         elif not why_not and left_s * _slots(view) < MIN_TASK_S * sum(len(shape.queue) for shape in shapes):
             why_not = "tasks are short"
-        self.chosen, self.reason = (
-            self.nearest if why_not else self.planner,
-            why_not or "the run nears its end, and tasks or hosts are uneven",
-        )
+        self.chosen = self.nearest if why_not else self.planner
+        self.reason = why_not or "the run nears its end, and tasks or hosts are uneven"
 
     def _transfer_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """Seconds that the busiest link would need if all sites got all files."""
+        """Returns the seconds that the slowest link would need if every site got all files."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
             wanted.update(dict.fromkeys(islice(shape.queue_by_content, SAMPLE_SIZE)))
@@ -104,13 +103,13 @@ class AutomaticMatcher:
         return max((size / self.planner.links.bandwidth(view, site) for site, size in missing.items()), default=0.0)
 
     def _left_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """Seconds that all workers together still have to compute."""
+        """Returns the seconds that all workers together need for the ready tasks."""
         work_s = sum(len(shape.queue) * self.planner.seconds(view, next(iter(shape.queue))) for shape in shapes)
         return work_s / max(1, _slots(view))
 
 
 def _why_not_yet(view: PolicyView, shapes: Sequence[TaskShape]) -> str:
-    """Why the end of the run is not planned now; empty if it may be."""
+    """Returns why the run is not near its end yet; empty if its end can be planned."""
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
@@ -122,7 +121,8 @@ def _slots(view: PolicyView) -> int:
 
 
 def _unevenness(view: PolicyView) -> float:
-    """Ratio of the fastest to the slowest host, by the benchmarks that they reported when they joined. Learnt speeds would cost more."""
+    """Returns the ratio of the fastest to the slowest host, from the benchmarks that agents reported when they joined. Learned speeds would
+    take more time to compute."""
     benchmarks = (worker.info.get("benchmark") for worker in view.workers)
     speeds = [speed for speed in benchmarks if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

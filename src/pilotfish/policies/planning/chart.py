@@ -1,7 +1,8 @@
 """Holds a Gantt chart of worker lanes and site links.
 
-A lane is one core of a worker. Workers of one site that are equally fast, and may run the same tasks, form a group, of which only the two
-earliest lanes matter. Groups lie in blocks of one site each, padded to the same length, so that numpy can process all of them at once.
+A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. Only the two lanes of
+a group that are free first matter. Groups are stored in blocks of equal length, so that numpy can process all groups at once. Each block
+belongs to one site.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 BUCKETS_PER_DOUBLING = 4
-"""Tasks whose seconds differ by less than the fourth root of two count as equal."""
+"""Tasks count as equally long if their durations differ by less than a factor of about 2**(1/4)."""
 
 MAX_BLOCK_LENGTH = 32
-"""Maximum groups in a block. Longer blocks take longer to update, shorter ones are more to choose from."""
+"""Maximum groups in a block. Longer blocks take longer to update; with shorter blocks, there are more blocks to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
 class GanttChart:
-    """Workers, links and files, and when each is free. Lists may be given for arrays; all times are seconds of one clock."""
+    """Workers, links and files, and when each is free. Lists may be given in place of arrays. All times are seconds of one clock."""
 
     lane_worker: npt.ArrayLike
     lane_free_s: npt.ArrayLike
     worker_site: npt.ArrayLike
     worker_slowness: npt.ArrayLike
-    """Time compared with a host of slowness 1."""
+    """For each worker: its time for a task, divided by the time of a host of usual speed."""
     site_link_free_s: npt.ArrayLike
     site_bandwidth: npt.ArrayLike
     """Bytes per second from the master, more than 0."""
@@ -43,26 +44,26 @@ class GanttChart:
     """Seconds added to every start of a task."""
     file_bytes: npt.ArrayLike
     arrival_s: npt.ArrayLike
-    """[file, site]: when the file is there; inf if it has to be sent."""
+    """[file, site]: when the file arrives at the site; inf if it must be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """Tasks that count as equal, with their seconds on a host of slowness 1, in the order in which they should start."""
+    """Tasks that count as equal, in the order in which they should start. ``seconds``: their durations on a host of slowness 1."""
 
     seconds: Sequence[float] | Floats
     files: tuple[int, ...] = ()
     width: int = 1
     """Lanes of one worker that each task needs."""
     allowed: Booleans | None = None
-    """By worker; None if all are allowed."""
+    """For each worker: whether it may run the tasks. None: all workers may run them."""
     tasks: Sequence[int] | Integers = ()
     """The caller's numbers of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransfer:
-    """A block in the column of a link."""
+    """One transfer over the link of a site."""
 
     file: int
     site: int
@@ -72,7 +73,7 @@ class PlannedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A block in the columns of some lanes, and the transfers that had to be added for it."""
+    """One task on some lanes of a worker, and the transfers that were added for it."""
 
     batch: int
     index: int
@@ -90,7 +91,7 @@ def batches_of(
     widths: Sequence[int] | None = None,
     allowed: Sequence[Booleans | None] | None = None,
 ) -> list[TaskBatch]:
-    """Group tasks that need the same files, width and workers and take about as long, in order of their first tasks."""
+    """Groups tasks that need the same files, width and workers and take about as long. Batches are in the order of their first tasks."""
     durations = np.asarray(seconds, dtype=np.float64)
     if not len(durations):
         return []
@@ -117,7 +118,7 @@ def batches_of(
 
 
 def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Booleans]]:
-    """Number the masks: equal ones get the same number, None gets 0. Also returns the different masks, from number 1 on."""
+    """Numbers the masks: equal masks get the same number, None gets 0. Also returns the different masks; the first has number 1."""
     numbers_of: dict[bytes, int] = {}
     known: dict[int, int] = {id(None): 0}
     distinct, numbers = [], []
@@ -134,7 +135,8 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """When lanes are free: ``free_s[width, group]`` for tasks of that many lanes, and ``next_s`` if the first of these were taken."""
+    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same if one of
+    these lanes were taken."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths
@@ -152,14 +154,14 @@ class LaneColumns:
         begins = np.cumsum(counts) - counts
         pairs = list(zip(free[order].tolist(), order.tolist(), strict=True))
         self._lanes = [pairs[begin : begin + count] for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-        """By worker: (free from, lane), the earliest first."""
+        """For each worker: pairs of the time at which a lane is free and the lane, the earliest time first."""
         sorted_free = np.append(free[order], np.inf)
         nth = {n: sorted_free[np.where(counts >= n, begins + n - 1, -1)] for width in self.widths for n in (width, width + 1)}
         self._worker_free = np.array([nth[width] for width in self.widths])
         self._worker_next = np.array([nth[width + 1] for width in self.widths])
 
     def _group_workers(self, site: Integers, slowness: Floats, masks: list[Booleans]) -> None:
-        """Order by site, then speed: of two that would finish at the same time the faster is taken, then the earlier."""
+        """Orders groups by site, then speed. If a task would end at the same time at two workers, the faster worker is taken."""
         mask_number = np.zeros(len(site))
         if masks:
             mask_number[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
@@ -197,11 +199,11 @@ class LaneColumns:
         return spread.reshape(self.shape)
 
     def penalty(self, mask: Booleans) -> Floats:
-        """What to add to times so that forbidden workers are never the best."""
+        """Returns values to add to times, so that forbidden workers are never the best: 0 or infinity."""
         return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
 
     def occupy(self, block: int, position: int, width: int, start_s: float, end_s: float) -> tuple[int, tuple[int, ...]]:
-        """Occupy the lanes of a worker in a group that are idle for the shortest time before. Returns the worker and the lanes."""
+        """Occupies lanes of a worker in a group. It takes the lanes that become free latest before the start. Returns worker and lanes."""
         group = self._group_at[block * self.shape[1] + position]
         members = self._members[group]
         worker = int(members[0])
@@ -236,7 +238,7 @@ class LaneColumns:
 
 
 class LinkColumns:
-    """Which files are where, and the running and planned transfers: one after the other on the link of a site."""
+    """Files at each site, and running and planned transfers. The transfers on the link of a site run one after the other."""
 
     def __init__(self, chart: GanttChart, now: float) -> None:
         self.free_s = np.maximum(np.asarray(chart.site_link_free_s, dtype=np.float64), now)
@@ -246,7 +248,8 @@ class LinkColumns:
         self._nothing = np.full(len(self.free_s), -np.inf)
 
     def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
-        """By site: when the files that are there or in transfer have arrived, and how long the others take; -inf if there are none."""
+        """Returns two times for each site: when present files and files in transfer have arrived, and how long missing files take. A time
+        is -inf if there are no such files."""
         if not files:
             return self._nothing, self._nothing
         rows = list(files)
@@ -258,7 +261,7 @@ class LinkColumns:
         return there, np.where(missing.any(axis=0), np.where(missing, self._duration_s[rows], 0.0).sum(axis=0), -np.inf)
 
     def send(self, files: Sequence[int], site: int) -> tuple[PlannedTransfer, ...]:
-        """Add transfers of the missing files at the end of the link's column."""
+        """Adds transfers of the missing files after all transfers of the link."""
         sent = []
         for file in files:
             if self._arrival_s[file, site] == np.inf:

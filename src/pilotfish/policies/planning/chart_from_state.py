@@ -1,4 +1,4 @@
-"""Builds a Gantt chart from the state and reads assignments back. Needs numpy."""
+"""Builds a Gantt chart from the state, plans with it and translates the plan to tasks and workers. It needs numpy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates
 
 HORIZON_FACTOR = 1.25
-"""Factor on the transfer time of the largest file; a plan looks ahead at least that long, so that distant sites can pay."""
+"""A plan covers at least this factor times the longest transfer time; otherwise sites with slow links would get no tasks."""
 
 
 class ChartBuilder:
-    """``ends``: when the tasks that are at workers are expected to end."""
+    """Makes one plan. ``ends``: expected end of each task that a worker has."""
 
     def __init__(self, view: PolicyView, links: LinkEstimates, ends: Mapping[Task, float]) -> None:
         self._view = view
@@ -50,8 +50,11 @@ class ChartBuilder:
         return numbers
 
     def _width(self, task: Task) -> int:
-        """How many lanes (cores) the task takes; more if another resource runs out first. If workers differ, the least, so that the task
-        fits every worker that suits it."""
+        """Returns how many lanes (cores) of a worker the task takes.
+
+        If the task needs a larger part of the memory than of the cores, it takes more lanes; the same is true of other resources. If
+        workers differ, the least number is used, so that the task fits every suited worker.
+        """
         shape = task.shape
         if shape not in self._widths:
             suited = {worker.slots: worker for worker, suits in zip(self._workers, self._suited(shape), strict=True) if suits}.values()
@@ -60,7 +63,8 @@ class ChartBuilder:
         return self._widths[shape]
 
     def _allowed(self, task: Task) -> Booleans | None:
-        """Where the task may run; None if everywhere. Not where it failed last, if another worker is possible."""
+        """Returns a mask of the workers that may run the task; None: all workers. If another worker is possible, the worker where the task
+        failed last is not allowed."""
         mask = self._suited(task.shape)
         if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
             near = {site: can_get_inputs(self._view.state, task, site) for site in self._sites}
@@ -95,7 +99,7 @@ class ChartBuilder:
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
-        """When each core of the worker will be free."""
+        """Returns when each core of the worker will be free."""
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
             lanes += [self._ends[task]] * max(1, dict(amounts).get(CORES, 0) // UNIT)

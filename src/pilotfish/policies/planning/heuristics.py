@@ -1,22 +1,23 @@
 """Fills a chart by Min-min, Max-min, Sufferage or XSufferage.
 
-Each step computes the completion time of every candidate at every host, takes the task with the best metric and puts it where it
-completes first, with its missing transfers at the end of the site's link. Metrics, from the completion times of a task:
+Each step has three parts. First, it computes when each candidate task would end at each host. Then it takes the candidate with the best
+metric. At last it places this task where it ends first, and adds its missing transfers after all transfers of the site's link. The metrics:
 
-* ``min-min``: the smallest minimum goes first.
-* ``max-min``: the largest minimum goes first.
-* ``sufferage``: the task that loses most at its second best lane goes first. (A task of several lanes: if the first of them were taken.)
-* ``xsufferage``: the task that loses most at its second best site goes first. With only one possible site, the loss is infinite.
+* ``min-min``: the task whose earliest end is smallest.
+* ``max-min``: the task whose earliest end is largest.
+* ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. For a task with several
+  lanes, the second best lane is found as if one of the best lanes were taken.
+* ``xsufferage``: the same with the second best site. If only one site is possible, the difference is infinite.
 
-Equal sufferages (all are equal with a single site) are decided by the largest minimum: long tasks first keep the end short. Further ties
-follow the order of the batches. Of hosts where a task would end at the same time, it gets the one of the earlier site, then the faster,
-then the one that idles least before it, then the earlier.
+If sufferages are equal (with one site, all are equal), the task with the largest earliest end is taken, because long tasks should not start
+last. If these are equal too, the order of the batches decides. If a task would end at the same time at several hosts, it gets the host of
+the earlier site, then the faster host, then the host that idles least before the task, then the earlier host.
 
-("MinMax" in the appendix of the paper that this follows is taken to be Max-min, which its text describes.)
+(The appendix of the paper that this module follows says "MinMax". This is taken to be Max-min, which the text of the paper describes.)
 
-Candidates are the first tasks of batches, at most ``MAX_CANDIDATES`` of them. Of batches with the same files, Min-min and Max-min need
-only one: the shortest or longest decides for all. If there are too many, every file that tasks share is represented first, and long
-tasks go before short ones (with Min-min, short before long) into the places that become free.
+Candidates are the first tasks of batches, at most ``MAX_CANDIDATES``. For batches with the same files, Min-min and Max-min need only one
+candidate: the shortest or the longest task. If there are too many candidates, every file that tasks share gets a candidate first. The
+remaining candidates are long tasks (short tasks with Min-min).
 """
 
 from __future__ import annotations
@@ -43,17 +44,15 @@ Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
 USUAL_CANDIDATES = 64
 MAX_CANDIDATES = 256
-"""Maximum candidates. More than ``USUAL_CANDIDATES`` only to have one for every set of shared files."""
+"""Maximum candidates. There are more than ``USUAL_CANDIDATES`` only if there are more sets of shared files."""
 
 Family = tuple[tuple[int, ...], int, int]
-"""Properties that batches share: shared files, width, allowed workers."""
+"""Properties that are equal for the batches of a family: shared files, width, number of the mask of allowed workers."""
 
 
 def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
-    """Fill the chart until no candidate could start before the horizon at any lane, even its worst one.
-
-    So lanes that are never the first choice get work when the better ones have enough, and some placements start after the horizon.
-    """
+    """Places tasks until no candidate could start before the horizon at any lane, even its worst lane. So slow lanes get tasks when fast
+    lanes have enough, and some placements start after the horizon."""
     placements: list[Placement] = []
     if not any(len(batch.seconds) for batch in batches):
         return placements
@@ -64,7 +63,7 @@ def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, 
 
 
 class _Queue:
-    """Batches that wait to be candidates, by family."""
+    """Batches that are not candidates yet, by family."""
 
     def __init__(self, batches: Sequence[TaskBatch], masks: list[int], heuristic: Heuristic) -> None:
         users: Counter[int] = Counter()
@@ -89,12 +88,12 @@ class _Queue:
         self._family_order = deque(_representatives_first(families))
 
     def places(self) -> int:
-        """Number of candidates wanted."""
+        """Returns the number of candidates that are wanted."""
         wanted = sum(1 if family in self._one_suffices else len(members) for family, members in self._families.items())
         return min(wanted, MAX_CANDIDATES, max(len(self._families), USUAL_CANDIDATES))
 
     def take(self, after: int | None) -> int | None:
-        """The batch that replaces ``after``, or takes a new place: of the same family if possible, otherwise of the families in turn."""
+        """Returns the batch that replaces the batch ``after``. It is of the same family if possible; otherwise the families take turns."""
         if after is not None and self._families[self._family_of[after]]:
             return self._families[self._family_of[after]].popleft()
         while self._family_order:
@@ -107,7 +106,7 @@ class _Queue:
 
 
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
-    """Families with a file that no earlier family has, then the others."""
+    """Returns families that have a file of no earlier family, then all other families."""
     seen: set[int] = set()
     with_new_files: list[Family] = []
     others: list[Family] = []
@@ -118,7 +117,7 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """One row per candidate: for each block of the chart's groups, the best completion time and its group."""
+    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and the group."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)
@@ -131,9 +130,9 @@ class _Candidates:
         self._batch = np.full(rows, -1)
         self._done = [0] * len(batches)
         self._seconds_left: list[list[float]] = [[] for _ in range(rows)]
-        """By row: seconds of its tasks, the next one last."""
+        """For each row: seconds of its tasks, the next task last."""
         self._users: dict[int, set[int]] = {}
-        """By file: rows of candidates that need it."""
+        """For each file: rows of the candidates that need it."""
         self._seconds = np.zeros(rows)
         self._width = np.zeros(rows, dtype=np.int64)
         self._there, self._missing = np.full((rows, sites), np.inf), np.full((rows, sites), -np.inf)
@@ -150,7 +149,7 @@ class _Candidates:
             self._enter(row, None)
 
     def _enter(self, row: int, after: int | None) -> None:
-        """Give this row to the next batch that can run anywhere."""
+        """Gives this row to the next batch that can run at some worker."""
         while (number := self._queue.take(after)) is not None:
             after, batch = number, self._batches[number]
             self._batch[row] = number
@@ -169,10 +168,10 @@ class _Candidates:
         self._there[row], self._missing[row], self._ready[row], self._best[row] = np.inf, -np.inf, np.inf, np.inf
 
     def _refresh(self, rows: slice, blocks: slice) -> None:
-        """Compute completion times of one row everywhere, or of all rows in blocks of one site."""
+        """Computes the ends of tasks: of one row at all blocks, or of all rows at the blocks of one site."""
         columns, length = self._columns, self._columns.shape[1]
         ready, seconds, width = self._ready[rows, blocks], self._seconds[rows, None], self._width[rows]
-        # Long rows in reused memory: many short rows and new arrays would cost more than the sums.
+        # The arrays have long rows and reuse memory. Many short rows and new arrays would cost more time than the sums.
         cells = self._cells[: ready.size].reshape(ready.shape)
         times, start = self._scratch[:, : ready.size * length].reshape(2, len(ready), -1)
         free, slowness, launch_s = columns.free_s[:, blocks], columns.slowness[blocks], columns.launch_s[blocks]
@@ -193,7 +192,7 @@ class _Candidates:
             self._second[rows, blocks] = flat[cells + times.reshape(*ready.shape, length).argmin(axis=2)]
 
     def choose(self) -> tuple[int, int] | None:
-        """The row with the best metric, and the block where it completes first."""
+        """Returns the row with the best metric, and the block where its task ends first."""
         if not self._best.size:
             return None
         block = self._best.argmin(axis=1)
@@ -247,14 +246,14 @@ class _Candidates:
         return placement
 
     def _note_transfers(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
-        """Record transfers: the link is busy for longer, and other rows that need these files have them in transfer."""
+        """Records transfers: the link is busy for longer, and for other rows these files are now in transfer."""
         for row in {row for transfer in transfers for row in self._users[transfer.file]}:
             self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
         ready = np.maximum(self._there[:, site], self._links.free_s[site] + self._missing[:, site])
         self._ready[:, self._columns.blocks_of_site[site]] = ready[:, None]
 
     def _advance(self, row: int, seconds: float) -> None:
-        """Make the next task of the batch the candidate, or else the next batch."""
+        """Makes the next task of the batch the candidate. If the batch is finished, the next batch gets the row."""
         if not self._seconds_left[row]:
             self._enter(row, int(self._batch[row]))
         elif self._seconds_left[row][-1] != seconds:
@@ -262,7 +261,7 @@ class _Candidates:
             self._refresh(slice(row, row + 1), slice(None))
 
     def may_start(self, limit: float) -> bool:
-        """Whether any candidate could start anywhere before ``limit``. The pair with the latest completion is checked first next time."""
+        """Returns whether any candidate could start at any worker before ``limit``. The next call begins with the pair that ends latest."""
         if limit == np.inf:
             return True
         columns = self._columns
@@ -284,7 +283,7 @@ class _Candidates:
 
 
 def _least(table: Floats) -> Floats:
-    """Minimum of every row. (For short rows, numpy's argmin is faster than its min.)"""
+    """Returns the minimum of every row. (For short rows, numpy's argmin is faster than its min.)"""
     least: Floats = table[np.arange(len(table)), table.argmin(axis=1)]
     return least
 

@@ -1,4 +1,4 @@
-"""Estimates which files are where, which are in transfer, and how fast links are."""
+"""Estimates which files each site has, which files are in transfer, and how fast the links are."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pilotfish.model.site import LOCAL
 from pilotfish.model.states import ASSIGNED
 
 BANDWIDTH = 1e6
-"""Assumed bytes per second of an unmeasured link. Small files go first and measure it."""
+"""Assumed bytes per second of an unmeasured link. Small files are sent first, to measure it."""
 DISK = 500e6
-"""Assumed bytes per second to this machine: files are copied from disk to disk, which is not measured."""
+"""Assumed bytes per second of copies to this machine. They go from disk to disk and are not measured."""
 MAX_SIDE_PART = 0.1
-"""A file may be sent beside others if it takes at most this part of their remaining time."""
+"""A file may share the link with other transfers if it takes at most this part of their remaining time."""
 MAX_WAIT_S = 0.5
 """Maximum seconds that a core may wait for files."""
 OVERDUE_S = 1.0
-"""Seconds until an overdue file is expected."""
+"""If a file has not arrived in time, it is expected after this many seconds."""
 PROBE_S = 5.0
-"""Seconds that an unmeasured link gets no second file after its first small one, unless it is measured sooner."""
+"""After the first small file, an unmeasured link gets no other file for this many seconds, or until it is measured."""
 MIN_PROBE_BYTES, MIN_PROBE_S = 100_000, 0.01
 MAX_PROBES, MAX_TASKS_PER_PROBE = 32, 16
-"""Maximum sets of files kept as first transfers, and maximum tasks with the same set."""
+"""Maximum sets of files that may be sent first over a link, and maximum tasks with the same set."""
 NEVER = float("inf")
 
 
@@ -36,7 +36,7 @@ def is_at(view: PolicyView, record: ContentRecord, site: str) -> bool:
 
 
 def probe_tasks(tasks: Iterable[Task]) -> list[Task]:
-    """Tasks with the smallest inputs that are large enough to measure a link."""
+    """Returns the tasks with the smallest inputs that are large enough to measure a link."""
     by_files: dict[tuple[ContentRecord, ...], list[Task]] = {}
     for task in tasks:
         if (wanted := needs(task)) and not task.suspect and len(group := by_files.setdefault(wanted, [])) < MAX_TASKS_PER_PROBE:
@@ -46,43 +46,44 @@ def probe_tasks(tasks: Iterable[Task]) -> list[Task]:
 
 
 class LinkProbe(NamedTuple):
-    """The first files over a link, and when they were sent."""
+    """The files that were sent first over a link, and when they were sent."""
 
     files: tuple[ContentRecord, ...]
     since: float
 
 
 class LinkEstimates:
-    """Transfers caused by tasks that were given away. Files arrive one after the other over the link of a site."""
+    """Tracks the transfers for assigned tasks. Files are assumed to arrive one after the other over the link of a site."""
 
     def __init__(self) -> None:
         self._in_transfer: dict[str, dict[str, tuple[float, Task, float]]] = {}
-        """By site and digest: expected arrival, the task it was sent for, and when that task was given away."""
+        """For each site and digest: expected arrival, the task that needs the content, and when this task was assigned."""
         self._seen_view: PolicyView | None = None
         self._arrivals: dict[str, dict[str, float]] = {}
         self._free_at: dict[str, float] = {}
-        """What is in transfer to each site, and when all of it will have arrived, for the current view."""
+        """For the current view: expected arrivals at each site, and when all of them will be over."""
         self._probes: dict[str, LinkProbe] = {}
         self._rates: dict[str, float] = {}
-        """Bytes per second of the first transfers, used until the link is measured."""
+        """For each site: bytes per second of the first transfer, used until the link is measured."""
 
     def bandwidth(self, view: PolicyView, site: str) -> float:
-        """Estimated bytes per second from the master to a site, reduced while forecasts of it have large errors. The first bytes over an
-        idle link are often fast, and a useless transfer cannot be undone."""
+        """Returns the estimated bytes per second from the master to a site. If forecasts have large errors, the estimate is reduced. The
+        first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
         measured = view.state.forecasts.bandwidth(site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
 
     def _is_known(self, view: PolicyView, site: str) -> bool:
-        """Whether the speed of the link is known. Files may also come from elsewhere, so that it is never measured."""
+        """Returns whether the speed of the link is known. If files come from another source, the link is never measured; then the first
+        transfer gives its speed."""
         probe = self._probes.get(site)
         if probe is not None and site not in self._rates and all(is_at(view, record, site) for record in probe.files):
             self._rates[site] = sum(record.size for record in probe.files) / max(view.now - probe.since, MIN_PROBE_S)
         return site == LOCAL or site in self._rates or view.state.forecasts.bandwidth(site) is not None
 
     def arrival(self, view: PolicyView, record: ContentRecord, site: str) -> float:
-        """When a content is at the site; infinite if it has to be sent."""
+        """Returns when a content arrives at the site: now if it is there, infinity if it must be sent."""
         return view.now if is_at(view, record, site) else self._expected_arrivals(view, site).get(record.digest, NEVER)
 
     def link_free_at(self, view: PolicyView, site: str) -> float:
@@ -90,7 +91,7 @@ class LinkEstimates:
         return self._free_at[site]
 
     def _expected_arrivals(self, view: PolicyView, site: str) -> dict[str, float]:
-        """Expected arrivals at a site. A transfer is over when its task has left the site or runs there."""
+        """Returns the expected arrivals at a site. A transfer is over when its task has left the site or runs there."""
         if self._seen_view is not view:
             self._seen_view, self._arrivals, self._free_at = view, {}, {}
         found = self._arrivals.get(site)
@@ -104,7 +105,7 @@ class LinkEstimates:
         return found
 
     def must_wait(self, view: PolicyView, task: Task, site: str) -> bool:
-        """Whether a core would only wait: the task's files are in transfer, or the link is busy with larger ones."""
+        """Returns whether a core would only wait for files: the task's files are in transfer, or the link is busy with other files."""
         missing = [record for record in needs(task) if not is_at(view, record, site)]
         if not missing:
             return False
@@ -119,14 +120,13 @@ class LinkEstimates:
         return sum(record.size for record in missing) / self.bandwidth(view, site) > MAX_SIDE_PART * busy_s > 0
 
     def all_in_transfer(self, view: PolicyView, task: Task, site: str) -> bool:
-        """Whether the task lacks files at the site and all of them are in transfer."""
+        """Returns whether files of the task are missing at the site and all missing files are in transfer."""
         missing = [record.digest for record in needs(task) if not is_at(view, record, site)]
         return bool(missing) and all(digest in self._expected_arrivals(view, site) for digest in missing)
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
-        """The first task that lacks files at a site whose link was never used.
-
-        A large file over a slow link could not be taken back."""
+        """Returns a task whose missing files are the first transfer to a site; None if the link was used before. The first transfer
+        measures the link, because a large file on a slow link cannot be stopped."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:
@@ -137,11 +137,11 @@ class LinkEstimates:
         return None
 
     def measured_probes(self, view: PolicyView) -> int:
-        """How many first transfers were measured."""
+        """Returns how many first transfers were measured."""
         return sum(self._is_known(view, site) for site in self._probes)
 
     def note_started(self, view: PolicyView, task: Task, site: str) -> None:
-        """Note that the task's missing files are in transfer from now on."""
+        """Notes that the task's missing files are in transfer from now on."""
         ends = self._expected_arrivals(view, site)
         for record in needs(task):
             if record.digest not in ends and not is_at(view, record, site):
@@ -150,7 +150,7 @@ class LinkEstimates:
                 self._in_transfer.setdefault(site, {})[record.digest] = self._free_at[site], task, view.now
 
     def remove_ended(self, view: PolicyView) -> None:
-        """Remove transfers that have ended."""
+        """Removes transfers that have ended."""
         contents = view.state.contents
         for site, in_transfer in self._in_transfer.items():
             arrived = [digest for digest in in_transfer if digest not in contents or is_at(view, contents[digest], site)]

@@ -1,8 +1,8 @@
-"""Follows a plan and redraws it at scheduling events.
+"""Assigns tasks by a plan and makes a new plan when the situation has changed.
 
-The plan is a Gantt chart of workers and links. It is redrawn when it is old, when work or workers came or went, or when a worker is idle:
-from the expected ends of running tasks, transfers, replicas, and the speeds of hosts and links. In between, workers take what the plan has
-for them. A task that the plan would not give to an idle worker waits for a better one.
+The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks or workers were added or removed,
+or when a worker is idle. It uses the expected ends of running tasks, transfers, replicas, and the speeds of hosts and links. Between two
+plans, each worker gets the tasks that the plan has for it. If the plan has another worker for a task, the task does not go to an idle one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from pilotfish.policies.planning.heuristics import Heuristic
 
 UNKNOWN_TASK_S = 1.0
-"""Assumed seconds of an unknown task of cost 1; or twice the time that others of its class have run so far, if that is more."""
+"""Assumed seconds of a task of cost 1 if its class is unknown. If tasks of its class have run longer, twice their time is assumed."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5.0, 120.0
 """Minimum and maximum seconds between two plans."""
 INTERVAL_PER_PLACEMENT_S, INTERVAL_PER_TASK_S = 0.001, 1e-4
-"""Additional seconds for each placement and each planned task: several times what computing the plan takes."""
+"""Minimum seconds between two plans for each placement, and for each planned task: several times the time to compute them."""
 IDLE_REPLAN_S = 1.0
-"""Seconds after a plan from which an idle worker causes a new one."""
+"""Seconds after a plan before an idle worker can cause a new plan."""
 OVERDUE_PART = 0.25
-"""Part of its expected time that an overdue task is assumed to need in addition."""
+"""If a task runs longer than expected, it is assumed to need this part of its expected time in addition."""
 MAX_TASKS = 4_000
-"""Maximum tasks planned at a time, so that the master never stops for long."""
+"""Maximum tasks in one plan, so that the master is never busy with a plan for long."""
 
 
 class PlannedMatcher:
@@ -48,30 +48,30 @@ class PlannedMatcher:
         self.plans = 0
         self.links = LinkEstimates()
         self.ends: dict[Task, float] = {}
-        """Expected ends of tasks that were given away."""
+        """Expected ends of assigned tasks."""
         self._queues: dict[str, deque[Task]] = {}
-        """By worker: its next tasks."""
+        """For each worker: its next tasks."""
         self._probes: list[Task] = []
-        """Tasks whose inputs are good first transfers over an unmeasured link."""
+        """Tasks with inputs that are small, but large enough to measure a link."""
         self._groups: dict[tuple[TaskShape, tuple[ContentRecord, ...]], list[Task]] = {}
         """Tasks that were ready at the last plan, grouped by shape and inputs."""
         self._first_given: dict[str, tuple[float, float]] = {}
-        """By class: when its first task was given away, and its cost."""
+        """For each class: when its first task was assigned, and the cost of this task."""
         self._not_before = 0.0
         """Earliest time of a new plan."""
         self._idle_replan_at = 0.0
         self._next_at = 0.0
         self._has_room = False
-        """Whether a worker has room. Otherwise nothing changes before a task ends."""
+        """Whether a worker has room. If not, no task can be assigned before another task ends."""
         self._partial = False
-        """Whether there were more tasks than were planned."""
+        """Whether the plan contains only a part of the ready tasks."""
         self._has_idle_worker = False
-        """Whether a worker has room for these."""
+        """Whether a worker has room for tasks that are not in the plan."""
         self._planned_for: tuple[int, int, int] = (0, 0, 0)
         self._waiting: dict[Run, int] = {}
-        """How many tasks waited for others at the last plan. With fewer now, some became ready that are in no plan."""
+        """For each run: how many tasks waited for other tasks at the last plan. If fewer wait now, some ready tasks are in no plan."""
         self._has_unplanned = False
-        """Whether there are such tasks, and an idle worker."""
+        """Whether such tasks and an idle worker exist."""
         self._left = 0
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
@@ -108,7 +108,7 @@ class PlannedMatcher:
         return f"plans by {self.heuristic}: {self.plans} so far"
 
     def seconds(self, view: PolicyView, task: Task) -> float:
-        """Expected seconds of a task on a host of usual speed."""
+        """Returns the expected seconds of a task on a host of usual speed."""
         run = task.shape.run
         kind, cost = run.class_of(task.spec), run.cost(task.id & INDEX_MASK)
         known = view.state.forecasts.unit(kind)
@@ -120,7 +120,7 @@ class PlannedMatcher:
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
     def _is_stale(self, view: PolicyView, idle: bool, shapes: Sequence[TaskShape]) -> bool:
-        """``idle``: the plan has nothing for a worker that has room."""
+        """Returns whether a new plan is needed. ``idle``: the plan has no task for a worker that has room."""
         if view.now >= self._next_at:
             return True
         if view.now >= self._not_before and (self._has_unplanned or self._planned_for != self._fingerprint(view, shapes)):
@@ -128,11 +128,11 @@ class PlannedMatcher:
         return bool(self._left) and idle and view.now >= self._idle_replan_at
 
     def _fingerprint(self, view: PolicyView, shapes: Sequence[TaskShape]) -> tuple[int, int, int]:
-        """Changes when work or workers come, workers go, or a link was tried."""
+        """Returns a value that changes when tasks or workers are added, workers leave, or a link was measured."""
         return sum(len(shape.run.tasks) for shape in shapes), hash(tuple(view.state.workers)), self.links.measured_probes(view)
 
     def _next_for(self, view: PolicyView, worker: Worker) -> list[Task]:
-        """Tasks that the worker can start now, in the order of the plan."""
+        """Returns the tasks that the worker can start now, in the order of the plan."""
         queue = self._queues.get(worker.id)
         ready: list[Task] = []
         probe = self._start_probe(view, worker)
@@ -164,7 +164,7 @@ class PlannedMatcher:
         return ready
 
     def _all_in_transfer(self, view: PolicyView, worker: Worker) -> bool:
-        """Whether all ready tasks for this worker wait for files in transfer. Then it may as well get one of them."""
+        """Returns whether all ready tasks that suit this worker wait for files in transfer. If so, the worker can get such a task now."""
         for group in self._groups.values():
             while group and group[-1].state != READY:
                 group.pop()
@@ -173,7 +173,7 @@ class PlannedMatcher:
         return True
 
     def _start_probe(self, view: PolicyView, worker: Worker) -> Task | None:
-        """A task with small inputs for an unmeasured link, independent of the plan."""
+        """Returns a task with small inputs if the link of the worker's site is not measured. The plan is not asked."""
         found = self.links.start_probe(view, (task for task in self._probes if self._can_start(view, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():
@@ -232,7 +232,7 @@ class PlannedMatcher:
 
 
 def _representatives(shape: TaskShape, max_tasks: int) -> Iterable[Task]:
-    """All ready tasks; or, if there are too many, the first ones and some for each needed file."""
+    """Returns all ready tasks. If there are too many, it returns the first tasks and some tasks for each needed file."""
     if len(shape.queue) <= max_tasks:
         return shape.queue
     if not shape.queue_by_content:

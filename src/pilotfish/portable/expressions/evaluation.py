@@ -1,15 +1,15 @@
-"""Compiles an expression and evaluates it over worker and task properties. The text is never given to Python's eval.
+"""Compiles an expression and evaluates it with the properties of a worker and a task. Python's ``eval`` is never used.
 
     memory >= 8G and site in ("lyon", "cern")        a requirement: true or not
     cores + 10 * held / wanted                       a rank: larger is better
 
-A property that is unknown, or is no number, text or truth value, is undefined (None here). An operation on it is undefined unless the
-result does not depend on it: ``undefined and false`` is false. Division by zero is undefined, and so is a text where a number is needed or
-compared. An evaluation never raises, and takes time linear in the length of the text: length and depth are bounded, and numbers do not
-grow.
+A property is undefined (None here) if it is unknown, or if it is not a number, a text or a truth value. An operation with an undefined
+value is undefined, except if its result does not depend on this value: ``undefined and false`` is false. A division by zero is undefined. A
+text is undefined if a number is needed or compared. An evaluation never raises an exception. Its time is linear in the length of the text:
+length and depth are limited, and numbers do not grow.
 
-A tree is compiled to nested closures, which is 1.5 times as fast as walking the tree. A part that must be a number is compiled to give a
-number or None, so that its parent needs no check.
+A tree is compiled to nested closures, which are 1.5 times as fast as walking the tree. If a part must be a number, it is compiled so that
+it gives a number or None; then its parent needs no check.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Properties = Mapping[str, Any]
 Evaluate = Callable[[Properties], Any]
 
 MAX_PARSED = 512
-"""Maximum expressions kept parsed."""
+"""Maximum number of parsed expressions that are kept."""
 _INFINITY = float("inf")
 _WHOLE = 2**63
 """Larger integers are treated as floats."""
 
 
 class Expression:
-    """A parsed expression. ``names``: the properties it uses. Its text parses to the same expression."""
+    """A parsed expression. ``names``: the properties that it uses. ``str`` gives a text that parses to the same expression."""
 
     __slots__ = ("_evaluate", "_text", "names")
 
@@ -44,17 +44,17 @@ class Expression:
         self.names = names
 
     def holds(self, properties: Properties) -> bool:
-        """Whether a requirement is met; False if undefined."""
+        """Returns whether a requirement is met; False if it is undefined."""
         return bool(self._evaluate(properties))
 
     def rank(self, properties: Properties) -> float:
-        """The value of a rank; 0 if undefined or not finite."""
+        """Returns the value of a rank; 0 if it is undefined or not finite."""
         value = self._evaluate(properties)
         return float(value) if value is not None and -_INFINITY < value < _INFINITY else 0.0
 
     @property
     def clauses(self) -> Tuple[Expression, ...]:
-        """The parts of an ``and``, which must all be true; otherwise the expression itself."""
+        """The parts of an ``and``, which must all be true. For another expression, the expression itself."""
         tree, _ = read(self._text)
         parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
         return tuple(parse(show(part)) for part in parts)
@@ -67,7 +67,7 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """Parse a text. Raises only BadExpression."""
+    """Parses a text. Raises only BadExpression."""
     if not isinstance(text, str):
         raise BadExpression("an expression is a text, not %s" % type(text).__name__, 0)
     return _parse(text)
@@ -85,7 +85,7 @@ def _parse(text: str) -> Expression:
 # --- from trees to closures -----------------------------------------------------------------------------------------------------------
 
 _EITHER, _NUMBER, _TEXT = range(3)
-"""Kind of value that a part must give. Numbers include truth values, as 1 and 0."""
+"""Kinds of values that a part of an expression can be required to give. Truth values are the numbers 1 and 0."""
 _PLAIN = frozenset((int, float, bool))
 _OPERATORS = {
     "==": operator.eq,
@@ -105,7 +105,7 @@ _DIGITS = re.compile("([0-9]+)")
 
 
 def _sort_key(text: str) -> Tuple[List[Any], str]:
-    """Sort key of a text: runs of digits count as numbers, so that 3.9 comes before 3.11. Different texts have different keys."""
+    """Returns the sort key of a text. Digits count as numbers, so that 3.9 comes before 3.11. Different texts have different keys."""
     parts: List[Any] = _DIGITS.split(text)
     for place in range(1, len(parts), 2):
         # Compare as a number of any length.
@@ -131,7 +131,7 @@ def _compile(node: Node, required: int) -> Evaluate:
 
 
 def _kind(node: Node) -> int:
-    """The kind of value that a part gives."""
+    """Returns the kind of value that a part gives."""
     if node[0] == "value":
         return _TEXT if isinstance(node[1], str) else _NUMBER
     return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
@@ -155,7 +155,8 @@ def _load(name: str, required: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Infinity is a number, for a time that never ends. NaN is not, and long integers become floats, to bound the time."""
+    """Returns a number, or None. Infinity is a number, because some times never end; NaN is not. Long integers become floats, which bounds
+    the time of an evaluation."""
     if not isinstance(value, (int, float)):
         return None
     try:
@@ -208,7 +209,7 @@ def _negation(node: Node) -> Evaluate:
 
 
 def _junction(node: Node) -> Evaluate:
-    """``and`` and ``or``: one part that is false, or true, decides even if others are undefined."""
+    """Compiles ``and`` and ``or``. One false part decides an ``and``, one true part an ``or``, even if other parts are undefined."""
     parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
 
     def every(properties: Properties) -> Any:
@@ -237,7 +238,7 @@ def _junction(node: Node) -> Evaluate:
 def _arithmetic(node: Node) -> Evaluate:
     first = _compile(node[1], _NUMBER)
     rest = tuple((_OPERATORS[sign], _compile(part, _NUMBER)) for sign, part in node[2])
-    # Products of integers would grow with every factor; those of floats do not.
+    # A product of integers would get longer with every factor; a product of floats does not.
     unit = 1.0 if node[0] == "product" else 1
 
     def arithmetic(properties: Properties) -> Any:
@@ -272,7 +273,7 @@ def _comparison(node: Node) -> Evaluate:
 
 
 def _chain(node: Node) -> Evaluate:
-    """``a < b < c``: as ``a < b and b < c``, but b is evaluated once, or nested chains would take exponential time."""
+    """Compiles ``a < b < c`` as ``a < b and b < c``. But b is evaluated only once; otherwise nested chains would take exponential time."""
     first = _compile(node[1], _EITHER)
     rest = tuple((_OPERATORS[sign], _of_texts(sign), _compile(part, _EITHER)) for sign, part in node[2])
 
@@ -293,7 +294,7 @@ def _chain(node: Node) -> Evaluate:
 
 
 def _membership(node: Node) -> Evaluate:
-    """As ``x == a or x == b``: with texts and numbers in one list, a miss is undefined."""
+    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If a list contains texts and numbers, it is undefined whether x is not in it."""
     values = frozenset(value[1] for value in node[2])
     kinds = {_kind(value) for value in node[2]}
     mixed = len(kinds) > 1

@@ -1,8 +1,7 @@
-"""Matches tasks to workers by the highest rank first.
+"""Matches tasks to workers, the pair with the highest rank first.
 
-The sum of ranks is at least half of the optimum if no rank is negative, commonly far more, and the time is that of sorting the pairs. A
-pair without a rank is not allowed. Of equal pairs that of the lower (older) task comes first, then that of the lower worker id, in whatever
-order they were reported.
+If no rank is negative, the sum of ranks is at least half of the optimum, and usually much more. The time is that of sorting the pairs. If
+ranks are equal, the lower (older) task comes first, then the lower worker id. The order of the input does not matter.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
 
 
 def greedy(ranks: Iterable[Tuple[float, Any, Any]], capacity: Optional[Mapping[Any, int]] = None) -> Dict[Any, Any]:
-    """{task: worker} in the order matched, of (rank, task, worker). A worker takes ``capacity`` tasks, one if it is not listed there."""
+    """Returns the worker of each matched task. ``ranks``: rank, task and worker of each allowed pair; ``capacity``: maximum tasks of a
+    worker, 1 if it is not listed."""
     matched: Dict[Any, Any] = {}
     left = dict(capacity or {})
     for _, task, worker in sorted((-rank, task, worker) for rank, task, worker in ranks if rank == rank):  # NaN is no rank

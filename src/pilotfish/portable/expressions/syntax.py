@@ -1,6 +1,6 @@
 """Parses the text of an expression into a tree and prints it again.
 
-A tree is made of tuples. Operators of one level make one flat node, so that a long sum is not deep:
+A tree consists of tuples. Operators of one level make one flat node, so that a long sum is not deep:
 
     ("value", value, spelling)     ("name", name)                ("call", function, arguments)
     ("not", node)                  ("negative", node)            ("in", node, values, negated)
@@ -17,11 +17,11 @@ MAX_DEPTH = 20
 
 Node = Tuple[Any, ...]
 Token = Tuple[str, Any, int]
-"""Kind (``value``, ``name``, ``end``, or the sign or word itself), value, and position."""
+"""Kind (``value``, ``name``, ``end``, or the operator itself), value, and position."""
 
 
 class BadExpression(ValueError):
-    """A text that is no expression: the message says what is wrong, where, and what may have been meant."""
+    """The text is not an expression. The message says what is wrong, where, and how to correct it."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class BadExpression(ValueError):
 
 
 def read(text: str) -> Tuple[Node, Tuple[str, ...]]:
-    """The tree of a text, and the properties it names, in order of appearance."""
+    """Returns the tree of a text, and the properties that it names, in the order of their first use."""
     if len(text) > MAX_LENGTH:
         raise BadExpression("an expression has at most %d characters, not %d" % (MAX_LENGTH, len(text)), MAX_LENGTH)
     parser = _Parser(text, _tokens(text))
@@ -38,7 +38,7 @@ def read(text: str) -> Tuple[Node, Tuple[str, ...]]:
 
 
 def show(node: Node, min_level: int = 0) -> str:
-    """The text of a tree, in parentheses if it binds less tightly than ``min_level``."""
+    """Returns the text of a tree. If its operator binds less tightly than ``min_level``, the text is in parentheses."""
     kind = node[0]
     level = _KINDS.index(kind) if kind in _KINDS else _COMPARE if kind == "in" else _ATOM
     if kind == "value":
@@ -57,7 +57,7 @@ def show(node: Node, min_level: int = 0) -> str:
 
 
 def _fail(text: str, position: int, message: str) -> NoReturn:
-    """Raise with the position shown: the line, or a part of it, with a caret below."""
+    """Raises BadExpression. The message shows the line, or a part of it, and a caret below the position."""
     start = max(text.rfind("\n", 0, position) + 1, position - 60)
     shown = text[start : position + 40].partition("\n")[0]
     readable = "".join(character if character.isprintable() else "?" for character in shown)
@@ -103,7 +103,7 @@ _CORRECTIONS = {
     **dict.fromkeys("[]{}", "lists stand in ( )"),
     **dict.fromkeys("\u2018\u2019\u201c\u201d`", "texts stand in straight quotes"),
 }
-"""Operators of other languages, and pasted typography."""
+"""Corrections for operators of other languages and for typographic characters of pasted texts."""
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 _UNIT = re.compile(r"[ \t]*([A-Za-z_]+)")
@@ -160,7 +160,7 @@ def _word(text: str, word: str, position: int) -> Token:
 
 
 def _quantity(text: str, begin: int) -> Tuple[float, int]:
-    """Parse a number with or without a unit: 8, 2.5, 1e-3, 8G, 500 MB, 90s, 1h30m. Return it and its end."""
+    """Parses a number with or without a unit: 8, 2.5, 1e-3, 8G, 500 MB, 90s, 1h30m. Returns the number and the position of its end."""
     total, end = 0.0, begin
     number = _NUMBER.match(text, begin)
     while number:
@@ -181,7 +181,7 @@ def _quantity(text: str, begin: int) -> Tuple[float, int]:
             _fail(text, unit.start(1), "%s is no unit: sizes are like 8G or 500MB, durations like 90s, 10m or 2h" % word)
         else:
             total, end = amount, number.end()
-        # Whole bytes only, as everywhere in Pilotfish.
+        # Sizes are whole numbers of bytes, as everywhere in Pilotfish.
         total = round(total) if total < _EXACT and (size or total.is_integer()) else total
         break
     if total == _INFINITY:
@@ -203,7 +203,7 @@ _LEVELS = {
 
 
 class _Parser:
-    """Precedence climbing: an operator takes the operands to its right that bind more tightly."""
+    """Parses by precedence climbing: an operator takes the operands on its right that bind more tightly."""
 
     def __init__(self, text: str, tokens: List[Token]) -> None:
         self.names: Dict[str, None] = {}
@@ -249,7 +249,7 @@ class _Parser:
         return node
 
     def _level(self) -> int:
-        """The level of the next operator; -1 if there is none."""
+        """Returns the level of the next operator; -1 if there is none."""
         kind = self._kind()
         return _COMPARE if kind == "not" and self._tokens[self._at + 1][0] == "in" else _LEVELS.get(kind, -1)
 

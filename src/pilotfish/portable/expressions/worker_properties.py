@@ -1,4 +1,4 @@
-"""Lists the worker properties that expressions may name: the same in the master and in the agent."""
+"""Defines the worker properties that expressions can use. Master and agent use the same properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INFO = ("hostname", "system", "machine", "python", "cpu")
 def worker_properties(
     worker: str, site: str, capacity: Mapping[str, float], tags: Mapping[str, str], info: Mapping[str, Any]
 ) -> Dict[str, Any]:
-    """The properties of a worker. Tags are available by name, and as ``tags.NAME`` if the name is taken."""
+    """Returns the properties of a worker. A tag is available by its name, or as ``tags.NAME`` if another property has this name."""
     properties: Dict[str, Any] = dict(tags)
     properties.update(("tags." + name, value) for name, value in tags.items())
     properties.update((name, info[name]) for name in INFO if name in info)
@@ -23,7 +23,8 @@ def worker_properties(
 
 
 def lacks_quotes(name: str, requirement: Expression, workers: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether an unknown name was probably meant as a text: some property has this value, or a property with texts is beside it."""
+    """Returns whether the quotes of a text are probably missing, so that it was read as an unknown name. This is likely if a property has
+    this value, or if the name is compared with a property whose values are texts."""
     beside = {other for clause in requirement.clauses if name in clause.names for other in clause.names}
     texts = [(other, value) for properties in workers for other, value in properties.items() if isinstance(value, str)]
     return any(other in beside or value.lower() == name.lower() for other, value in texts)

@@ -1,9 +1,10 @@
-"""Lays out the cache directory and removes files that nobody uses.
+"""Defines the layout of the cache directory and removes unused files.
 
 ab/abcdef...       a complete content, named by its digest; read-only
-incoming/abcdef... a content that is arriving; private-... are copies being made
+incoming/abcdef... a content that is arriving
+incoming/private-… a copy that is being made
 users              an empty file, locked by the processes that use the directory
-held/abcdef...POOL an empty file: this content must not be evicted, because that pool depends on it
+held/abcdef...POOL an empty file: this content must not be evicted, because this pool depends on it
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CacheError(Exception):
 
 
 class CachedFile(NamedTuple):
-    """One file of the directory; ``digest`` is empty if it is incomplete."""
+    """One file of the directory. ``digest`` is empty if the file is incomplete."""
 
     used_at: float
     size: int
@@ -39,7 +40,7 @@ class CachedFile(NamedTuple):
 
 
 class DirectoryUsers:
-    """A shared lock held by all processes that use a directory; one that can get it exclusively is the only user."""
+    """A shared lock of all processes that use a directory. If a process can get the exclusive lock, it is the only user."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
@@ -51,7 +52,7 @@ class DirectoryUsers:
             os.close(self._descriptor)
 
     def is_alone(self) -> bool:
-        """Whether no other process uses the directory; False if unknown."""
+        """Returns whether no other process uses the directory; False if this is unknown."""
         try:
             return lock(self._descriptor)
         except WriterBusy:
@@ -63,7 +64,7 @@ class DirectoryUsers:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            pass  # without locks no process ever counts as alone; or another process is just checking, and sees us the next time
+            pass  # the file system has no locks; or another process checks at this moment and will find us the next time
 
 
 def is_digest(value: Any) -> bool:
@@ -71,7 +72,7 @@ def is_digest(value: Any) -> bool:
 
 
 def content_path(directory: str, digest: str) -> str:
-    """Path of a content. Digests come from outside: raises ValueError if it is none."""
+    """Returns the path of a content. Digests come from other machines, so ValueError is raised if ``digest`` is no digest."""
     if not is_digest(digest):
         raise ValueError("%.80r is no digest: 64 lower-case hexadecimal digits" % (digest,))
     return os.path.join(directory, digest[:2], digest)
@@ -82,7 +83,7 @@ def held_path(directory: str, digest: str, pool: str) -> str:
 
 
 def hold_marks(directory: str, since: float = 0.0) -> List[Tuple[str, str]]:
-    """(digest, pool) of held contents. Older marks are removed."""
+    """Returns the pairs of digest and pool of held contents. Marks older than ``since`` are removed."""
     marks = []
     for entry in _entries(os.path.join(directory, "held")):
         try:
@@ -100,7 +101,7 @@ def incoming_directory(directory: str) -> str:
 
 
 def make_private(directory: str) -> None:
-    """Create or check a directory that only this user can write. Others may have taken its name first, for example in /tmp."""
+    """Creates or checks a directory to which only this user can write. Another user may have created it before, for example in /tmp."""
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -122,7 +123,7 @@ def make_private(directory: str) -> None:
 
 
 def list_files(directory: str) -> List[CachedFile]:
-    """All files of the cache, least recently used first. Other processes may change it meanwhile."""
+    """Returns all files of the cache, the least recently used first. Other processes may change the cache at the same time."""
     found = []
     for entry in _entries(directory):
         if entry.name != "incoming" and len(entry.name) != 2:
@@ -150,8 +151,11 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def remove_unused(file: CachedFile, stale: bool = False) -> bool:
-    """Remove a file, unless it was used since it was listed, or is being written (if that can be told, or it is stale). Links in sandboxes
-    remain."""
+    """Removes a file. Returns whether it was removed. Links in sandboxes remain.
+
+    A complete content is kept if it was used after it was listed. An incomplete content is kept if a process writes it. If the file system
+    has no locks, this is unknown; then the file is removed only if ``stale`` is true.
+    """
     try:
         if not file.digest:
             return _remove_unlocked(file.path, stale)

@@ -1,7 +1,7 @@
-"""Keeps contents on a node by digest, shared by all agents there; they outlive this process.
+"""Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
 
-A complete content got its name by a rename after its bytes were hashed. It is hashed again now and then, because disks fail and tasks may
-have links to it. The directory is authoritative: what is remembered here only saves reading it.
+A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
+links to it. The directory is authoritative; data in memory only save reading the directory.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from .incoming_content import COMPLETE, IncomingContent, InUse, NoSpace, TooLarg
 VERIFY_S = 600.0
 """Seconds until a content is hashed again."""
 JUST_USED_S = 60.0
-"""Seconds after its last use during which a content is not evicted."""
+"""A content is not evicted during this many seconds after its last use."""
 ABANDONED_S = 3600.0
 """Seconds until an incomplete content may be evicted."""
 STUCK_S = 60.0
-"""Seconds without progress until another writer counts as stuck."""
+"""Another writer counts as stuck if it makes no progress for this many seconds."""
 STALE_S = 86400.0
 """Seconds until an incomplete content is removed even if its lock cannot be checked."""
 HOLD_EXPIRES_S = 30 * 86400.0
-"""Seconds until a hold expires that its pool has not renewed."""
+"""Seconds until a hold expires if its pool does not renew it."""
 RESCAN_S = 300.0
 MAX_FOREIGN = 10000
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -56,14 +56,15 @@ _NEVER_FITS = "a file of %d bytes does not fit into the content cache in %r, whi
 
 
 class _Checked(NamedTuple):
-    """State of a content when it was hashed."""
+    """The state of a content when it was hashed, and the time."""
 
     stamp: Stamp
     at: float
 
 
 class ContentCache:
-    """The cache of one directory. ``is_needed``: contents that this process needs; it must not call back. All methods are thread-safe."""
+    """The cache in one directory. All methods are thread-safe. ``is_needed`` returns whether this process needs a content. It must not call
+    methods of the cache."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class ContentCache:
         self.directory = directory
         self.max_bytes = max_bytes
         self.strict = True
-        """Whether ``max_bytes`` holds even if a task needs more and the disk has space."""
+        """Whether ``max_bytes`` is a limit even if a task needs more and the disk has space."""
         self.verify_s = verify_s
         self.damaged = 0
         """Number of contents found damaged."""
         self.used_bytes = 0
-        """As far as known without reading the directory."""
+        """Number of used bytes, estimated without reading the directory."""
         self.evicted: Callable[[str], None] = lambda digest: None
-        """Called with the digest of each removed content, in any thread."""
+        """Called with the digest of each removed content, from any thread."""
         self._is_needed = is_needed
         self._clock = clock
         self._durable = durable
@@ -97,7 +98,7 @@ class ContentCache:
         self._checking: Set[str] = set()
         self._arriving: Dict[str, IncomingContent] = {}
         self._stuck: Dict[str, Tuple[int, float]] = {}
-        """Progress of other writers: bytes, and since when."""
+        """For each content that another process writes: its number of bytes, and the time since which it has this number."""
         self._pinned: Dict[str, int] = {}
         self._foreign_digests: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
@@ -105,7 +106,7 @@ class ContentCache:
         self._scan()
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether the content is complete and has this size, without reading it."""
+        """Returns whether the content is complete and has this size. The content is not read."""
         try:
             status = os.lstat(content_path(self.directory, digest))
         except OSError:
@@ -113,7 +114,7 @@ class ContentCache:
         return stat.S_ISREG(status.st_mode) and status.st_size == size
 
     def is_unchanged(self, digest: str) -> bool:
-        """Whether the content is unchanged since it was hashed, without reading it."""
+        """Returns whether the content is unchanged since it was hashed. The content is not read."""
         known = self._checked.get(digest)
         try:
             return known is not None and known.stamp == stamp_of(os.lstat(content_path(self.directory, digest)))
@@ -121,16 +122,16 @@ class ContentCache:
             return False
 
     def contents(self) -> Dict[str, int]:
-        """Digest and size of all complete contents."""
+        """Returns the size of each complete content, by digest."""
         return {found.digest: found.size for found in list_files(self.directory) if found.digest}
 
     def arriving(self, digest: str) -> Optional[IncomingContent]:
-        """The content that this process is writing now."""
+        """Returns the content with this digest if this process is writing it now."""
         with self._changed:
             return self._arriving.get(digest)
 
     def touch(self, digests: Iterable[str]) -> None:
-        """Mark these and the pinned contents as used: no other process removes them for the next minute."""
+        """Marks these contents and all pinned contents as used. For the next minute, no other process removes them."""
         with self._changed:
             used = [*digests, *self._pinned]
         for digest in used:
@@ -143,44 +144,44 @@ class ContentCache:
         os.utime(file, ns=(int(self._clock() * 1e9), os.stat(file).st_mtime_ns))
 
     def pin(self, digest: str) -> None:
-        """Keep the content until ``unpin``, which must be called as often."""
+        """Keeps the content until ``unpin`` was called as often as ``pin``."""
         with self._changed:
             self._pinned[digest] = self._pinned.get(digest, 0) + 1
 
     def unpin(self, digest: str) -> None:
-        self.touch(())  # gives the next user time to pin it
+        self.touch(())  # gives the next user time to pin the content
         with self._changed:
             self._pinned[digest] -= 1
             if not self._pinned[digest]:
                 del self._pinned[digest]
 
     def serve(self, pool: str) -> None:
-        """Hold contents for this pool from now on, and renew those it held before."""
+        """Holds contents for this pool from now on. Renews the holds that the pool had before."""
         self._pool = pool
         for digest in self.held():
             self.hold(digest)
 
     def hold(self, digest: str) -> None:
-        """Mark the content so that no process evicts it until ``release``."""
+        """Marks the content, so that no process evicts it before ``release``."""
         final_path = held_path(self.directory, digest, self._pool)
         os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
         os.close(os.open(final_path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(final_path)
 
     def held(self) -> List[str]:
-        """Contents that our pool holds."""
+        """Returns the contents that our pool holds."""
         return [digest for digest, pool in hold_marks(self.directory) if pool == self._pool]
 
     def release(self, digests: Iterable[str]) -> None:
-        """Remove the marks of our pool."""
+        """Removes the marks of our pool."""
         for digest in digests:
             remove(held_path(self.directory, digest, self._pool))
 
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def verified_path(self, digest: str, size: int) -> Optional[str]:
-        """Path of an undamaged content, marked as used now; None if there is none. Unless ``is_needed`` here, others may remove it after a
-        minute."""
+        """Returns the path of an undamaged content and marks it as used; None if there is no such content. If ``is_needed`` is false for
+        it, other processes may remove the content after a minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)
@@ -198,7 +199,7 @@ class ContentCache:
             os.close(descriptor)
 
     def _is_sound(self, digest: str, descriptor: int) -> bool:
-        """Hash the content if that is due. Other threads that ask for the same one wait for the result."""
+        """Returns whether the content is undamaged. It is hashed if that is due; other threads that need it wait for the result."""
         with self._changed:
             while digest in self._checking:
                 self._changed.wait()
@@ -212,7 +213,7 @@ class ContentCache:
         try:
             sound = is_regular(descriptor) and digest_of(descriptor) == digest and stamp(descriptor) == before
             if sound and stat.S_IMODE(os.fstat(descriptor).st_mode) != 0o444:
-                os.fchmod(descriptor, 0o444)  # a task changed it through its link
+                os.fchmod(descriptor, 0o444)  # a task changed the mode through its link
         except OSError as error:
             if is_limit(error):
                 raise
@@ -227,7 +228,7 @@ class ContentCache:
     def _discard(self, path: str, descriptor: int) -> None:
         with self._changed:
             self.damaged += 1
-        if is_named(path, descriptor):  # another process may have replaced it by a good one
+        if is_named(path, descriptor):  # another process may have replaced it by an undamaged content
             remove(path)
             self.release([os.path.basename(path)])
             self.evicted(os.path.basename(path))
@@ -235,7 +236,7 @@ class ContentCache:
     # --- writing --------------------------------------------------------------------------------------------------------------------
 
     def incoming(self, digest: str, size: int) -> IncomingContent:
-        """Begin or resume writing a content. Raises WriterBusy if another writer is active, or if it is complete by now."""
+        """Begins or resumes writing a content. Raises WriterBusy if another writer is active, or if the content is already complete."""
         content_path(self.directory, digest)
         descriptor, path = self._open_incoming(digest, size)
         try:
@@ -275,10 +276,10 @@ class ContentCache:
             os.close(descriptor)
             if not locked:
                 return self._private_file()  # without locks, others could write to the shared file
-            # Completed or removed before we had the lock.
+            # Another process completed or removed the file before we had the lock: try again.
 
     def _is_stuck(self, digest: str, available: int) -> bool:
-        """Whether the other writer made no progress for a while: it may hang, and its lock with it."""
+        """Returns whether the other writer made no progress for a while. It may hang and keep its lock."""
         now = self._clock()
         before, since = self._stuck.get(digest, (-1, now))
         if before != available:
@@ -295,7 +296,7 @@ class ContentCache:
                 self.used_bytes -= incoming.size - incoming.offset
 
     def adopt(self, path: str) -> Tuple[str, int]:
-        """Move a finished file into the cache; return digest and size. Even if it is still written to, the kept bytes are those hashed."""
+        """Moves a finished file into the cache. Returns digest and size. If a process still writes to the file, a copy is kept."""
         with opened(path) as source:
             if not is_regular(source):
                 raise ValueError("%r is no regular file" % path)
@@ -308,7 +309,7 @@ class ContentCache:
             return kept
 
     def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
-        """Copy a user's file into the cache if it has this content; return whether it does."""
+        """Copies a user's file into the cache if it has this content. Returns whether it has."""
         content_path(self.directory, digest)
         try:
             with opened(path, READ & ~os.O_NOFOLLOW) as source:
@@ -329,14 +330,15 @@ class ContentCache:
             return False
 
     def _move_in(self, source: int, path: str) -> Optional[Tuple[str, int]]:
-        """Rename the file into the cache; None if that fails, or if there is another link to it or an open writer."""
+        """Renames the file into the cache. Returns digest and size. Returns None if renaming fails, if the file has another link, or if a
+        process has it open for writing."""
         private = self._private_name()
         try:
             os.rename(path, private)
         except OSError:
             return None
         try:
-            os.utime(source)  # so that it does not look abandoned
+            os.utime(source)  # otherwise it could count as abandoned
             before = stamp(source)
             if os.fstat(source).st_nlink == 1 and has_no_writer(source) and is_named(private, source):
                 found = digest_of(source)
@@ -351,7 +353,7 @@ class ContentCache:
     def _copy_in(
         self, source: int, size: int, digest: Optional[str] = None, on_progress: Callable[[int], None] = lambda offset: None
     ) -> Tuple[str, int]:
-        """Copy a file; keep the copy only if it has the expected digest. Return its digest and size. ``on_progress`` gets the offset."""
+        """Copies a file, and keeps the copy if it has the expected digest. Returns digest and size. ``on_progress`` gets the offset."""
         target, path = self._private_file()
         following = StreamingDigest(target)
 
@@ -369,7 +371,7 @@ class ContentCache:
             return found, size
         finally:
             following.stop()
-            remove(path)  # unless it was kept
+            remove(path)  # has no effect if the copy was kept: it has another path then
             os.close(target)
 
     def _private_name(self) -> str:
@@ -378,18 +380,18 @@ class ContentCache:
     def _private_file(self) -> Tuple[int, str]:
         path = self._private_name()
         descriptor = self._create(path, os.O_EXCL)
-        lock(descriptor)  # shows that it is in use
+        lock(descriptor)  # shows that the file is in use
         return descriptor, path
 
     def _create(self, path: str, flags: int) -> int:
         try:
             return os.open(path, _CREATE | flags, 0o600)
         except FileNotFoundError:
-            make_private(self.directory)  # a clean-up removed it
+            make_private(self.directory)  # somebody removed the directory
             return os.open(path, _CREATE | flags, 0o600)
 
     def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Move a file whose bytes were just hashed to its final path."""
+        """Moves a file whose bytes were just hashed to its final path."""
         final_path = content_path(self.directory, digest)
         os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
         os.fchmod(descriptor, 0o444)
@@ -406,12 +408,12 @@ class ContentCache:
     # --- space ----------------------------------------------------------------------------------------------------------------------
 
     def incoming_bytes(self) -> int:
-        """Bytes that are still to arrive of contents being written."""
+        """Returns the number of missing bytes of all contents that this process is writing."""
         with self._changed:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evict because the disk is full. Files with other links do not help: their bytes stay."""
+        """Evicts contents because the disk is full. Returns whether this freed space. Files with other links free no space and are kept."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 
@@ -422,7 +424,7 @@ class ContentCache:
             self.used_bytes += length
 
     def make_space(self, length: int) -> None:
-        """Evict the least recently used contents until this many bytes fit. Raises NoSpace if contents in use leave too little."""
+        """Evicts the least recently used contents until this many bytes fit. Raises NoSpace if contents in use leave too little space."""
         with self._space_lock:
             evictable = self._scan()
             excess = self.used_bytes + length - self.max_bytes
@@ -438,21 +440,21 @@ class ContentCache:
                 raise InUse(_TOO_LARGE % (self.directory, self.max_bytes, max(0, evictable_bytes + length - excess), length))
 
     def _scan(self) -> List[CachedFile]:
-        """List evictable files and update ``used_bytes``."""
+        """Returns the evictable files and updates ``used_bytes``."""
         self._scanned_at = now = self._clock()
         with self._changed:
             arriving = {incoming.path: incoming.size for incoming in self._arriving.values()}
             pinned = list(self._pinned)
         kept = {*pinned, *(digest for digest, _ in hold_marks(self.directory, now - HOLD_EXPIRES_S))}
         self.used_bytes = 0
-        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # our own needs are pinned or in ``is_needed``
+        just_used_s = 0.0 if self._users.is_alone() else JUST_USED_S  # pins and ``is_needed`` protect our own contents
         evictable = []
         for found in list_files(self.directory):
             unused_s = now - found.used_at
             if not found.digest and unused_s > STALE_S and remove_unused(found, stale=True):
                 continue
             if found.is_private and unused_s > JUST_USED_S and remove_unused(found):
-                continue  # its writer is dead, and no other can continue it
+                continue  # its writer has ended, and no other process can continue it
             self.used_bytes += arriving.get(found.path, found.size)
             if found.digest:
                 is_kept = unused_s < just_used_s or found.digest in kept or self._is_needed(found.digest)

@@ -1,4 +1,4 @@
-"""Computes the SHA-256 of a file, also while it grows."""
+"""Computes the SHA-256 of a file, also while the file grows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def digest_of(descriptor: int) -> str:
 
 
 class StreamingDigest:
-    """SHA-256 of a growing file, read behind the writer; in its own thread if it is long, because hashing is slower than writing."""
+    """Computes the SHA-256 of a growing file. For a long file, it uses its own thread, because hashing is slower than writing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -28,12 +28,12 @@ class StreamingDigest:
         self._hashed = 0
         self._is_complete = False
         self._unread_end: Optional[memoryview] = None
-        """The end of the file if it is still in memory, to save reading it."""
+        """The last bytes of the file if they are still in memory. Then they are not read from the file."""
         self._error: Optional[OSError] = None
         self._thread: Optional[threading.Thread] = None
 
     def grow(self, length: int, end: Optional[memoryview] = None) -> None:
-        """The file has this length now. ``end``: the bytes just added, in memory that stays unchanged until the next call."""
+        """Takes the new length of the file. ``end``: the bytes that were just added; they must not change until the next call."""
         with self._changed:
             while self._unread_end is not None and self._error is None:
                 self._changed.wait()
@@ -46,11 +46,11 @@ class StreamingDigest:
             try:
                 thread.start()
             except RuntimeError:
-                return  # no more threads allowed: hash everything at the end
+                return  # no more threads are allowed: everything is hashed at the end
             self._thread = thread
 
     def result(self, length: int) -> str:
-        """The digest of the whole file, which has this length."""
+        """Returns the digest of the whole file, which has this length."""
         with self._changed:
             self._length = length
             self._is_complete = True
@@ -64,7 +64,7 @@ class StreamingDigest:
         return self._hash.hexdigest()
 
     def stop(self) -> None:
-        """Stop hashing; then the file may be closed."""
+        """Stops hashing. After this, the file may be closed."""
         with self._changed:
             self._length = self._hashed
             self._is_complete = True

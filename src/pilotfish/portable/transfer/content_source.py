@@ -1,16 +1,15 @@
-"""Answers one request from a content source: a file, or a content still arriving."""
+"""Answers one request with a content of a content source. The content is a file, or it is still arriving."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, List, Optional, Protocol, Tuple
+from typing import Callable, Optional, Protocol, Tuple
 
 from .cache_directory import is_digest
 from .file_locks import WriterBusy
 from .incoming_content import DigestMismatch, IncomingContent, NoSpace
 from .transfer_protocol import (
-    AskElsewhere,
     AskLater,
     ConnectionCut,
     ContentAbsent,
@@ -27,24 +26,24 @@ IDLE_S = 60.0
 BUSY_S = 1.0
 
 CountBytes = Callable[[str, str, int, int], None]
-"""Called for every extent moved: asker, digest, bytes out, bytes in."""
+"""Called for each extent that was moved, with asker, digest, bytes sent and bytes received."""
 
 
 class ContentSource(Protocol):
-    """Where a transfer server reads and stores contents. Called by many threads. ``asker``: the authenticated name of the other side."""
+    """Opens and stores contents for a transfer server. Many threads call it. ``asker``: the authenticated name of the other side."""
 
     def reading(self, asker: str, digest: str, size: int, no_redirect: bool) -> ContentReader:
-        """Open a content. Raises AskElsewhere, AskLater or ContentAbsent."""
+        """Opens a content. Raises AskElsewhere, AskLater or ContentAbsent."""
 
     def incoming(self, asker: str, digest: str, size: int) -> Optional[IncomingContent]:
-        """Begin to store a content; None if it is complete already. Raises NoSpace, WriterBusy or AskLater."""
+        """Begins to store a content. Returns None if it is already complete. Raises NoSpace, WriterBusy or AskLater."""
 
 
 class FileReader(ContentReader):
     """Reads a complete file."""
 
     def __init__(self, path: str, size: int, blame: str = "user") -> None:
-        """Raises ContentAbsent with this blame if there is no such file of this size."""
+        """Raises ContentAbsent with this blame if there is no file of this size at ``path``."""
         self._path = path
         self._blame = blame
         try:
@@ -66,10 +65,10 @@ class FileReader(ContentReader):
 
 
 class PartialFileReader(ContentReader):
-    """Reads a content that is still being received. The receiver verifies it."""
+    """Reads a content that is still arriving. The other side verifies it."""
 
     def __init__(self, incoming: IncomingContent) -> None:
-        """Raises AskLater if it is complete by now, or was given up."""
+        """Raises AskLater if writing has ended."""
         descriptor = incoming.open_to_read()
         if descriptor is None:
             raise AskLater(BUSY_S)
@@ -84,7 +83,7 @@ class PartialFileReader(ContentReader):
 
 
 def answer(channel: TransferChannel, source: ContentSource, asker: str, count: CountBytes) -> None:
-    """Wait for one request and answer it. On ConnectionCut or ProtocolViolation close the connection."""
+    """Waits for one request and answers it. After ConnectionCut or ProtocolViolation, the caller must close the connection."""
     request, body = channel.receive(IDLE_S)
     if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
         raise ProtocolViolation("it requested %.200r" % (request,))
@@ -98,7 +97,7 @@ def answer(channel: TransferChannel, source: ContentSource, asker: str, count: C
             with contextlib.closing(source.reading(asker, digest, size, request[4])) as reading:
                 send_content(channel, reading, request[3], moved)
         except TransferRefused as refusal:
-            channel.send(_refusal_message(refusal))
+            channel.send(refusal.answer)
         except OSError as error:
             channel.send(["absent", "it cannot be read: %s" % error, "site"])
     elif kind == "put" and len(request) == 3:
@@ -135,13 +134,4 @@ def _serve_put(channel: TransferChannel, source: ContentSource, asker: str, cont
     except WriterBusy:
         channel.send(["busy", BUSY_S])
     except AskLater as later:
-        channel.send(_refusal_message(later))
-
-
-def _refusal_message(refusal: TransferRefused) -> List[Any]:
-    if isinstance(refusal, AskElsewhere):
-        return ["elsewhere", refusal.contacts]
-    if isinstance(refusal, AskLater):
-        return ["busy", refusal.seconds]
-    assert isinstance(refusal, ContentAbsent)
-    return ["absent", refusal.reason, refusal.blame]
+        channel.send(later.answer)

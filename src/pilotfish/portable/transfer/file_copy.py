@@ -1,4 +1,4 @@
-"""Copies files, sharing blocks and keeping holes where the file system can."""
+"""Copies files. If the file system can, blocks are shared and holes are kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Callable, Iterator, List, Optional, Tuple
 
 BLOCK_BYTES = 1 << 20
 HOLE_BYTES = 64 * 1024
-"""Blocks of zeros of this length, aligned to it, become holes."""
+"""Blocks of zeros of this length become holes if their offset is a multiple of it."""
 _ZEROS = bytes(HOLE_BYTES)
 _FICLONE = 0x40049409
 
 
 def clone(source: int, target: int) -> bool:
-    """Share the blocks of a file with an empty one, copy-on-write: fast, and takes no space. False if not supported."""
+    """Shares the blocks of a file with an empty file (copy-on-write): this is fast and needs no space. Returns whether it is supported."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:
@@ -24,7 +24,7 @@ def clone(source: int, target: int) -> bool:
 
 
 def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[int], None]] = None) -> None:
-    """Copy this many bytes into an empty file. ``on_progress`` gets the offset. The copy is shorter if the source is."""
+    """Copies ``size`` bytes into an empty file. If the source is shorter, the copy is shorter too. ``on_progress`` gets the offset."""
     block = memoryview(bytearray(BLOCK_BYTES))
     for offset, extent_length, is_hole in extents(source, 0, size):
         if is_hole:
@@ -43,7 +43,7 @@ def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[in
 
 
 def extents(descriptor: int, offset: int, limit: int, min_hole_bytes: int = 1) -> Iterator[Tuple[int, int, bool]]:
-    """(offset, length, whether it is a hole) of the range. Shorter holes count as data."""
+    """Yields offset and length of each extent in a range, and whether it is a hole. Holes below ``min_hole_bytes`` count as data."""
     while offset < limit:
         data = _seek(descriptor, offset, limit, os.SEEK_DATA)
         if data - offset >= min_hole_bytes or data == limit:
@@ -65,7 +65,7 @@ def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
 
 
 def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
-    """Append to a file that ends at the offset or before it; zeros become holes."""
+    """Writes at the offset, at or beyond the end of the file. Zeros become holes."""
     at = 0
     for start, end in _nonzero_extents(view):
         at = start
@@ -76,7 +76,7 @@ def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _nonzero_extents(view: memoryview) -> List[Tuple[int, int]]:
-    """The extents to write."""
+    """Returns start and end of each extent that must be written."""
     found: List[Tuple[int, int]] = []
     for start in range(0, len(view), HOLE_BYTES):
         end = min(start + HOLE_BYTES, len(view))
@@ -90,5 +90,5 @@ def _nonzero_extents(view: memoryview) -> List[Tuple[int, int]]:
 
 
 def _is_zero(view: memoryview) -> bool:
-    # Three bytes decide for most blocks; only the rest needs a comparison, which copies.
+    # For most blocks, three bytes are enough to decide. All other blocks are compared, which needs a copy.
     return not (view[0] or view[-1] or view[len(view) // 2]) and bytes(view) == _ZEROS[: len(view)]

@@ -1,4 +1,4 @@
-"""Locks and identifies files by descriptor, independent of their names."""
+"""Locks and identifies files by descriptor and not by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class WriterBusy(Exception):
-    """Another writer is active, or has just completed the content (then ``available`` is its size)."""
+    """Another process writes the content, or has just completed it. ``available``: the number of bytes that are written."""
 
     def __init__(self, available: int) -> None:
         super().__init__("another process is writing it, %d bytes are there" % available)
@@ -34,7 +34,7 @@ def opened(path: str, flags: int = READ) -> Iterator[int]:
 
 
 def stamp(descriptor: int) -> Stamp:
-    """Identity and state of a file: it changes if the file is replaced or written in the ordinary way."""
+    """Returns the identity and state of a file. They change if the file is replaced or written."""
     return stamp_of(os.fstat(descriptor))
 
 
@@ -47,7 +47,7 @@ def is_regular(descriptor: int) -> bool:
 
 
 def is_named(path: str, descriptor: int) -> bool:
-    """Whether the path still names this file."""
+    """Returns whether the path still names this file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
@@ -55,7 +55,7 @@ def is_named(path: str, descriptor: int) -> bool:
 
 
 def lock(descriptor: int) -> bool:
-    """Lock the file for this process. Raises WriterBusy; False if the file system has no locks."""
+    """Locks the file for this process. Raises WriterBusy if another process has the lock. Returns False if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +68,7 @@ def lock(descriptor: int) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Unlock. Closing is not enough if there are duplicates of the descriptor."""
+    """Unlocks the file. Closing it is not enough if there are duplicates of the descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError:
@@ -76,9 +76,9 @@ def unlock(descriptor: int) -> None:
 
 
 def has_no_writer(descriptor: int) -> bool:
-    """Whether no process has the file open for writing. Assumed where that cannot be checked: then its times must tell."""
+    """Returns whether no process has the file open for writing. If this cannot be checked, it returns True."""
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # a harmless signal, should another process open it meanwhile
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # a harmless signal, in case another process opens the file now
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:

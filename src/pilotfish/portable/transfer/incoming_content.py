@@ -1,7 +1,7 @@
-"""Receives one content into the cache and resumes it after a cut.
+"""Receives one content into the cache, and resumes it after a lost connection.
 
-The received part survives this process and is resumed by the next writer. One process writes at a time: it holds a lock on the file, which
-ends with the process. Others may read the received part.
+The received part outlives this process; the next writer continues it. Only one process writes at a time. It has a lock on the file, which
+ends with the process. Other processes may read the received part.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class NoSpace(Exception):
 
 
 class TooLarge(NoSpace):
-    """It does not fit even into an empty cache."""
+    """The content does not fit even into an empty cache."""
 
 
 class InUse(NoSpace):
-    """The contents in the cache are in use; try later."""
+    """The contents in the cache are in use. Try again later."""
 
 
 class IncomingContent:
-    """One content being written, by one thread from start to end; any thread may read along. Created by the cache, locked."""
+    """A content that one thread is writing. Any thread may read the written part. The cache creates and locks it."""
 
     def __init__(self, owner: ContentCache, descriptor: int, path: str, digest: str, size: int) -> None:
         self.digest = digest
         self.size = size
         self.path = path
         self.offset = os.fstat(descriptor).st_size
-        """Number of bytes that can be read; they are not verified yet."""
+        """Number of bytes that can be read. They are not verified yet."""
         self.state = GROWING
         self.on_closed: Callable[[], None] = lambda: None
         """Called when writing has ended."""
@@ -67,14 +67,14 @@ class IncomingContent:
         self.close()
 
     def write(self, buffer: Any) -> None:
-        """Write the next bytes. The buffer must not change until the next call of any method."""
+        """Writes the next bytes. The buffer must not change until the next call of any method."""
         view = memoryview(buffer).cast("B")
         self._check_length(len(view))
         with_space(self._owner, self.size - self.offset, lambda: write_sparsely(self._descriptor, view, self.offset))
         self._grow(len(view), view)
 
     def skip(self, length: int) -> None:
-        """Add this many zeros as a hole."""
+        """Adds this many zeros as a hole."""
         self._check_length(length)
         with_space(self._owner, self.size - self.offset, lambda: os.ftruncate(self._descriptor, self.offset + length))
         self._grow(length)
@@ -93,7 +93,7 @@ class IncomingContent:
         self._hash.grow(self.offset, end)
 
     def finish(self) -> str:
-        """Verify the content and move it to its final path, which is returned."""
+        """Verifies the content and moves it to its final path. Returns this path."""
         if self.state != GROWING:
             raise ValueError("this content is %s" % self.state)
         try:
@@ -115,7 +115,7 @@ class IncomingContent:
         return final_path
 
     def close(self) -> None:
-        """End writing. Without ``finish``, the received part is kept for the next writer."""
+        """Ends writing. If ``finish`` was not called, the received part is kept for the next writer."""
         with self._changed:
             descriptor, self._descriptor = self._descriptor, -1
             if self.state == GROWING:
@@ -135,8 +135,8 @@ class IncomingContent:
         self.close()
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Wait until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Return what is
-        available."""
+        """Waits until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Returns the number
+        of available bytes."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self.offset <= offset and self.state == GROWING:
@@ -147,13 +147,13 @@ class IncomingContent:
             return self.offset
 
     def open_to_read(self) -> Optional[int]:
-        """A descriptor for ``pread``, valid whatever happens to the file's name; None if writing has ended."""
+        """Returns a descriptor for ``pread``; None if writing has ended. It stays valid if the file is renamed or removed."""
         with self._changed:
             return os.dup(self._descriptor) if self._descriptor >= 0 else None
 
 
 def with_space(owner: ContentCache, length: int, write: Callable[[], Written]) -> Written:
-    """Write; on a full disk, free space and write once more."""
+    """Calls ``write``. If the disk is full, it frees space and calls ``write`` a second time."""
     for first_try in (True, False):
         try:
             return write()

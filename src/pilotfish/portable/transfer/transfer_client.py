@@ -1,4 +1,4 @@
-"""Fetches contents from a master or peer and uploads them."""
+"""Fetches contents from a master or a peer, and uploads contents."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .transfer_protocol import (
 )
 
 ANSWER_S = 600.0
-"""Seconds until an answer must begin: others may be served first, and sent bytes may have to reach a disk."""
+"""Seconds until an answer must begin. The other side may serve other requests first, or write received bytes to a disk."""
 MAX_LATER_S = 3600.0
 
 
 class UploadProgress:
-    """Progress of a push; any thread may read it."""
+    """Progress of an upload. Any thread may read it."""
 
     def __init__(self) -> None:
         self.offset = 0
@@ -40,7 +40,7 @@ class UploadProgress:
 
 
 def dial_transfer(credentials: Credentials, worker: str = "", timeout_s: float = DIAL_TIMEOUT_S) -> TransferChannel:
-    """Open a transfer connection to the master. Raises what ``dial`` raises, and ConnectionCut."""
+    """Opens a transfer connection to the master. Raises ConnectionCut, and the same exceptions as ``dial``."""
     channel = TransferChannel(connect(credentials, timeout_s).connection)
     with _closed_after_error(channel):
         channel.send(["bulk", worker])
@@ -60,7 +60,7 @@ def _closed_after_error(channel: TransferChannel, *reusable: Type[Exception]) ->
 
 
 def has_ended(channel: TransferChannel) -> bool:
-    """Whether the other side closed an idle connection: there is something to read although nothing was requested."""
+    """Returns whether the other side closed an idle connection. It did if there are data to read although nothing was requested."""
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
     return bool(ready.poll(0))
@@ -74,19 +74,19 @@ def fetch(
     no_redirect: bool = False,
     on_progress: OnProgress = lambda length: None,
 ) -> str:
-    """Fetch the rest of a content; return its path. Raises what ``receive_answer`` raises."""
+    """Fetches the rest of a content. Returns its path. Raises the same exceptions as ``receive_answer``."""
     send_request(channel, digest, size, incoming.offset, no_redirect)
     return receive_answer(channel, size, incoming, on_progress)
 
 
 def send_request(channel: TransferChannel, digest: str, size: int, offset: int, no_redirect: bool = False) -> None:
-    """Send only the request. Answers come in the order of requests; read each with ``receive_answer``."""
+    """Sends a request and does not wait for its answer. Answers come in the order of requests; read each with ``receive_answer``."""
     with _closed_after_error(channel):
         channel.send(["get", digest, size, offset, no_redirect])
 
 
 def receive_answer(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
-    """Read the answer to a request; return the path of the content.
+    """Reads the answer to a request. Returns the path of the content.
 
     After AskElsewhere, AskLater, ContentAbsent and DigestMismatch the connection can be used again. It is closed after ConnectionCut,
     ProtocolViolation, or a write error (NoSpace, OSError). ``incoming`` keeps the received part, except after DigestMismatch.
@@ -99,7 +99,7 @@ def receive_answer(channel: TransferChannel, size: int, incoming: IncomingConten
 
 
 def push(channel: TransferChannel, digest: str, size: int, path: str, progress: Optional[UploadProgress] = None) -> None:
-    """Send this file, which has this digest, to the other side.
+    """Uploads the file ``path``, which has this digest and size.
 
     After AskLater and DigestMismatch (the received bytes are not the content) the connection can be used again. It is closed after
     ConnectionCut, ProtocolViolation, NoSpace at the other side, or if the file cannot be read (ContentAbsent, OSError).
@@ -124,13 +124,13 @@ def _send(channel: TransferChannel, reading: FileReader, progress: UploadProgres
     try:
         send_content(channel, reading, progress.offset, progress.grow)
     except ConnectionCut as cut:
-        # Its reason may have arrived before it closed the connection.
+        # The other side may have sent a reason before it closed the connection.
         message = channel.receive()[0]
         raise _refusal(message) if message[0] == "full" else cut from None
 
 
 def _refusal(message: List[Any]) -> Exception:
-    """The exception for an answer that is no content."""
+    """Returns the exception for an answer that is no content."""
     kind, fields = message[0], message[1:]
     if kind == "elsewhere" and len(fields) == 1 and isinstance(fields[0], list):
         return AskElsewhere(fields[0])

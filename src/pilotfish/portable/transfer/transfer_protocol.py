@@ -1,11 +1,12 @@
-"""Sends and receives the pieces of a content over one connection.
+"""Sends and receives the pieces of a content over one connection. Requests and answers:
 
     ["get", digest, size, offset, no_redirect]   is answered by   ["piece", offset] + bytes, ["hole", offset, length], ..., ["end", size];
                                             or, at any time, by   ["elsewhere", contacts], ["busy", seconds], ["absent", reason, blame]
     ["put", digest, size]                   is answered by   ["from", offset]; or by   ["busy", seconds], ["full", reason]
     then pieces, holes and the end          are answered by   ["kept"], ["damaged"], ["full", reason]
 
-Both ends block, in threads. Received messages are checked here; a side that violates the protocol is disconnected (``ProtocolViolation``).
+Both sides block, in threads. Received messages are checked here. If a side violates the protocol, it is disconnected
+(``ProtocolViolation``).
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ MAX_SIZE = 1 << 62
 SMALL_BUFFER_BYTES = 64 * 1024
 JOIN_BYTES = 256 * 1024
 MIN_HOLE_BYTES = 64 * 1024
-"""Shorter holes are sent as zeros."""
+"""Minimum size of a hole. Shorter holes are sent as zeros."""
 SILENCE_S = 60.0
 """Seconds of silence until the other side counts as dead."""
 FOLLOW_S = 20.0
-"""Seconds that a server waits for a content that is still arriving; less than the other side waits for it."""
+"""Seconds that a server waits for more bytes of a content that is still arriving. This must be less than ``SILENCE_S``."""
 
 NOTHING = memoryview(b"")
 
 Answer = Tuple[List[Any], memoryview]
 OnProgress = Callable[[int], None]
-"""Called with the length of every extent moved."""
+"""Called with the length of each extent that was moved."""
 
 
 class ConnectionCut(Exception):
-    """The connection is lost. The received part is kept; request the rest."""
+    """The connection is lost. The received part is kept, so that only the rest must be requested again."""
 
     unfinished: Optional[Answer] = None
-    """The part of the unfinished frame that arrived."""
+    """The received part of the unfinished frame."""
 
 
 class ProtocolViolation(ConnectionCut):
@@ -51,41 +52,46 @@ class ProtocolViolation(ConnectionCut):
 
 
 class TransferRefused(Exception):
-    """A complete answer that is no content. The connection can be used again."""
+    """The other side answered, but sent no content. The connection can be used again. ``answer``: the message that was sent."""
+
+    answer: List[Any]
 
 
 class AskElsewhere(TransferRefused):
-    """Ask one of these peers instead, or ask again with ``no_redirect``."""
+    """The other side names peers that have the content. Ask one of them, or ask again with ``no_redirect``."""
 
     def __init__(self, contacts: Sequence[Any]) -> None:
         super().__init__("ask %d others" % len(contacts))
         self.contacts = list(contacts)
+        self.answer = ["elsewhere", self.contacts]
 
 
 class AskLater(TransferRefused):
-    """Ask again after these seconds."""
+    """The other side is busy. Ask again after this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("ask again in %g s" % seconds)
         self.seconds = seconds
+        self.answer = ["busy", seconds]
 
 
 class ContentAbsent(TransferRefused):
-    """The content is not here. ``blame`` as in a failure: task, worker, site or user."""
+    """The content is not available. ``blame`` has the same values as in a failure: task, worker, site or user."""
 
     def __init__(self, reason: str, blame: str) -> None:
         super().__init__(reason)
         self.reason = reason
         self.blame = blame
+        self.answer = ["absent", reason, blame]
 
 
 class ContentReader:
-    """An open content. A subclass says how many bytes are there, if some are missing, and whether they can be trusted."""
+    """An open content. A subclass may know that some bytes are missing, or that the bytes can no longer be trusted."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self.on_closed: Callable[[], None] = lambda: None
-        """Called once, after ``close``."""
+        """Called once, at the end of ``close``."""
         self._descriptor = descriptor
 
     def fileno(self) -> int:
@@ -95,7 +101,8 @@ class ContentReader:
         return self.size
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Wait until more than ``offset`` bytes are available, or no more will be, or the time is over. Return what is available."""
+        """Waits until more than ``offset`` bytes are available, no more bytes will come, or the time is over. Returns the number of
+        available bytes."""
         return self.size
 
     def check(self) -> None:
@@ -107,7 +114,7 @@ class ContentReader:
 
 
 class TransferChannel:
-    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second next ``receive``."""
+    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second call of ``receive`` after it."""
 
     def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
@@ -128,7 +135,7 @@ class TransferChannel:
             self.connection.close()
 
     def abort(self) -> None:
-        """Cut the connection from any thread; threads that wait for it are woken."""
+        """Cuts the connection. Any thread may call it. Threads that wait for the connection wake up."""
         try:
             with self._closing, socket.socket(fileno=os.dup(self.connection.fileno())) as duplicate:
                 duplicate.shutdown(socket.SHUT_RDWR)
@@ -136,18 +143,18 @@ class TransferChannel:
             pass  # already closed
 
     def rest(self) -> None:
-        """Free the buffers of an idle connection."""
+        """Frees the buffers of an idle connection."""
         self._pieces = [NOTHING, NOTHING]
         if self._start == self._end:
             self._small, self._start, self._end = NOTHING, 0, 0
         self.connection.rest()
 
     def pending(self) -> bool:
-        """Whether received bytes wait in a buffer, where the descriptor does not show them."""
+        """Returns whether a buffer contains received bytes. A selector does not see them."""
         return self._end > self._start or self.connection.pending()
 
     def piece(self) -> memoryview:
-        """A buffer for one piece. There are two, used in turn: a received piece stays valid while the next one arrives."""
+        """Returns a buffer for one piece. Two buffers take turns, so that a received piece stays valid while the next piece arrives."""
         self._pieces.reverse()
         if not self._pieces[0]:
             self._pieces[0] = memoryview(bytearray(PIECE_BYTES))
@@ -160,7 +167,7 @@ class TransferChannel:
                 if len(buffer) <= JOIN_BYTES:
                     self.connection.sendall(buffer)
                     continue
-                # In portions, because a connection may count the time for all that it is given at once.
+                # Large buffers are sent in parts, because the time limit of a connection may apply to a whole call.
                 view = memoryview(buffer)
                 for start in range(0, len(view), JOIN_BYTES):
                     self.connection.sendall(view[start : start + JOIN_BYTES])
@@ -195,7 +202,7 @@ class TransferChannel:
                 raise ConnectionCut(str(error)) from None
 
     def _fill(self, count: int) -> None:
-        """Receive until the small buffer has this many bytes."""
+        """Receives until the small buffer has this many bytes."""
         if not self._small:
             self._small = memoryview(bytearray(SMALL_BUFFER_BYTES))
         if self._start + count > SMALL_BUFFER_BYTES or self._start == self._end:
@@ -234,7 +241,7 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
 
 
 def send_content(channel: TransferChannel, reading: ContentReader, offset: int, on_progress: OnProgress) -> None:
-    """Send the content from the offset to its end; follows one that still grows."""
+    """Sends the content from the offset to its end. If the content still grows, it waits for more bytes."""
     size = reading.size
     while offset < size:
         limit = min(reading.available(), size)
@@ -268,10 +275,8 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
 def receive_content(
     channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress, first_timeout_s: Optional[float] = None
 ) -> Optional[List[Any]]:
-    """Receive the rest of a content. Return None at its end; otherwise the message received instead, for the caller to handle.
-
-    ``first_timeout_s``: seconds until the first frame must arrive.
-    """
+    """Receives the rest of a content. Returns None at its end. If another message arrives, it returns this message. ``first_timeout_s``:
+    seconds until the first frame must arrive."""
     while True:
         try:
             header, body = channel.receive(first_timeout_s)
@@ -291,7 +296,7 @@ def receive_content(
 
 
 def _store(answer: Answer, size: int, incoming: IncomingContent) -> int:
-    """Store a piece or hole if it is the expected one; return its length."""
+    """Stores a piece or hole if it begins at the expected offset. Returns its length."""
     header, body = answer
     offset, left = incoming.offset, size - incoming.offset
     if header[0] == "piece" and header[1:] == [offset] and 0 < len(body) <= left:

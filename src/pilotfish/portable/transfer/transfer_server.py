@@ -1,6 +1,6 @@
-"""Serves many transfer connections with few threads, first come first served.
+"""Serves many transfer connections with few threads, first come, first served.
 
-An idle connection takes no thread. One request is answered at a time; then the next connection in the queue is served.
+An idle connection needs no thread. A thread answers one request, then it serves the next connection in the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 def unsent(descriptor: int) -> int:
-    """Bytes that the other end has not confirmed yet; 0 if unknown."""
+    """Returns the number of sent bytes that the other side has not confirmed yet; 0 if it is unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
@@ -40,16 +40,16 @@ class _ServedConnection:
 
 
 class TransferServer:
-    """Serves the connections given to ``add_connection``; closes them when they end, violate the protocol, or are idle for long."""
+    """Serves the connections that ``add_connection`` gets. It closes those that have ended, violate the protocol, or are idle for long."""
 
     def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
         self.source = source
         self.max_streams = max_streams
         self.log = log
         self.on_sent: Callable[[str, int], None] = lambda asker, length: None
-        """Called for every extent sent: asker and length."""
+        """Called for each extent that was sent, with asker and length."""
         self.on_unconfirmed: Callable[[str, int], None] = lambda asker, length: None
-        """Called after an answer: asker and bytes not confirmed yet."""
+        """Called after each answer, with asker and the number of bytes that are not confirmed yet."""
         self._changed = threading.Condition()
         self._connections: Dict[_ServedConnection, None] = {}
         self._idle: Dict[int, _ServedConnection] = {}
@@ -64,7 +64,7 @@ class TransferServer:
         self._watcher.start()
 
     def add_connection(self, asker: str, connection: TlsStream) -> None:
-        """Serve a connection from now on. Never waits for it."""
+        """Serves a connection from now on. It never blocks."""
         served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:
             if self._closed:
@@ -74,7 +74,7 @@ class TransferServer:
                 self._wait_or_queue(served)
 
     def close(self) -> None:
-        """Cut all connections and stop the threads."""
+        """Cuts all connections and stops the threads."""
         with self._changed:
             self._closed = True
             for served in self._connections:
@@ -92,14 +92,14 @@ class TransferServer:
         os.close(self._wake_write)
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
-        """Called for every extent moved."""
+        """Called for each extent that was moved. ``out``: bytes sent; ``into``: bytes received."""
         if out:
             self.on_sent(asker, out)
 
     # --- queue; call with the lock held ----
 
     def _wait_or_queue(self, served: _ServedConnection) -> None:
-        """Queue a connection with a pending request; watch an idle one."""
+        """Queues a connection that has a pending request. Watches an idle connection."""
         if served.channel.pending():
             self._queue(served)
             return
@@ -131,7 +131,7 @@ class TransferServer:
     # --- threads ---------------------------
 
     def _watch(self) -> None:
-        """Watch idle connections for requests; close those idle for too long."""
+        """Watches idle connections for requests. Closes connections that are idle for too long."""
         while not self._closed:
             ready = self._poll.poll(IDLE_CHECK_S)
             with self._changed:
@@ -160,7 +160,7 @@ class TransferServer:
                     self._close_connection(served)
 
     def _answer(self, served: _ServedConnection) -> bool:
-        """Answer one request; return whether the connection can be used again."""
+        """Answers one request. Returns whether the connection can be used again."""
         try:
             answer(served.channel, self.source, served.asker, self.count)
             self.on_unconfirmed(served.asker, unsent(served.channel.fileno()))

@@ -1,6 +1,7 @@
-"""Sends and receives frames over a proved connection without blocking.
+"""Sends and receives frames over an authenticated connection without blocking.
 
-``dial`` blocks, so the agent calls it in a thread and slots never wait for a slow network. It returns a FrameLink proved by both sides.
+``dial`` blocks. The agent calls it in a thread, so that slots never wait for a slow network. It returns a FrameLink on which both sides
+have proved that they have the key.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLi
 
 
 def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
-    """Connects to the first endpoint that proves itself, in order of preference. The returned link still blocks."""
+    """Connects to the first endpoint that proves itself, in the order of the credentials. The returned link blocks."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
@@ -72,7 +73,7 @@ def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: floa
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Enables keep-alive: a machine that disappears is detected after about 15 s, also while nothing is sent."""
+    """Enables keep-alive. If the other machine disappears, this is detected after about 15 s, even if no data are sent."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
@@ -82,7 +83,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> int:
-    """Performs the dialler's part of the handshake; returns the master's epoch."""
+    """Performs the dialler's part of the handshake. Returns the master's epoch."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
@@ -98,10 +99,8 @@ def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> 
 
 
 class FrameLink:
-    """Frames over a proved connection.
-
-    Heartbeats overtake frames that were not begun. Otherwise a large transfer could delay them beyond the lease.
-    """
+    """Frames over an authenticated connection. Heartbeats are sent before other waiting frames. Otherwise a large transfer could delay them
+    beyond the lease."""
 
     def __init__(self, connection: TlsStream) -> None:
         self.connection = connection
@@ -137,7 +136,7 @@ class FrameLink:
             self.reader.received(count)
 
     def receive(self) -> Iterator[Frame]:
-        """Yields the frames that have arrived. ``has_more``: call again before waiting, because there may be more."""
+        """Yields the frames that have arrived. If ``has_more`` is true afterwards, call it again before waiting for the selector."""
         total = 0
         reader = self.reader
         self.has_more = False
@@ -156,14 +155,14 @@ class FrameLink:
             reader.received(count)
             yield from reader.frames()
             if count < min(len(room), TLS_RECORD):
-                return  # nothing more for now; otherwise the selector reports it at once
+                return  # no more data now; if there are more, the selector reports them at once
         self.has_more = True
 
     def send(self, header: Sequence[Any], parts: Sequence[Any]) -> None:
         (self._urgent if header[0] == "beat" else self._waiting).append(frame_buffers(header, parts))
 
     def flush(self) -> bool:
-        """Writes as much as possible now; returns whether everything is written."""
+        """Writes as much as possible now. Returns whether everything is written."""
         while True:
             if not self._current and not self._take_next():
                 return True

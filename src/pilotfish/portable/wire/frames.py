@@ -1,8 +1,8 @@
 """Encodes and decodes length-prefixed frames.
 
-A frame is ``!II`` (header length, body length), a JSON array, and a body. Announced lengths are checked before anything is allocated for
-them, and memory grows only as bytes arrive. ``FrameReader`` hands out room to receive into, so that a large body is received where it
-stays; ``FrameSplitter`` splits chunks that something else has received.
+A frame is ``!II`` (header length, body length), a JSON array, and a body. Announced lengths are checked before memory is allocated, and
+memory grows only as bytes arrive. There are two decoders. ``FrameReader`` provides the buffer to receive into, so that a large body is not
+copied. ``FrameSplitter`` splits chunks that its caller has received.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple
 from ..payload_format import Buffer
 
 PROTOCOL = 2
-"""Version of the protocol; both sides must use the same."""
+"""Version of the protocol. Both sides must use the same version."""
 PREFIX = struct.Struct("!II")
 PREFIX_BYTES = PREFIX.size
 MAX_BEFORE_PROOF = 64 * 1024
@@ -38,7 +38,7 @@ class FrameError(ValueError):
 
 
 def join_small(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
-    """Joins neighbours smaller than ``below_bytes``; yields larger buffers as they are, without a copy."""
+    """Joins neighbouring buffers that are smaller than ``below_bytes``. Yields larger buffers without a copy."""
     small: List[Buffer] = []
     for buffer in buffers:
         if len(buffer) < below_bytes:
@@ -53,7 +53,7 @@ def join_small(buffers: Iterable[Buffer], below_bytes: int) -> Iterator[Buffer]:
 
 
 def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer]:
-    """Encodes a frame as buffers to write one after the other; small ones are joined."""
+    """Encodes a frame as buffers that are written one after the other. Small buffers are joined."""
     text = _encode(header).encode("ascii")
     length = sum(map(len, parts))
     if len(text) > MAX_HEADER or length > MAX_BODY:
@@ -82,7 +82,7 @@ def decode_header(text: Any) -> List[Any]:
 
 
 class FrameReader:
-    """Decodes frames: receive into ``room()``, report the bytes with ``received(count)``, then take ``frames()``."""
+    """Decodes frames. Receive into ``room()``, report the number of bytes with ``received(count)``, then read ``frames()``."""
 
     def __init__(self) -> None:
         self.proved = False
@@ -122,7 +122,7 @@ class FrameReader:
             self._filled += count
 
     def frames(self) -> Iterator[Frame]:
-        """Yields the complete frames so far. Bodies belong to the caller."""
+        """Yields the complete frames. Bodies belong to the caller."""
         if self._large is not None:
             if self._filled < self._total:
                 return
@@ -164,11 +164,11 @@ class FrameSplitter:
 
     @property
     def missing(self) -> int:
-        """Number of missing bytes of the current frame, as far as known."""
+        """Number of missing bytes of the current frame. If its prefix is incomplete, the missing bytes of the prefix."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> List[Tuple[memoryview, memoryview]]:
-        """Adds a chunk; returns the frames that are complete now, as (header, body)."""
+        """Adds a chunk. Returns the frames that are complete now, as pairs of header and body."""
         if self._chunks:
             self._chunks.append(data)
             self._have += len(data)
@@ -194,6 +194,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Returns all bytes from the first of ``frames`` on, the latest frames that were split off."""
+        """Returns the bytes of ``frames``, the last frames that were split off, and all bytes after them."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

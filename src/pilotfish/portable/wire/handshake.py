@@ -1,7 +1,7 @@
 """Proves both sides of a connection with a shared key.
 
-The side that was dialled sends a nonce. The dialler answers with its own nonce and a proof; the other side then proves itself the same way.
-A proof holds for one role, one key, both nonces and one channel, so that it cannot be used again elsewhere.
+The listener sends a nonce. The dialler answers with its own nonce and a proof. Then the listener proves itself in the same way. A proof is
+valid for one role, one key, both nonces and one channel, so that it cannot be used for another connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .frames import PROTOCOL
 AGENT = "agent"
 CLIENT = "client"
 UNIX = "unix"
-"""Channel binding of a proof on a Unix socket; over TLS it is the fingerprint of the certificate."""
+"""Channel binding of a proof on a Unix socket. Over TLS, the channel binding is the fingerprint of the certificate."""
 DIALLER, LISTENER = "peer", "master"
 """The names of the two sides of a connection in a proof."""
 
@@ -32,13 +32,13 @@ class Claim(NamedTuple):
 
 
 def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> str:
-    """Makes the proof that a side has the key. ``side``: the side that proves itself; ``nonces``: of the other side, then its own."""
+    """Makes the proof that a side has the key. ``side``: the side that proves itself; ``nonces``: of the other side, then of this side."""
     words = ("pilotfish-%d" % PROTOCOL, side, claim.role, claim.key_id, *nonces, claim.binding)
     return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 
 
 def verify_proof(given: Any, key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> bool:
-    """Tests whether ``given``, which may be anything, is the proof that ``side`` makes with the key."""
+    """Returns whether ``given`` is the proof that ``side`` makes with the key. ``given`` may have any type."""
     expected = make_proof(key, side, claim, nonces).encode()
     return isinstance(given, str) and hmac.compare_digest(expected, given.encode("ascii", "replace"))
 
@@ -62,7 +62,7 @@ class Credentials(NamedTuple):
 
     @property
     def pool(self) -> str:
-        """A name that is unique for each pool of a user, independent of the address of its master; empty without TLS."""
+        """A name that is unique for each pool of a user and does not depend on the address of the master; empty without TLS."""
         prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
         return "-" + prints[0][:16] if prints else ""
 

@@ -1,7 +1,7 @@
 """Runs TLS 1.3 between memory buffers over one socket.
 
-With memory buffers a session can be passed to another owner, a handshake can be interrupted, and much can be read at once. An SSLSocket
-reads and wakes up once per record; this needs a quarter less CPU time, and half the time on a busy CPU.
+With memory buffers, a session can be passed to another owner, a handshake can be interrupted, and many records can be read at once. An
+SSLSocket reads and wakes up once per record. Memory buffers need a quarter less CPU time, and half the time on a busy CPU.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ class TlsSession(NamedTuple):
 
 
 class TlsStream:
-    """Bytes over one socket. ``ahead``: bytes that were decrypted but not received yet. Without a session it is a plain socket.
-
-    On a non-blocking socket, BlockingIOError is raised as usual. Repeat a failed send with the same bytes.
-    """
+    """Bytes over one socket. ``ahead``: bytes that were decrypted but not received yet. Without a session, bytes are not encrypted. On a
+    non-blocking socket, BlockingIOError is raised as usual. Then repeat the send with the same bytes."""
 
     def __init__(self, sock: socket.socket, session: Optional[TlsSession], ahead: bytes = b"") -> None:
         self.sock = sock
@@ -53,12 +51,12 @@ class TlsStream:
         self._room = memoryview(b"")
 
     def pending(self) -> bool:
-        """Tests whether bytes can be received that a selector cannot see at the socket."""
+        """Returns whether bytes can be received that a selector cannot see at the socket."""
         if not self._ahead and self._session is not None and (self._session.incoming.pending or self._session.tls.pending()):
             try:
                 self._ahead = memoryview(self._session.tls.read(READ_BYTES))
             except ssl.SSLError:
-                return False  # the record is incomplete; a wrong one is reported by recv_into
+                return False  # the record is incomplete; recv_into reports a wrong record
         return bool(self._ahead)
 
     def send(self, data: Any, /) -> int:
@@ -76,7 +74,7 @@ class TlsStream:
             self.send(data)
 
     def recv_into(self, buffer: Any, /) -> int:
-        """Receives bytes. With a session, fewer bytes than requested mean that there are no more for now."""
+        """Receives bytes. With a session, if fewer bytes than requested are received, no more bytes are available now."""
         if self._ahead:
             count = min(len(buffer), len(self._ahead))
             buffer[:count] = self._ahead[:count]
@@ -100,7 +98,7 @@ class TlsStream:
         return count
 
     def shake_hands(self) -> bytes:
-        """Performs the TLS handshake; returns the certificate of the other side."""
+        """Performs the TLS handshake. Returns the certificate of the other side."""
         session = self._session
         assert session is not None
         while True:
@@ -131,7 +129,7 @@ class TlsStream:
 
 
 def secure(sock: socket.socket, fingerprint: str) -> TlsStream:
-    """Starts TLS 1.3 with a pinned certificate instead of a CA. Raises ConnectionError if the certificate is another one."""
+    """Starts TLS 1.3 with a pinned certificate instead of a CA. Raises ConnectionError if the other side has another certificate."""
     if not getattr(ssl, "HAS_TLSv1_3", False):
         raise ConnectionError("the ssl module of this Python has no TLS 1.3 (%s)" % ssl.OPENSSL_VERSION)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -145,7 +143,7 @@ def secure(sock: socket.socket, fingerprint: str) -> TlsStream:
 
 
 def shake_hands(sock: socket.socket, context: ssl.SSLContext, server_side: bool = False) -> Tuple[TlsStream, bytes]:
-    """Performs a TLS handshake; returns the stream and the certificate of the other side, if it has one."""
+    """Performs a TLS handshake. Returns the stream and the certificate of the other side, which is empty if there is none."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     stream = TlsStream(sock, TlsSession(context.wrap_bio(incoming, outgoing, server_side), incoming, outgoing))
     return stream, stream.shake_hands()

@@ -1,1 +1,1 @@
-"""Names the parts of predict, whatif and replay."""
+"""Implements predict, whatif and replay."""

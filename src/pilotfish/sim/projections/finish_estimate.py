@@ -1,6 +1,6 @@
-"""Combines many projections into a median and an interval, and breaks down the time to the finish of one of them.
+"""Estimates the finish time of a run from many projections, and what the time is spent on.
 
-The breakdown (waiting, staging, execution) follows the chain of tasks that ends last.
+The breakdown of the time (waiting, staging, execution) is that of the median projection. It follows the chain of tasks that ends last.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from pilotfish.sim.projections.projection import Projection
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Seconds to the finish along the chain: waiting for a core, behind tasks of other runs, start-up, staging, execution.
-
-    These add up to the total. The tail is a part of it: from the time when the first core is idle.
-    """
+    """Seconds to the finish, along the chain of tasks that ends last. The first five values add up to the total: waiting for a core,
+    waiting for tasks of other runs, start-up, staging, execution. ``tail_s`` is the part of the total in which a core is idle."""
 
     waiting_s: float = 0.0
     behind_s: float = 0.0
@@ -38,14 +36,14 @@ class TimeBreakdown:
 
 
 class _Cores:
-    """The cores of one host. Their assignment to tasks is not recorded: a task takes the cores that were free for longest."""
+    """The cores of one host. It is not recorded which cores a task had, so a task takes the cores that were free for longest."""
 
     def __init__(self, count: int) -> None:
         self._free: list[tuple[float, int, TaskInterval | None]] = [(-inf, number, None) for number in range(count)]
         self._count = count
 
     def take(self, interval: TaskInterval, cores: int) -> TaskInterval | None:
-        """Takes cores and returns the previous task of the last one, if any."""
+        """Takes cores for a task. Returns the previous task of the core that was taken last, if there is one."""
         before: TaskInterval | None = None
         for _ in range(cores):
             if self._free and self._free[0][0] <= interval.started_at:
@@ -56,7 +54,7 @@ class _Cores:
         return before
 
     def idle_since(self, busy: int) -> float:
-        """Returns when the first core became idle, while ``busy`` cores are in use."""
+        """Returns when the first core became idle. ``busy``: number of cores that are still in use."""
         ends = sorted(ended for ended, _, _ in self._free)
         return ends[busy] if busy < len(ends) else inf
 
@@ -73,8 +71,8 @@ def parents_of(state: State) -> dict[int, list[int]]:
 
 
 def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """Walks back along the chain. ``own``: the runs in question. A task waited for the last to end of two: the previous task at its
-    cores, and its dependencies."""
+    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards. The task before a task in the
+    chain is the one that ended last among the previous task at its cores and its dependencies."""
     now, state = world.snapshot_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
@@ -88,10 +86,8 @@ def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list
     interval: TaskInterval | None = last
     while interval is not None:
         at_core = previous[id(interval)]
-        started_at, could_start_at = (
-            max(now, interval.started_at),
-            max(now, interval.assigned_at, at_core.ended_at if at_core is not None else now),
-        )
+        started_at = max(now, interval.started_at)
+        could_start_at = max(now, interval.assigned_at, at_core.ended_at if at_core is not None else now)
         if run_of(interval.task) in own:
             launch_s = min(started_at - could_start_at, world.sites[interval.site].launch_s)
             files_s = started_at - could_start_at - launch_s if has_files(state.task(interval.task)) else 0.0
@@ -109,7 +105,7 @@ def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list
 
 
 def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterval | None]]:
-    """Returns the cores of each host, and for each interval the previous one at its cores."""
+    """Returns the cores of each host, and the previous interval at the same cores for each interval."""
     state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
     for worker in state.workers.values():
         connection = world.machine.connections.get(worker.id)
@@ -123,7 +119,7 @@ def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterv
 
 
 def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
-    """Returns when the first core became idle, at hosts that are still present."""
+    """Returns when the first core became idle. Hosts that have left are not considered."""
     found = inf
     for worker in world.machine.state.workers.values():
         connection = world.machine.connections.get(worker.id)
@@ -142,12 +138,12 @@ def has_files(task: Task) -> bool:
 
 MIN_SAMPLES, MAX_SAMPLES = 20, 60
 COMPLETIONS = 20_000
-"""Target number of simulated task completions per prediction; it limits the number of samples."""
+"""Target number of simulated task ends per prediction. It limits the number of samples."""
 MAX_TASKS_ALONE = 4_000
-"""Maximum simulated tasks for one process. For fewer, starting more processes costs more than it saves."""
+"""Up to this number of simulated tasks, one process is used, because starting more processes would take longer."""
 MIN_S = 1e-3
 MARGIN = 1.2
-"""Factor by which intervals are widened, because the samples miss effects that are not modelled."""
+"""Intervals are widened by this factor, because some effects are not modelled."""
 
 OnProgress = Callable[[int, int], None]
 """Progress callback: finished samples, all samples."""
@@ -155,7 +151,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFinish:
-    """Result of one sample. ``end_s``: seconds from now, infinite if tasks cannot run anywhere; ``stuck``: number of these tasks."""
+    """Result of one sample. ``end_s``: seconds from now, infinite if a task cannot run at any worker; ``stuck``: number of such tasks."""
 
     end_s: float
     parts: TimeBreakdown
@@ -178,15 +174,12 @@ class FinishEstimate:
 
     @property
     def merit_s(self) -> float:
-        """Geometric mean of the finish times, for ranking variations.
-
-        All variations use the same seeds, so differences come from the variations. The median of a few samples shows these differences
-        less well.
-        """
+        """Geometric mean of the finish times, for sorting variations. All variations use the same seeds, so differences come from the
+        variations. The median of a few samples would show these differences less clearly."""
         return exp(fmean(log(max(end, MIN_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
     def interval(self, factor: float = 1.0) -> tuple[float, float]:
-        """Returns the 80 % interval. ``factor``: how much wider than the samples alone suggest."""
+        """Returns the 80 % interval. ``factor``: factor by which past errors widen the interval of the samples."""
         low, middle, high = self.quantile((1 - COVERAGE) / 2), self.median_s, self.quantile((1 + COVERAGE) / 2)
         return widened(low, middle, factor * MARGIN), widened(high, middle, factor * MARGIN)
 
@@ -195,7 +188,7 @@ class FinishEstimate:
         place = q * (len(ends) - 1)
         below = int(place)
         above = min(below + 1, len(ends) - 1)
-        # Some values may be infinite.
+        # The comparison avoids infinity minus infinity.
         return ends[below] if place == below or ends[below] == ends[above] else ends[below] + (ends[above] - ends[below]) * (place - below)
 
     def chance_to_end_by(self, seconds: float) -> float:
@@ -255,7 +248,7 @@ def _combine(variation: Variation, finishes: list[ProjectedFinish]) -> FinishEst
 
 Job = tuple[int, int]
 _common: tuple[PoolSnapshot, Sequence[Variation], int | None]
-"""Common input of all jobs. Forked processes inherit it."""
+"""Common input of all simulations. Forked processes inherit it."""
 
 
 def _simulate_job(job: Job) -> tuple[Job, ProjectedFinish]:

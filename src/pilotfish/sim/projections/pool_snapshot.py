@@ -1,6 +1,6 @@
-"""Captures a pool at one time as bytes, with the history of its attempts, and variations of it.
+"""Captures the state of a pool and the history of its attempts. Defines variations of the pool for predictions.
 
-Many projections, in several processes, can start from one snapshot.
+Many projections in several processes can start from one snapshot, because the state is stored as bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import CANCELLED
 
 KEPT = 1_000
-"""Maximum recent tasks kept per class."""
+"""Maximum recent tasks that are kept per class."""
 KEPT_LAUNCHES = 100
 
 Durations = deque[tuple[str, str, int, float]]
@@ -29,18 +29,17 @@ Durations = deque[tuple[str, str, int, float]]
 @dataclass(slots=True)
 class AttemptHistory:
     assigned_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Time of assignment of an attempt with free cores, by worker and task. Prefetched attempts are missing: when they get cores is
-    unknown."""
+    """For each worker and task: the time of assignment. Prefetched tasks are not included, because it is unknown when they get cores."""
     durations: dict[str, Durations] = field(default_factory=dict)
-    """For each class: worker, site, run, and measured seconds per unit of cost."""
+    """For each class and task: worker, site, run, and measured seconds per unit of cost."""
     launches: dict[str, deque[float]] = field(default_factory=dict)
-    """For each site: seconds between assignment and result, without the execution time."""
+    """For each site: seconds between assignment and result of tasks, without the execution time."""
 
     run_ends: dict[str, float] = field(default_factory=dict)
-    """End times of runs by uid, including forgotten runs."""
+    """End times of runs, by uid. Runs that the pool has removed are included."""
 
     def observe(self, state: State, fact: f.Fact, at: float) -> None:
-        """Handles a fact after it was applied to the state."""
+        """Takes a fact that was just applied to the state."""
         if isinstance(fact, f.TasksDone):
             self._done(state, fact, at)
         elif isinstance(fact, f.TasksAssigned | f.TasksDuplicated | f.TasksClaimed):
@@ -60,10 +59,10 @@ class AttemptHistory:
             self.run_ends[run.uid] = run.ended_at
 
     def started_at(self, worker: Worker, task: Task, beat_s: float) -> float | None:
-        """Returns the best estimate of when a task started at a worker; None if it has not started or this is unknown."""
+        """Returns the estimated start of a task at a worker; None if the task has not started or its start is unknown."""
         assigned_at, seen = self.assigned_at.get((worker.id, task.id)), worker.started.get(task)
         if seen is not None:
-            # The start is reported with the next heartbeat.
+            # A start is reported with the next heartbeat.
             return max(assigned_at if assigned_at is not None else seen - beat_s / 2, seen - beat_s)
         return assigned_at if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
 
@@ -89,14 +88,14 @@ class AttemptHistory:
 
 
 MIN_LAUNCHES = 5
-"""Minimum observed starts at a site. The first starts take longer than later ones."""
+"""Minimum observed starts at a site. With fewer starts, the start-up time is not used, because the first starts take longer."""
 CLOSED = "as far as is known"
-"""Reason recorded for closing an open run. Later submissions by its client cannot be predicted."""
+"""Reason for closing an open run in a snapshot. Later submissions of its client cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A change to the pool for `whatif`. ``more``: additional pilots of sites, or cores of this machine; negative: fewer."""
+    """A change to the pool for `whatif`. ``more``: additional pilots for each site, or additional local cores; negative: fewer."""
 
     text: str = "as it is"
     policy: str = ""
@@ -156,7 +155,7 @@ class PoolSnapshot:
 
 
 def _rows(state: State) -> Iterator[f.AnyFact]:
-    """Yields the state as facts, without finished runs whose files are not needed and without data that only workers read."""
+    """Yields the state as facts. Finished runs without files, and data that only workers read, are not included."""
     over = {run.id: None for run in state.runs.values() if run.finished and not run.contents}
     shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
     for fact in state_snapshot.dump(state):

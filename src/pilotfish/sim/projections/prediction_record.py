@@ -1,4 +1,4 @@
-"""Records predictions and widens intervals by past errors."""
+"""Records predictions and scales intervals by past errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.states import CANCELLED
 from pilotfish.store.keyring import write_private
 
 MAX_KEPT = 500
-"""Maximum predictions kept, the latest ones."""
+"""Maximum number of predictions that are kept. The latest predictions are kept."""
 MIN_TESTED = 10
 """Minimum predictions of finished runs before intervals are scaled by past errors."""
 LATEST = 50
@@ -24,7 +24,7 @@ MIN_HALF_WIDTH = 0.02
 
 
 class Prediction(msgspec.Struct):
-    """One prediction; seconds count from ``at``. ``factor``: how much wider the interval was than the samples alone suggested."""
+    """One prediction. Seconds count from ``at``. ``factor``: the factor that scaled the interval of the samples."""
 
     at: float
     uid: str
@@ -48,7 +48,7 @@ class Prediction(msgspec.Struct):
 
     @property
     def strain(self) -> float:
-        """Error in half-widths of the unscaled interval: 1 is just inside."""
+        """Error of the median, in half-widths of the unscaled interval. At 1, the actual time was at the end of the interval."""
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
@@ -69,7 +69,7 @@ class PredictionRecord:
         return [prediction for prediction in self.predictions if prediction.took_s > 0 and prediction.median_s > 0]
 
     def settle(self, state: State, ended: dict[str, float]) -> None:
-        """Stores the actual time of finished runs. Predictions of cancelled or unknown runs are removed."""
+        """Stores the actual time of each finished run. Removes predictions of cancelled or unknown runs."""
         kept = []
         for prediction in self.predictions:
             run = state.runs.get(state.run_uids.get(prediction.uid, -1))
@@ -82,7 +82,7 @@ class PredictionRecord:
         self.predictions = kept
 
     def factor(self) -> float:
-        """Returns the scaling that would have given past intervals their nominal coverage (a conformal quantile)."""
+        """Returns the scaling factor with which 80 % of the past intervals would have been right (a conformal quantile)."""
         strains = sorted(prediction.strain for prediction in self.tested[-LATEST:])
         if len(strains) < MIN_TESTED:
             return 1.0

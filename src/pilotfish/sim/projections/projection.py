@@ -1,7 +1,7 @@
-"""Continues a pool in simulation from a snapshot. The real machine and policy run with simulated hosts in place of the workers.
+"""Simulates how a pool continues from a snapshot. The real machine and policy run with simulated hosts in place of the workers.
 
-Task times and queue waits are drawn from observed ones. Random numbers are drawn in the same order for every variation, so two variations
-with one seed differ by the variation and not by chance.
+Task times and queue waits are drawn from observed values. Random numbers are drawn in the same order for every variation. So two variations
+with the same seed differ by the variation and not by chance.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from pilotfish.sim.shared_link import STREAMS
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 SMOOTHING = 0.3
-"""Width of the noise around an observed value, relative to the spread, for one observation; smaller for many."""
+"""Width of the noise around an observed value, relative to the spread, if there is one observation. It is smaller for many observations."""
 UNSEEN = 4.0
-"""Weight of unobserved durations, as a number of observations."""
+"""Weight of the fitted distribution, as a number of observations."""
 SPREAD, SPREAD_WEIGHT = 0.8, 4.0
 """Prior standard deviation of log durations, and its weight as a number of observations."""
 MAX_SPREAD = 1.5
-"""Maximum standard deviation of log durations. With more, some samples take years."""
+"""Maximum standard deviation of log durations. With a larger value, some samples would take years."""
 LONGER = 1.3
-"""Factor on the longest observation, for tasks that run longer than all observed ones."""
+"""A task that runs longer than all observed tasks may take this factor times the longest observation."""
 MIN_S = 1e-9
 MAX_PROBABILITY = 1.0 - 1e-9
 
 
 class DurationSamples:
-    """Draws durations from observed and censored ones.
+    """Draws durations from the durations of ended tasks and the elapsed times of running tasks.
 
-    Tasks that still run are censored observations: they take longer than so far (Kaplan and Meier). Each sample of a prediction reweights
-    the observations at random (the Bayesian bootstrap), so few observations give widely spread samples. A part of the draws follows a
-    fitted lognormal distribution, because durations outside the observed range are possible. This part shrinks as observations accumulate;
-    its spread is wide for few observations.
+    A running task is a censored observation: its duration is longer than its elapsed time (Kaplan and Meier). Each sample of a prediction
+    gives the observations random weights (the Bayesian bootstrap), so samples differ more if there are few observations. A part of the
+    durations is drawn from a fitted lognormal distribution, because durations outside the observed range are possible. With more
+    observations, this part and its spread become smaller.
     """
 
     def __init__(self, seen: Sequence[float], running: Sequence[float], rng: np.random.Generator) -> None:
-        """``running``: elapsed seconds of unfinished tasks. At least one of ``seen`` and ``running`` must not be empty."""
+        """``seen``: durations of ended tasks; ``running``: elapsed seconds of running tasks. They must not both be empty."""
         values = np.maximum(np.array([*seen, *running], dtype=float), MIN_S)
         over = np.array([True] * len(seen) + [False] * len(running))
         order = np.argsort(values, kind="stable")
@@ -109,15 +109,15 @@ class DurationSamples:
 BANDWIDTH = 125e6
 """Bytes per second of a link without a forecast."""
 MIN_SAMPLES = 5
-"""Minimum remembered tasks of a class; with fewer, forecasts are used."""
+"""Minimum remembered tasks of a class. With fewer tasks, forecasts are used."""
 UNKNOWN_S, MIN_GUESS_S = 60.0, 5.0
 UNKNOWN_FACTORS = (0.15, 0.4, 0.7, 1.0, 1.4, 2.5, 6.0)
 """Possible factors between a guess and the actual value."""
 WORKER_DOUBT, NEW_WORKER_DOUBT = 0.35, 0.3
-"""Standard deviations of log slowness: of a worker without measurements, and of one that has not joined yet."""
+"""Standard deviations of log slowness: of a worker without measurements, and of a worker that has not joined yet."""
 LOCAL_WAIT_S = 1.0
 CHECK_INTERVAL = 200
-"""Events without a finished task until the simulation checks whether any task can finish."""
+"""If no task ends during this many events, the simulation checks whether any task can end."""
 
 
 class Projection(LightWorld):
@@ -152,7 +152,7 @@ class Projection(LightWorld):
     # --- forecasts --------------------------------------------------------------------------------------------------------------------
 
     def _site(self, state: State, name: str, snapshot: PoolSnapshot) -> SimulatedSite:
-        """Returns a site with its forecast link and the files of its workers."""
+        """Returns a simulated site with the forecast of its link and the files of its workers."""
         here = {record.digest: None for worker in state.workers.values() if worker.site == name for record in worker.holds}
         return SimulatedSite(
             name,
@@ -201,7 +201,7 @@ class Projection(LightWorld):
                 self._durations[task.id] = durations.draw_beyond(self._rng, least)
 
     def _durations_of(self, name: str, run: int, elapsed: list[float]) -> DurationSamples:
-        """Returns durations for a class in a run. Tasks of the same run are preferred: a class may be as general as a shell."""
+        """Returns durations for a class in a run. Tasks of the same run are preferred, because a class may contain very different tasks."""
         forecasts = self.machine.state.forecasts
         durations = self._snapshot.durations.get(name, ())
         own = [one for one in durations if one[2] == run]
@@ -263,7 +263,7 @@ class Projection(LightWorld):
         if variation.cores is not None:
             apply(state, f.PoolSized(variation.cores), state.at)
         queued = [pilot for pilot in state.pilots.values() if pilot.state <= ACTIVE and pilot.joined < pilot.size.nodes]
-        # No decision is made before all workers have reconnected, which takes no simulated time.
+        # The machine decides only after all workers have reconnected. Reconnecting takes no simulated time.
         self.machine.inspect_only = True
         self._perform(self.machine.start(self.now))
         self.machine.inspect_only = False
@@ -299,7 +299,7 @@ class Projection(LightWorld):
         return site_settings.pilot_size if site_settings is not None else PilotSize()
 
     def _reconnect(self, worker: Worker) -> None:
-        """Reconnects a worker: it reports its attempts and continues them."""
+        """Connects a host in place of a worker. The host reports the attempts of the worker and continues them."""
         site = worker.site
         speed = self.variation.speeds.get(site, 1.0) / self._slowness[worker.id]
         host = self._add_host(site, speed, worker.capacity.get(CORES, 0) / UNIT)
@@ -328,7 +328,7 @@ class Projection(LightWorld):
             self.after(max(0.0, worker.ends_at - self.now), host.leave)
 
     def _resume_transfers(self) -> None:
-        """Resumes transfers in the order of their requests. Active ones count as half done, because their progress is unknown."""
+        """Resumes transfers in the order of their requests. An active transfer counts as half done, because its progress is unknown."""
         active: dict[tuple[str, str], None] = {}
         active_counts: dict[str, int] = {}
         for host, attempt in sorted(self._waiting, key=lambda one: one[1].assigned_at):
@@ -375,15 +375,11 @@ class Projection(LightWorld):
         for node in range(pilot.size.nodes - pilot.joined):
             speed = self.variation.speeds.get(pilot.site, 1.0) / usual / rng.lognormvariate(0.0, NEW_WORKER_DOUBT)
             cores = pilot.size.cores or usual_cores
-            host = self._add_host(pilot.site, speed, cores)
             self._new_workers += 1
-            ends_in = pilot.size.walltime_s or None
             other_amounts = {"memory": float(pilot.size.memory), "gpus": pilot.size.gpus}
             capacity = {CORES: float(cores), **{name: amount for name, amount in other_amounts.items() if amount}}
-            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, tags, {}, ends_in, 0.0, [])
-            self.deliver(i.AgentMessage(host.link, hello, []))
-            if ends_in:
-                self.after(ends_in, host.leave)
+            hello = m.Hello(f"{name}+{node}.{self._new_workers}", name, capacity, tags, {}, pilot.size.walltime_s or None, 0.0, [])
+            self._join_host(pilot.site, speed, hello)
 
     def _last_worker(self, site: str) -> Worker | None:
         state = self.machine.state
@@ -401,7 +397,7 @@ class Projection(LightWorld):
         self.result.intervals.append(interval)
 
     def run_to_end(self, run: int | None = None) -> None:
-        """Simulates until one run, or all runs, are finished, or nothing more can happen."""
+        """Simulates until the run is finished (None: all runs), or until no task can end any more."""
         heap, state = self._heap, self.machine.state
         target = state.runs.get(run) if run is not None else None
         unfinished, quiet = state.unfinished, 0

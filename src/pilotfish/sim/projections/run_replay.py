@@ -1,7 +1,7 @@
 """Simulates a finished run again under another policy.
 
-Measured: task times (divided by the slowness of the worker), arrival times, dependencies, and when workers were present. Modelled: links,
-from forecasts, and one shared disk per site. Nothing fails, and the pool has no other work.
+Task times (divided by the slowness of the worker), arrival times, dependencies, and the presence of workers are those that were measured.
+Links are modelled from forecasts, with one shared disk per site. No task fails, and the pool has no other runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
 from pilotfish.model.task import CORES
-from pilotfish.sim.light_world import CLIENT_LINK, LightWorld, OneTimeProvisioner
+from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld, OneTimeProvisioner
 from pilotfish.sim.projections.projection import link_bandwidth
 from pilotfish.sim.workload import SimulatedSite, Workload
 
@@ -38,11 +38,11 @@ class RunHistory:
 
     run: int
     arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """Time and number of tasks of each submission."""
+    """For each submission: its time and number of tasks."""
     dependencies: dict[int, list[int]] = field(default_factory=dict)
     """Dependencies of each task."""
     ran: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Worker and site that ran each task."""
+    """For each task: the worker and the site that ran it."""
 
     def observe(self, state: State, fact: f.Fact, at: float) -> None:
         if type(fact) is f.TasksDone:
@@ -57,7 +57,7 @@ class RunHistory:
 
 @dataclass(slots=True, frozen=True)
 class WorkerStay:
-    """A worker and when it was present, in seconds from the start of the run."""
+    """A worker and the time in which it was present, in seconds from the start of the run."""
 
     worker: Worker
     from_s: float
@@ -74,7 +74,7 @@ def max_cores(present: Sequence[WorkerStay]) -> float:
 
 
 def similar_stays(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
-    """Returns workers like the present ones with ``cores`` cores in all, present for the whole run."""
+    """Returns workers like those in ``present``, with ``cores`` cores together. They are present during the whole run."""
     found: list[WorkerStay] = []
     for stay in cycle(present):
         if cores <= 0:
@@ -89,7 +89,7 @@ def worker_stays(state: State, run: Run) -> list[WorkerStay]:
     for worker in (*state.ended_workers.values(), *state.workers.values()):
         left = next((at for at, what in reversed(worker.history) if what in ENDED_STATES), None)
         if (left is None or left > run.opened_at) and worker.joined_at < run.ended_at:
-            # A worker present at the end of the run would have stayed.
+            # A worker that was present at the end of the run stays in the simulation.
             until_s = left - run.opened_at if left is not None and left < run.ended_at else None
             slowness = state.forecasts.slowness(worker.id, worker.site)
             cores = worker.capacity.get(CORES, 0) / UNIT
@@ -124,9 +124,9 @@ class RunReplay(LightWorld):
 
     def _arrive(self, pilot: str, stay: WorkerStay) -> None:
         worker = stay.worker
-        host = self._add_host(worker.site, 1.0 / stay.slowness, stay.cores)
         capacity = {**{name: amount / UNIT for name, amount in worker.capacity.items()}, CORES: stay.cores}
-        self.deliver(i.AgentMessage(host.link, m.Hello(f"{worker.id}+{host.link}", pilot, capacity, worker.tags, {}, None, 0.0, []), []))
+        hello = m.Hello(f"{worker.id}+{FIRST_LINK + len(self.hosts)}", pilot, capacity, worker.tags, {}, None, 0.0, [])
+        host = self._join_host(worker.site, 1.0 / stay.slowness, hello)
         if stay.until_s is not None:
             self.after(max(0.0, stay.until_s - stay.from_s), host.leave)
 
@@ -138,7 +138,7 @@ class RunReplay(LightWorld):
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
         first = 0
-        # Tasks arrive after the first worker, because no decision is possible before.
+        # Tasks arrive after the first worker has joined, because no decision is possible before.
         earliest_s = min(stay.from_s for stay in self._present) + self.turn_s
         for at, count in [*batches, *self._history.arrivals]:
             self.after(max(earliest_s, at - run.opened_at), self._add, first, count)
@@ -161,7 +161,7 @@ class RunReplay(LightWorld):
             self.deliver(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
 
     def makespan_s(self) -> float | None:
-        """Returns seconds until the run finished; None if it did not."""
+        """Simulates the run. Returns its makespan; None if the run did not finish."""
         self.start()
         self.advance(left=-1)
         runs = self.machine.state.runs

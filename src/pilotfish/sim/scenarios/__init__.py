@@ -1,1 +1,1 @@
-"""Names the parts of `pilotfish simulate`."""
+"""Implements `pilotfish simulate`."""

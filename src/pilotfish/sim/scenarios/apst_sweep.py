@@ -1,8 +1,13 @@
-"""Generates the published APST sweep: three clusters with shared input files, staged or not.
+"""Generates the published APST sweep: tasks with shared input files on three clusters.
 
-1,200 tasks in six groups; costs differ by up to 20 times. All tasks of a group read one file, of 1, 1, 20, 20, 100 and 100 MB. The files
-are near 32 hosts; the link to 8 other hosts is 20 times slower, to 16 more 40 times. Scenarios: a) no file is staged; b) the files of 100
-MB are at the 8 hosts; c) as b, and one of 100 MB and both of 20 MB are at the 16 hosts; d) all files are everywhere.
+There are 1,200 tasks in six groups. Costs differ by a factor of up to 20. All tasks of a group read the same file. The six files have 1, 1,
+20, 20, 100 and 100 MB. The first cluster has 32 hosts and a fast link. The link to the second cluster (8 hosts) is 20 times slower, the
+link to the third cluster (16 hosts) 40 times slower. There are four scenarios:
+
+a) No file is staged in advance.
+b) Both files of 100 MB are at the second cluster.
+c) As b; in addition, one file of 100 MB and both files of 20 MB are at the third cluster.
+d) All files are at all clusters.
 """
 
 from __future__ import annotations

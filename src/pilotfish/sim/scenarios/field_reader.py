@@ -31,8 +31,8 @@ def shown(value: object) -> str:
 
 
 class FieldReader:
-    """Typed access to a table. ``where`` is the prefix of field names: ``grid.toml: work.`` or ``--``. When two are joined, the second
-    takes precedence."""
+    """Reads typed fields of a table. ``where``: prefix of the field names in messages, such as ``grid.toml: work.`` or ``--``. ``joined``
+    combines two tables; fields of the second table take precedence."""
 
     def __init__(self, table: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         if not isinstance(table, Mapping):

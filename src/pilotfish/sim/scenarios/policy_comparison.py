@@ -1,4 +1,4 @@
-"""Runs each policy with each seed, on several cores."""
+"""Simulates a scenario with each policy and each seed, on several cores."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ HEARTBEAT_S = 1.0
 
 @dataclass(slots=True)
 class SimulationResult:
-    """Result of one policy with one seed.
-
-    ``area_s`` and ``path_s``: lower bounds of the makespan if all files were at all sites and all hosts were present from the start.
-    """
+    """Result of one policy with one seed. ``area_s`` and ``path_s`` are lower bounds of the makespan: the time if all cores were always
+    busy, and the longest chain of tasks."""
 
     policy: str
     seed: int
     makespan_s: float
     sent: dict[str, float]
     used: float
-    """Utilisation: fraction of core time spent on tasks whose results counted."""
+    """Utilisation: fraction of core time spent on tasks."""
     area_s: float
     path_s: float
 
@@ -83,7 +81,7 @@ def longest_chain_s(work: Workload) -> float:
 
 
 def simulate_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResult]:
-    """Yields a result per policy and seed as they finish. ``cores``: processes to use; 0: all cores."""
+    """Yields a result for each policy and seed as soon as it is computed. ``cores``: number of processes; 0: one per core."""
     return in_parallel(
         partial(simulate, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores
     )

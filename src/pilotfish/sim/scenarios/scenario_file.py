@@ -1,4 +1,4 @@
-"""Reads a scenario from TOML or options: sites, workload, policies and seeds.
+"""Reads a scenario from a TOML file or from options: sites, workload, policies and seeds. An example of a file:
 
 policies = ["workqueue", "auto"]
 seeds = 10
@@ -60,7 +60,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class ScenarioOptions:
-    """Command-line options; they take precedence over the file."""
+    """Command-line options. They take precedence over the file."""
 
     sites: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -70,7 +70,7 @@ class ScenarioOptions:
 
 
 def read_scenario(table: Mapping[str, Any], where: str, options: ScenarioOptions, read_task_list: TaskListReader) -> Scenario:
-    """Reads a scenario. ``table``: the parsed file; ``where``: its name and a colon; ``read_task_list`` reads task lists."""
+    """Reads a scenario. ``table``: the parsed file; ``where``: the name of the file and a colon; ``read_task_list`` reads task lists."""
     top = FieldReader(table, where, TABLES)
     work_fields = FieldReader(top.get("work", {}), f"{where}work.", WORK_KEYS).joined(FieldReader(options.work or {}, "--", WORK_KEYS))
     file_groups = _file_groups(top, where, options.files)
@@ -100,15 +100,12 @@ def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
-    """Checks policy names and removes duplicates; ``all`` selects every policy."""
-    found = (
-        list(plugins.names("policies"))
-        if list(names) == ["all"]
-        else [name.strip() if isinstance(name, str) else shown(name) for name in names]
-    )
+    """Checks policy names and removes duplicates. The name ``all`` selects every policy."""
+    known = plugins.names("policies")
+    found = [name.strip() if isinstance(name, str) else shown(name) for name in (known if list(names) == ["all"] else names)]
     for name in found:
-        if name not in plugins.names("policies"):
-            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*plugins.names("policies"), "all"]))
+        if name not in known:
+            raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*known, "all"]))
     return tuple(dict.fromkeys(found))
 
 
@@ -154,7 +151,7 @@ def _read_site(fields: FieldReader, digests: Sequence[str]) -> SimulatedSite:
 
 
 def _staged(fields: FieldReader, digests: Sequence[str]) -> tuple[str, ...]:
-    """Returns files already at the site: ``all``, or numbers counted from 1."""
+    """Returns the files that are at the site from the start. The field contains ``all``, or numbers counted from 1."""
     wanted = fields.get("files", [])
     if wanted == "all":
         return tuple(digests)

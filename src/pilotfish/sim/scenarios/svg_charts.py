@@ -1,7 +1,7 @@
-"""Draws charts of simulations as SVG: makespans as bars, and Gantt charts.
+"""Draws charts of simulations as SVG: bar charts of makespans, and Gantt charts.
 
-Charts have their own background, light or dark by the reader's preference. In a Gantt chart each core has a row; hosts of a site are
-together, with the site's link above them. A core that waits for a file is paler.
+A chart has its own background, light or dark as the reader prefers. In a Gantt chart, each core has a row. The rows of a site are together,
+and the transfers to the site are above them. While a core waits for a file, its row is paler.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def time_axis(left: float, right: float, top: float, bottom: float, end_s: float
 
 
 def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: float = 0.0) -> str:
-    """Draws a bar for the mean of each policy, a thin line for the standard deviation over seeds, and a dashed line for the lower bound."""
+    """Draws a bar for the mean of each policy, a thin line for the standard deviation, and a dashed line for the lower bound."""
     spreads = {name: mean_and_deviation(values) for name, values in makespans.items()}
     end_s = max(mean + deviation for mean, deviation in spreads.values()) * 1.02
     left, right, bottom = 110.0, WIDTH - 90.0, TOP + ROW * len(spreads) + 4.0
@@ -81,7 +81,7 @@ def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: flo
 
 MAX_BYTES = 55_000
 MAX_ROWS = 120
-"""Maximum rows for cores; of larger sites only some hosts are shown."""
+"""Maximum rows for cores. If there are more cores, only some cores of each site are shown."""
 HEIGHT = 420.0
 LINK_HEIGHT = 14.0
 LEGEND_HEIGHT = 16.0
@@ -93,8 +93,8 @@ MIN_WAIT = 0.002
 
 @dataclass(slots=True)
 class ChartBlocks:
-    """Rectangles of one colour as one SVG path, which keeps the file small. Rectangles narrower than ``merge`` are joined with their
-    neighbour."""
+    """Draws rectangles of one colour as one SVG path, which keeps the file small. A rectangle that is narrower than ``merge`` is joined
+    with the rectangle on its left."""
 
     merge: float
     parts: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class ChartBlocks:
 
 
 class ChartColours:
-    """Colour of a task: that of its largest file, or else of its kind. The most common ones come first."""
+    """Chooses the colour of a task by its largest file. If tasks have no files, it uses the kind of the task."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work
@@ -145,16 +145,14 @@ class ChartColours:
         numbers = {digest: number for number, digest in enumerate(self._work.files, start=1)}
         found = []
         for name, number in list(self.numbers.items())[:MAX_LEGENDS]:
-            label = (
-                f"file {numbers[name]}, {self._work.files[name] / 1e6:.3g} MB" if self.by_file and name in numbers else name or "no file"
-            )
+            label = f"file {numbers[name]}, {self._work.files[name] / 1e6:.3g} MB" if name in numbers else name or "no file"
             found.append((label, COLOURS[number]))
         rest = len(self.numbers) - MAX_LEGENDS
         return [*found, *([(f"{rest} other{'s'[: rest > 1]}", COLOURS[-1])] if rest > 0 else [])]
 
 
 def draw_gantt(title: str, sites: Sequence[SimulatedSite], trace: SimulationTrace) -> str:
-    """Draws as much detail as the size limit allows."""
+    """Draws a Gantt chart with as much detail as the size limit allows."""
     merge = 1.0
     while True:
         picture = _draw(title, sites, trace, merge)
@@ -226,7 +224,7 @@ def _draw_row(
 
 
 def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[str, list[list[TaskInterval]]]:
-    """Returns the tasks of each core in order. Each site shows as many cores as fit, evenly chosen."""
+    """Returns the tasks of each shown core in order, by site. If there are too many cores, the shown cores are chosen evenly."""
     hosts: dict[str, dict[int, list[TaskInterval]]] = {site.name: {} for site in sites}
     for interval in trace.world_result.intervals:
         hosts[interval.site].setdefault(interval.host, []).append(interval)
@@ -241,7 +239,7 @@ def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[
 
 
 def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInterval]]:
-    """Assigns each task to the first free core. The real assignment is not recorded and does not matter."""
+    """Assigns each task to the first free core. It is not recorded which core the task had."""
     rows: list[list[TaskInterval]] = [[] for _ in range(cores)]
     for interval in sorted(intervals, key=lambda one: one.started_at):
         row = next((one for one in rows if not one or one[-1].ended_at <= interval.started_at + 1e-6), rows[-1])
@@ -250,7 +248,7 @@ def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInter
 
 
 def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, SimulatedTransfer]]:
-    """Places concurrent transfers side by side. Returns lane and number of lanes of each transfer."""
+    """Places concurrent transfers in different lanes. Returns the lane, the number of lanes, and the transfer."""
     ends: list[float] = []
     placed: list[tuple[int, SimulatedTransfer]] = []
     for one in sorted(transfers, key=lambda one: one.requested_at):
@@ -261,7 +259,7 @@ def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, Si
 
 
 def _legend(colours: ChartColours) -> tuple[list[str], float]:
-    """Draws the legend, in as many lines as needed. Returns it and the y position of the rest."""
+    """Draws the legend. Returns it and the y position below it."""
     entries = [(label, f'fill="{colour}"') for label, colour in colours.legend()] if len(colours.numbers) > 1 else []
     entries += [("waits for its file", 'class="w" opacity="0.35"')] if colours.by_file else []
     x, y, parts = float(MARGIN), 31.0, []

@@ -1,7 +1,7 @@
-"""Generates workflows like Montage or BLAST, of any size. Structures follow the families of WfCommons.
+"""Generates workflows like Montage or BLAST, of any size. Their structures are those of the families of WfCommons.
 
-``family("montage", 1000, seed=1)``. Means and deviations of run times and file sizes are those of published executions (WfInstances, on
-the Chameleon cloud).
+An example: ``family("montage", 1000, seed=1)``. Run times and file sizes have the means and deviations of published executions
+(WfInstances, on the Chameleon cloud).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pilotfish.errors import BadInput
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
 MIN_TASKS = 100
 SIZE_SPREAD = 0.15
-"""Standard deviation of file sizes of one kind, relative to their mean."""
+"""Standard deviation of the sizes of similar files, relative to their mean."""
 
 Times = dict[str, tuple[float, float]]
 
 
 class WorkflowSketch:
-    """A workflow under construction. ``times``: mean and standard deviation of each program's seconds."""
+    """Builds a workflow. ``times``: for each program, the mean and the standard deviation of its seconds."""
 
     def __init__(self, name: str, times: Times, random: Random) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class WorkflowSketch:
         return name
 
     def add(self, program: str, parents: Sequence[int] = (), inputs: Sequence[str] = (), size: float = KB) -> int:
-        """Adds a task that reads the outputs of its parents and leaves one file of about this size."""
+        """Adds a task. It reads the outputs of its parents and writes one file of about ``size`` bytes."""
         index = len(self._tasks)
         made = self.file(f"{program}-{index}.out", size)
         read = tuple(self._tasks[parent].outputs[0] for parent in parents)
@@ -49,7 +49,7 @@ class WorkflowSketch:
         return Workflow(self.name, tuple(self._tasks), self._files)
 
     def _near(self, mean: float, deviation: float) -> float:
-        """Draws a lognormal value: positive, with a long tail."""
+        """Draws a lognormal value, which is positive and sometimes much larger than the mean."""
         spread = math.log1p((deviation / mean) ** 2)
         return self._random.lognormvariate(math.log(mean) - spread / 2, math.sqrt(spread))
 
@@ -59,7 +59,7 @@ def _shared_out(total: int, among: int) -> list[int]:
 
 
 def _montage(sketch: WorkflowSketch, count: int) -> None:
-    """Images of three colours, each projected, compared with its neighbours and corrected, then added up."""
+    """Builds Montage: images of three colours are projected, compared with their neighbours, corrected and added."""
     bands, viewers = 3, 4
     mosaics: list[int] = []
     for size in _shared_out(count - 1, bands):
@@ -83,7 +83,7 @@ def _montage(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _blast(sketch: WorkflowSketch, count: int) -> None:
-    """Sequences split into parts, each compared with one database, and the answers merged."""
+    """Builds BLAST: sequences are split into parts, each part is compared with one database, and the answers are merged."""
     database, program = sketch.file("nt", 1.2 * GB), sketch.file("blastall", 7 * KB)
     split = sketch.add("split_fasta", inputs=(sketch.file("all.fasta", 60 * KB),), size=200)
     found = [sketch.add("blastall", (split,), (program, database), size=600) for _ in range(count - 3)]
@@ -100,7 +100,7 @@ def _bwa(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _epigenomics(sketch: WorkflowSketch, count: int) -> None:
-    """Lanes of a sequencer, each split into chains of four steps and merged again."""
+    """Builds Epigenomics: the data of each lane of a sequencer are split, processed in chains of four steps, and merged."""
     lanes = max(2, min(7, count // 130))
     reference = sketch.file("reference.bfa", 48 * MB)
     merged: list[int] = []
@@ -121,7 +121,7 @@ def _seismology(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _genome(sketch: WorkflowSketch, count: int) -> None:
-    """Chromosomes of many people: extracted in parts, merged, and compared with seven populations in two ways."""
+    """Builds 1000Genome: each chromosome is extracted in parts, merged, and compared with seven populations in two ways."""
     populations = [sketch.file(f"population-{number}", 28 * KB) for number in range(7)]
     columns = sketch.file("columns.txt", 20 * KB)
     chromosomes = max(1, min(22, count // 40))
@@ -136,7 +136,7 @@ def _genome(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _cycles(sketch: WorkflowSketch, count: int) -> None:
-    """Crops at several locations, simulated with and without more fertilizer."""
+    """Builds Cycles: crops at several locations are simulated with and without more fertilizer."""
     locations = max(1, round((count - 1) / 66))
     soil, summaries = sketch.file("soil.zip", 600 * KB), []
     for number, cases in enumerate(_shared_out((count - 1 - 2 * locations) // 4, locations)):
@@ -153,7 +153,7 @@ def _cycles(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _soykb(sketch: WorkflowSketch, count: int) -> None:
-    """Samples of soybeans: six steps each, then each chromosome of each sample, joined across samples."""
+    """Builds SoyKB: each soybean sample passes six steps. Then its chromosomes are processed, and the results of all samples are joined."""
     sizes = ((samples, parts) for parts in range(5, 21) for samples in range(1, count // (6 + parts) + 2))
     samples, parts = min(sizes, key=lambda one: (abs(one[0] * (6 + one[1]) + one[1] + 6 - count), abs(one[1] - 10)))
     reference = (sketch.file("reference.tar", 2.8 * GB),)
@@ -176,7 +176,7 @@ def _soykb(sketch: WorkflowSketch, count: int) -> None:
 
 
 def _srasearch(sketch: WorkflowSketch, count: int) -> None:
-    """Archives, each downloaded and searched with one index; hits merged in groups of 25."""
+    """Builds SRA Search: each archive is downloaded and searched with one index. The hits are merged in groups of 25."""
     archives = round((count - 2) / 2.04)
     index = sketch.add("bowtie2-build", inputs=(sketch.file("genome.fna", 99 * KB),), size=8.5 * MB)
     found = [sketch.add("bowtie2", (index, sketch.add("fasterq-dump", size=1.4 * GB)), size=KB) for _ in range(archives)]
@@ -269,7 +269,7 @@ FAMILIES = tuple(_FAMILIES)
 
 
 def family(name: str, tasks: int, seed: int = 0) -> Workflow:
-    """Generates a workflow of a family with about ``tasks`` tasks; the same for the same seed."""
+    """Generates a workflow of a family with about ``tasks`` tasks. The same seed gives the same workflow."""
     if name not in _FAMILIES:
         raise BadInput(f"there is no family {name!r} of workflows", f"They are {', '.join(FAMILIES)}.")
     if tasks < MIN_TASKS:

@@ -1,4 +1,7 @@
-"""Generates the workload of one seed: equal tasks, a family of workflows, a workflow instance, a task list, or the published APST sweep."""
+"""Generates a workload for each seed.
+
+A workload consists of similar tasks, a workflow of a family, a given workflow, a task list, or the published APST sweep.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ FORMS = {
 FIX = f'write a number of seconds, "1m30s", or one of {", ".join(FORMS.values())}'
 MAX_SIGMA = 5.0
 MIN_PART = 0.01
-"""Minimum of a normal distribution, relative to its mean, because durations are positive."""
+"""Minimum value drawn from a normal distribution, relative to its mean, because durations are positive."""
 _CALL = re.compile(r"\s*([A-Za-z-]+)\s*\(([^()]*)\)\s*")
 
 
 @dataclass(slots=True, frozen=True)
 class Distribution:
-    """A distribution. ``form``: constant, or a key of FORMS."""
+    """A distribution of durations. ``form``: "constant", or a key of FORMS."""
 
     form: str = "constant"
     first: float = 1.0
@@ -54,7 +57,7 @@ class Distribution:
 
 
 def parse_distribution(value: object, field: str) -> Distribution:
-    """Parses a number or distribution. ``field``: its name in error messages."""
+    """Parses a number or a distribution. ``field``: the name of the field in error messages."""
     call = _CALL.fullmatch(value) if isinstance(value, str) else None
     if call is None:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -86,7 +89,7 @@ def _positive(text: str | int | float, field: str, value: object) -> float:
 
 
 def _sigma(text: str, field: str, value: object) -> float:
-    """Parses the standard deviation of logarithms, a number without a unit."""
+    """Parses the standard deviation of the logarithms, a number without a unit."""
     try:
         sigma = float(text)
     except ValueError:
@@ -113,12 +116,13 @@ FROM_FIX = (
 )
 
 TaskListReader = Callable[[str], Workload]
-"""Reads a task list; the ``seconds`` of its result are costs."""
+"""Reads a task list. The ``seconds`` of its result are costs."""
 
 
 @dataclass(slots=True, frozen=True)
 class FileGroup:
-    """Equal files. ``shared``: one file per group of consecutive tasks, all files for all tasks, or one file per task."""
+    """Files of equal size. ``shared``: "groups" (one file for each group of consecutive tasks), "all" (all files for all tasks) or "none"
+    (one file per task)."""
 
     size: int
     count: int = 1
@@ -127,7 +131,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """Generates workloads. ``fixed``: a workload equal for all seeds, except that ``seconds`` gives the time of cost 1."""
+    """Generates workloads. ``fixed``: a workload that all seeds have in common. ``seconds`` then gives the time for cost 1."""
 
     tasks: int = 0
     seconds: Distribution = ONE_SECOND
@@ -141,7 +145,7 @@ class WorkloadPlan:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Digests of files that may be staged in advance."""
+        """Digests of the files that can be at a site from the start."""
         if self.apst:
             return FILES
         if self.fixed is not None:
@@ -179,7 +183,7 @@ def _digest(number: int) -> str:
 
 
 def _add_files(work: Workload, file_groups: tuple[FileGroup, ...]) -> None:
-    """Adds files to tasks. Shared files come first, numbered in the order of their definition."""
+    """Adds files to the tasks. Shared files are numbered first, in the order of their definition."""
     shared = [
         (kind, _digest(number)) for number, kind in enumerate(one for one in file_groups if one.shared != "none" for _ in range(one.count))
     ]
@@ -247,7 +251,7 @@ def _count(fields: FieldReader, text: str) -> int:
 
 
 def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> float | None:
-    """Reads the relative error of costs. ``timed``: the source already defines task times, so ``seconds`` is refused."""
+    """Reads the relative error of costs. ``timed``: the source defines the task times, so the field ``seconds`` is refused."""
     if timed and "seconds" in fields:
         raise fields.refuse("seconds", f" is not wanted: {fields.get('from')} says it", "leave it out")
     value = fields.get("hints", default)
@@ -266,7 +270,7 @@ def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> f
 
 
 def work_of(workflow: Workflow) -> Workload:
-    """Returns tasks and dependencies. Files are left out: outputs are assumed to be on a disk that all hosts share."""
+    """Returns the tasks and dependencies of a workflow. Files are not included: they are assumed to be on a disk that all hosts share."""
     tasks = workflow.tasks
     return Workload(
         seconds=[max(task.seconds, 1e-3) for task in tasks],

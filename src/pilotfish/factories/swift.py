@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pilotfish.core.pilots.factory_interface import (
     EXPIRED,
@@ -37,6 +37,10 @@ FAILURE, LONG_QUEUE = "a failure", "too long a wait"
 BACK_WITH, WOKEN_WITH = 1.0, 0.0
 """Score of a site that wakes because a pilot there succeeded, and of a site that is woken because no candidate is left."""
 
+FILE_OPERATION, TRANSFER = "file-operation", "transfer"
+FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
+"""Events of file operations and transfers at a site, which a host may report beside those of pilots."""
+
 
 @dataclass(slots=True, frozen=True)
 class SwiftSettings:
@@ -47,6 +51,8 @@ class SwiftSettings:
     choice: str = WEIGHTED
     initial_score: float = 0.0
     submission_load_factor: float = 0.2
+    file_operation_load_factor: float = 0.01
+    transfer_load_factor: float = 0.2
     success_factor: float = 1.0
     failure_factor: float = 5.0
     queue_time_factor: float = 1.0
@@ -114,6 +120,8 @@ class SiteScore:
     since: float = 0.0
     hibernations: int = 0
     """Number of hibernations since the last success."""
+    file_operations: list[tuple[float, str]] = field(default_factory=list)
+    """File operations and transfers in progress: when each began, and its kind."""
 
 
 class SiteScores:
@@ -132,6 +140,11 @@ class SiteScores:
     def throttle(self, now: float) -> float:
         """Returns queueTimeThrottle: if a pilot waits longer, in seconds, its site hibernates."""
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
+
+    def load(self, site: str, now: float) -> float:
+        """Load of file operations and transfers in progress. One older than the window is ignored: its end was missed."""
+        factors = {FILE_OPERATION: self._settings.file_operation_load_factor, TRANSFER: self._settings.transfer_load_factor}
+        return sum(factors[kind] for at, kind in self.of(site).file_operations if at >= now - self._settings.window_s)
 
     def on_event(self, event: SiteEvent) -> None:
         site_score = self.of(event.site)
@@ -153,6 +166,10 @@ class SiteScores:
         elif event.kind == WITHDRAWN and event.cause == OUTRUN:
             site_score.score -= self._settings.queue_time_factor
             self.check_wait(event.site, event.pilot, event.seconds, event.at)
+        elif event.kind in (FILE_OPERATION, TRANSFER):
+            site_score.file_operations.append((event.at, event.kind))
+        elif event.kind in (FILE_OPERATION_DONE, TRANSFER_DONE):
+            _end_operation(site_score, FILE_OPERATION if event.kind == FILE_OPERATION_DONE else TRANSFER)
         if event.kind in (SUCCEEDED, EXPIRED, FAILED, WITHDRAWN):
             self._checked.pop(event.pilot, None)
 
@@ -203,6 +220,13 @@ class SiteScores:
         self.hibernating.pop(site, None)
 
 
+def _end_operation(site_score: SiteScore, kind: str) -> None:
+    for number, (_, begun) in enumerate(site_score.file_operations):
+        if begun == kind:
+            del site_score.file_operations[number]
+            return
+
+
 CANDIDATE, HIBERNATED, OVERLOADED = "candidate", "hibernated", "overloaded"
 
 
@@ -217,19 +241,20 @@ class SwiftFactory(BaseFactory):
         self._scores.on_event(event)
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        return {"score": round(self.score(view), 3), "set": self.status(view)}
+        return {"score": round(self.score(view, now), 3), "set": self.status(view, now)}
 
     # --- state of a site ------------------------------------------------------------------------------------------------------------
 
-    def score(self, view: SiteView, requested: int = 0) -> float:
-        """Returns the score from events, minus the load of submissions in progress. ``requested``: pilots requested in this proposal."""
+    def score(self, view: SiteView, now: float, requested: int = 0) -> float:
+        """Returns the score from events, minus the load of submissions and transfers. ``requested``: pilots requested in this proposal."""
         submitting = requested + sum(1 for pilot in view.pilots if pilot.state == REQUESTED)
-        return self._scores.of(view.name).score - submitting * self._settings.submission_load_factor
+        load = submitting * self._settings.submission_load_factor + self._scores.load(view.name, now)
+        return self._scores.of(view.name).score - load
 
-    def status(self, view: SiteView, requested: int = 0) -> str:
+    def status(self, view: SiteView, now: float, requested: int = 0) -> str:
         if self._scores.of(view.name).hibernated:
             return HIBERNATED
-        limit = max_jobs(self._settings, self.score(view, requested))
+        limit = max_jobs(self._settings, self.score(view, now, requested))
         return OVERLOADED if len(view.pilots) + requested + 1 > limit else CANDIDATE
 
     # --- one proposal ---------------------------------------------------------------------------------------------------------------
@@ -260,7 +285,7 @@ class SwiftFactory(BaseFactory):
             view = self._choose(round_, round_.open_sites(), requested)
             if view is None:
                 return
-            round_.request(view.name, self._explain(view, requested.get(view.name, 0)))
+            round_.request(view.name, self._explain(view, round_.now, requested.get(view.name, 0)))
             requested[view.name] = requested.get(view.name, 0) + 1
             present += 1
 
@@ -274,7 +299,7 @@ class SwiftFactory(BaseFactory):
             view = self._choose(round_, round_.sites_for_replica(group), requested)
             if view is not None:
                 waited = f"{group[0].id} has waited {round_.now - group[0].requested_at:.0f} s at {group[0].site}"
-                round_.request_replica(view.name, group[0], f"{waited}; {self._explain(view, requested.get(view.name, 0))}")
+                round_.request_replica(view.name, group[0], f"{waited}; {self._explain(view, round_.now, requested.get(view.name, 0))}")
                 requested[view.name] = requested.get(view.name, 0) + 1
 
     def _waiting(self, round_: ProposalRound) -> list[list[Pilot]]:
@@ -290,10 +315,10 @@ class SwiftFactory(BaseFactory):
         return sorted(found, key=lambda group: group[0].requested_at)
 
     def _choose(self, round_: ProposalRound, sites: list[SiteView], requested: dict[str, int]) -> SiteView | None:
-        candidates = [view for view in sites if self.status(view, requested.get(view.name, 0)) == CANDIDATE]
+        candidates = [view for view in sites if self.status(view, round_.now, requested.get(view.name, 0)) == CANDIDATE]
         if not candidates:
             return self._wake_one(round_, sites)
-        scores = [self.score(view, requested.get(view.name, 0)) for view in candidates]
+        scores = [self.score(view, round_.now, requested.get(view.name, 0)) for view in candidates]
         if self._settings.choice == BEST:
             return candidates[scores.index(max(scores))]
         return self._rng.choices(candidates, [t_score(self._settings, score) for score in scores])[0]
@@ -308,12 +333,12 @@ class SwiftFactory(BaseFactory):
                     round_.look_again(rested_at)
                     continue
                 self._scores.wake(name, WOKEN_WITH)
-                if self.status(by_name[name]) == CANDIDATE:
+                if self.status(by_name[name], round_.now) == CANDIDATE:
                     return by_name[name]
         return None
 
-    def _explain(self, view: SiteView, requested: int) -> str:
-        score = self.score(view, requested)
+    def _explain(self, view: SiteView, now: float, requested: int) -> str:
+        score = self.score(view, now, requested)
         limit = max_jobs(self._settings, score)
         how = "best" if self._settings.choice == BEST else f"drawn with weight {t_score(self._settings, score):.2f}"
         return f"score {score:.2f}, {how}; {len(view.pilots) + requested} of at most {limit:.1f} pilots are there"

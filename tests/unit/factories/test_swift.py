@@ -22,8 +22,12 @@ from pilotfish.core.pilots.factory_interface import (
 from pilotfish.factories.swift import (
     BEST,
     CANDIDATE,
+    FILE_OPERATION,
+    FILE_OPERATION_DONE,
     HIBERNATED,
     OVERLOADED,
+    TRANSFER,
+    TRANSFER_DONE,
     SwiftFactory,
     SwiftSettings,
 )
@@ -41,11 +45,11 @@ def swift(*events: SiteEvent, seed: int = 1, **settings: object) -> SwiftFactory
 
 
 def score(factory: SwiftFactory, site: SiteView | None = None) -> float:
-    return factory.score(site or site_view("a"))
+    return factory.score(site or site_view("a"), NOW)
 
 
 def status(factory: SwiftFactory, site: SiteView | None = None) -> str:
-    return factory.status(site or site_view("a"))
+    return factory.status(site or site_view("a"), NOW)
 
 
 # --- moves of the score ---------------------------------------------------------------------------------------------------------------
@@ -63,7 +67,23 @@ def test_a_pilot_that_is_being_submitted_weighs_on_the_score_until_it_is() -> No
 
 
 def test_pilots_wished_for_in_the_same_proposal_weigh_as_well() -> None:
-    assert swift(submission_load_factor=0.2).score(site_view("a"), requested=3) == pytest.approx(-0.6)
+    assert swift(submission_load_factor=0.2).score(site_view("a"), NOW, requested=3) == pytest.approx(-0.6)
+
+
+@pytest.mark.parametrize(("begun", "done", "cost"), [(FILE_OPERATION, FILE_OPERATION_DONE, 0.01), (TRANSFER, TRANSFER_DONE, 0.2)])
+def test_what_is_done_with_files_weighs_on_the_score_until_it_is_done(begun: str, done: str, cost: float) -> None:
+    factory = swift(event("a", begun))
+    assert score(factory) == pytest.approx(-cost)
+    factory.on_event(event("a", done))
+    assert score(factory) == 0.0
+
+
+def test_a_transfer_whose_end_was_missed_is_forgotten() -> None:
+    assert score(swift(event("a", TRANSFER, ago_s=200), window_s=100)) == 0.0
+
+
+def test_an_end_whose_beginning_was_missed_does_no_harm() -> None:
+    assert score(swift(event("a", TRANSFER_DONE))) == 0.0
 
 
 @pytest.mark.parametrize(("seconds", "delta"), [(0.01, 0.0), (0.1, 0.0), (20.0, -1.0), (10.05, -0.5)])
@@ -140,7 +160,7 @@ def test_a_site_is_hibernated_only_once_for_the_same_wait() -> None:
     later = NOW + 101
     factory.propose(factory_view([waiting]))
     assert count_by_site(factory.propose(factory_view([waiting], 1, now=later))) == {"a": 1}
-    assert factory.status(waiting) == CANDIDATE
+    assert factory.status(waiting, later) == CANDIDATE
 
 
 def test_hibernated_to_candidate_with_score_zero_when_no_other_is_left() -> None:
@@ -312,7 +332,7 @@ def test_a_pilot_that_nobody_needs_gets_no_replica() -> None:
 
 def test_who_hears_the_same_events_again_stands_where_it_stood() -> None:
     rng = random.Random(11)
-    kinds = (SUBMITTED, JOINED, SUCCEEDED, FAILED, EXPIRED, WITHDRAWN)
+    kinds = (SUBMITTED, JOINED, SUCCEEDED, FAILED, EXPIRED, WITHDRAWN, TRANSFER, TRANSFER_DONE)
     events = [
         SiteEvent(
             NOW - 1000 + number, rng.choice("abcd"), rng.choice(kinds), f"p{number // 2}", rng.uniform(0, 900), rng.choice(("", OUTRUN))

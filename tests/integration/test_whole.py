@@ -208,7 +208,7 @@ def test_results_outlive_the_master(start: Start) -> None:
     assert pool.wait_until_stopped(PATIENCE_S) == []
     pool.revive()
     client = MasterClient.connect(pool.directory)
-    reply = client.ask("payload", task=f"{run.id}.0")
+    reply = client.ask_bytes("payload", task=f"{run.id}.0")
     client.close()
     assert b"kept\n" in bytes(reply.body)
 

@@ -108,7 +108,7 @@ class Submission:
         self.advanced = 0
         self.listener: RunListener | None = None
         self.failure: PilotfishError | None = None
-        """The error after which no more updates come. The master may lack some tasks then."""
+        """The first error after which no more updates come. The master may lack some tasks then."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
         """``cursor``: number of the next ended task to receive. ``first_cursor``: number of the first ended task that was requested."""
@@ -250,7 +250,7 @@ class Submission:
 
     def lost(self, error: PilotfishError) -> None:
         """Records the error after which no more updates come, and reports it to the listener."""
-        self.failure = error
+        self.failure = self.failure or error
         if self.listener is not None:
             self.listener.lost(error)
 
@@ -340,6 +340,8 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self._requests: dict[str | int, PendingRequest] = {}
+        self.has_unsent = False
+        """The client's thread reads this without the lock. So it is one value and not a search of the requests."""
         self._next = 0
         self._name = secrets.token_hex(8)
         """Unique name of this client in the pool."""
@@ -347,12 +349,9 @@ class PendingRequests:
     def __bool__(self) -> bool:
         return bool(self._requests)
 
-    @property
-    def has_unsent(self) -> bool:
-        return not all(request.sent for request in self._requests.values())
-
     def open(self, submission: Submission) -> PendingRequest:
         request = self._requests[submission.uid] = PendingRequest("open", {}, submission.open_message(), submission)
+        self.has_unsent = True
         return request
 
     def ask(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
@@ -360,6 +359,7 @@ class PendingRequests:
         message = Ask(self._next, kind, arguments, f"{self._name}-{self._next}")
         request = self._requests[self._next] = PendingRequest(kind, arguments, message)
         self._next += 1
+        self.has_unsent = True
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
@@ -372,6 +372,7 @@ class PendingRequests:
             if not request.sent and (request.submission is not None) == opens:
                 request.sent = True
                 frames.append(frame_message(request.message))
+        self.has_unsent = self.has_unsent and opens  # the requests that open a run are taken first
         return frames
 
     def runs_to_forget(self) -> set[Any]:
@@ -395,8 +396,9 @@ class PendingRequests:
         """Marks all requests to be sent again over a new connection."""
         for request in self._requests.values():
             request.sent = False
+        self.has_unsent = bool(self._requests)
 
     def give_up(self) -> list[PendingRequest]:
         """Removes and returns all requests, because no answers will come."""
-        pending, self._requests = list(self._requests.values()), {}
+        pending, self._requests, self.has_unsent = list(self._requests.values()), {}, False
         return pending

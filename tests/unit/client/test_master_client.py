@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,19 @@ def test_a_question_is_answered_and_a_problem_raised_with_its_hint(world: World,
     with pytest.raises(PilotfishError, match="nobody knows 'nonsense'") as caught:
         client.ask("nonsense")
     assert (caught.value.code, caught.value.hint) == ("P1100", "ask something else")
+
+
+def test_many_threads_send_requests_at_once(world: World, client: MasterClient) -> None:
+    world.master.answers["status"] = lambda arguments: {}
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the client's thread is interrupted at every point
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for _ in threads.map(lambda _: [client.ask("status") for _ in range(100)], range(8)):
+                pass
+    finally:
+        sys.setswitchinterval(before)
+    assert client.failure is None
 
 
 def test_a_master_that_dies_between_tasks_is_revived_and_nothing_is_lost(world: World, client: MasterClient) -> None:

@@ -35,7 +35,7 @@ def test_hints_name_a_pool_that_a_bare_command_would_not_mean(pilotfish: Command
     assert pilotfish(*words).out == "Run 1: 3 tasks submitted. Follow it: pilotfish attach 1\n"
     assert pilotfish(words[0], "--pool", "b", *words[1:]).out == "Run 2: 3 tasks submitted. Follow it: pilotfish attach --pool b 2\n"
     assert pilotfish("pause", "--pool", "b", "2").out == "Run 2 is paused. Resume it: pilotfish resume --pool b 2\n"
-    assert pilotfish("why", "--pool", "b").out.endswith("  fix:    pilotfish workers --pool b\n")
+    assert pilotfish("why", "--pool", "b").out.endswith("  see:    pilotfish workers --pool b\n")
     assert json.loads(pilotfish("why", "--pool", "b", "--json").out)["reasons"][0]["commands"] == ["pilotfish workers --pool b"]
     assert "  fix: See the runs there are: pilotfish status --pool b\n" in pilotfish("tasks", "--pool", "b", "99").err
     told = json.loads(pilotfish("results", "--pool", "b", "99", "--json").err)

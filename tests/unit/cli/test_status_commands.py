@@ -141,7 +141,7 @@ def test_sites_show_this_machine_also_when_the_master_knows_of_none(pilotfish: C
 
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
-    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  fix:    pilotfish workers\n")
+    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  see:    pilotfish workers\n")
     assert pilotfish("why", "first").out.startswith("run 1 is done")
     assert pilotfish("why", "local-0").out.startswith("worker local-0 is ready")
     data = json.loads(pilotfish("why", "--json").out)
@@ -149,8 +149,8 @@ def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: Fake
     assert pilotfish("why").out == (
         "run 2 failed: 1 of 3 tasks failed [exit], such as 2.1: echo ended with exit status 1\n"
         "  output: it went wrong\n"
-        "  fix:    pilotfish tasks 2 --state failed\n"
-        "  fix:    pilotfish logs 2.1\n"
+        "  see:    pilotfish tasks 2 --state failed\n"
+        "  see:    pilotfish logs 2.1\n"
         "  fix:    pilotfish rerun 2 --failed\n"
     )
 

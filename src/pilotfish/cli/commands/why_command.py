@@ -14,6 +14,7 @@ from pilotfish.client.session import PoolSession, connect_read_only
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput
+from pilotfish.plugins import SECTIONS
 
 
 @click.command()
@@ -64,7 +65,7 @@ def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
-    """Print the summary, the reasons, and the commands that solve the problem."""
+    """Print the summary, the reasons, and the commands that show more (``see:``) or solve the problem (``fix:``)."""
     screen.line(clean(answer["sentence"]))
     if answer.get("wrote"):
         screen.line(f"  output: {clean(answer['wrote'])}")
@@ -74,4 +75,6 @@ def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
             screen.line(f"  also    {clean(reason['text'])}")
         commands += [command for command in reason.get("commands", ()) if command not in commands]
     for command in commands:
-        screen.line(f"  fix:    {screen.paint(clean(command), 'bold')}")
+        words = command.split()
+        only_shows = {*words[1:2]} <= {*SECTIONS["Inspect"], "results"} and not {"add", "--local-cores"} & {*words}
+        screen.line(f"  {'see' if only_shows else 'fix'}:    {screen.paint(clean(command), 'bold')}")

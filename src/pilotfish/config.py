@@ -8,6 +8,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -31,13 +32,21 @@ def home() -> Path:
     return Path(base) / "pilotfish"
 
 
-def read_settings(path: Path, overrides: dict[str, Any] | None = None) -> PoolSettings:
+@cache
+def print_note(text: str) -> None:
+    """Prints a note on standard error. Prints each note only once."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Callable[[str], None] = print_note) -> PoolSettings:
     """Reads the settings in the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace these settings."""
     content = read_tables(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
-    if "workers" in table and "local_cores" not in table:
-        print(f"note: {path}: workers is now local_cores", file=sys.stderr)
+    if "workers" in table:
+        if "local_cores" in table:
+            raise BadInput(f"{path}: workers is now local_cores, and both are set", "remove workers")
+        note(f"{path}: workers is now local_cores")
         table["local_cores"] = table.pop("workers")
     _refuse_unknown(path, table, list(PoolSettings.__struct_fields__))
     if "cache_size" in table:

@@ -84,6 +84,14 @@ class PayloadTooLarge(BadInput):
     code = "P1101"
 
 
+def show_exception(error: Exception) -> str:
+    """Returns an exception in one line, with the file and line that raised it. The file shows whether a plug-in is the cause."""
+    from traceback import extract_tb
+
+    frame = extract_tb(error.__traceback__)[-1]
+    return " ".join(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})".split())
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """Returns a hint such as ``Did you mean 'alpha'?``. Returns an empty text if no known name is similar."""
     lowered = {name.lower(): name for name in known}

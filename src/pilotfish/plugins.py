@@ -188,7 +188,7 @@ def load(kind: str, name: str) -> Any:
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if plugin.distribution == OWN:
             raise
         raise PluginBroken(

@@ -217,7 +217,7 @@ def test_a_second_master_on_the_same_pool_refuses(start: Start) -> None:
     from pilotfish.client.pools import _start
 
     pool = start()
-    assert _start(pool).startswith("running ")
+    assert "running" in _start(pool)
     assert ask(pool, "status")["epoch"] == 1
 
 

@@ -269,7 +269,7 @@ class MasterClient:
                     self._disconnect()
                     if not isinstance(problem, _RepeatAll):
                         with self._lock:
-                            self._requests.connection_broke()
+                            self._requests.connection_broke(self.directory)
                     if self._may_end():
                         break
                     self._reconnect()

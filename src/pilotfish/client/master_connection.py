@@ -145,6 +145,15 @@ class MasterConnection:
                 return message
 
 
+def repeated_loss(text: str, pool_directory: Path) -> ConnectionFailed:
+    """Returns the error for a master that dies again and again. If an exception ended the last master, the error names the exception."""
+    pool = PoolDirectory(pool_directory)
+    try:
+        return ConnectionFailed(f"{text}; the master ended with {pool.crash.read_text()}", f"see {pool.log}")
+    except OSError:
+        return ConnectionFailed(text, "see why: pilotfish doctor")
+
+
 def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConnection:
     """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the socket's path may change."""
     file = PoolDirectory(pool_directory).client_credentials
@@ -223,7 +232,7 @@ class Reconnection:
         while True:
             if tries:
                 if time.monotonic() > deadline or self._interrupt.is_requested():
-                    raise problem or ConnectionFailed("every master dies before it answers", "see why: pilotfish doctor")
+                    raise problem or repeated_loss("every master dies before it answers", self._pool_directory)
                 self._interrupt.pause(_BACK_OFF_S[min(tries, len(_BACK_OFF_S)) - 1])
             try:
                 if problem is not None and self._revive is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.config import home
+from pilotfish.config import home, print_note
 from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
 from pilotfish.model.environment import without_secrets
 from pilotfish.portable.processes import processes_of
@@ -24,7 +24,7 @@ START_S = 60.0
 """Maximum seconds until a new master answers. A master with a long journal needs many seconds to read it."""
 START_RETRY_S = 5.0
 """If a master dies at its start within this many seconds, another master is started. If it dies later, that is an error."""
-NO_ANSWER = "failed it ended without a word\t"
+NO_ANSWER = {"failed": "it ended without a word"}
 STOP_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
 """Settings of a private pool. The waits are short, because the pool ends with its client."""
@@ -53,15 +53,19 @@ class PoolHandle:
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
-            if answer == "ready":
+            for note in answer.get("notes", ()):
+                print_note(note)
+            if "ready" in answer:
                 return
             if answer == NO_ANSWER and time.monotonic() < deadline - START_S + START_RETRY_S:
                 continue  # the master was killed while it started
-            if answer.startswith("failed "):
-                message, _, hint = answer.removeprefix("failed ").partition("\t")
-                raise PilotfishError(f"the master of pool {self.name} did not start: {message}", hint or f"see {self.directory}/master.log")
+            log = f"see {self.directory}/master.log"
+            if "failed" in answer:
+                problem = PilotfishError(f"the master of pool {self.name} did not start: {answer['failed']}", answer.get("hint") or log)
+                problem.code = answer.get("code", problem.code)
+                raise problem
             if time.monotonic() > deadline:
-                raise ConnectionFailed(f"no master answers for pool {self.name}: {answer}", f"see {self.directory}/master.log")
+                raise ConnectionFailed(f"no master answers for pool {self.name}: {answer['running']}", log)
             time.sleep(0.02)
 
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
@@ -111,8 +115,8 @@ def is_served(directory: Path) -> bool:
         return probe.connect_ex(str(PoolDirectory(directory).socket_path())) == 0
 
 
-def _start(pool: PoolHandle) -> str:
-    """Starts a master and returns the first line that it writes, such as ``ready``."""
+def _start(pool: PoolHandle) -> dict[str, Any]:
+    """Starts a master and returns its answer. The answer has one of the keys ``ready``, ``running`` and ``failed``."""
     require_private(pool.directory)
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "pilotfish.master", str(pool.directory), "--ready", str(writing)]
@@ -128,4 +132,5 @@ def _start(pool: PoolHandle) -> str:
         finally:
             os.close(writing)
         with process:
-            return answer.readline().strip() or NO_ANSWER
+            line = answer.readline()
+            return json.loads(line) if line.endswith("\n") else NO_ANSWER

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from pilotfish.client.session import PoolSession, all_tasks
+from pilotfish.model.states import TASK_STATES
 
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
@@ -32,8 +34,14 @@ def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
 
 
 def state_of_run(row: dict[str, Any]) -> str:
-    """Returns the state of a run as users see it. A master of the previous version sends rows without ``status``."""
-    return str(row.get("status") or row["state"])
+    """Returns the state of a run as users see it. A row from a master of the previous version has no ``status``."""
+    if "status" in row:
+        return str(row["status"])
+    from pilotfish.core.explain.task_reasons import status_of
+
+    run: Any = SimpleNamespace(**row)
+    run.finished, run.counts = row["state"] == "done", [row["counts"].get(state, 0) for state in TASK_STATES]
+    return status_of(run)
 
 
 def forget_run(master: PoolSession, run: int) -> None:

@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskNeeds
-from pilotfish.errors import BadInput, ConnectionFailed, PayloadTooLarge, PilotfishError
+from pilotfish.client.master_connection import repeated_loss
+from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
 from pilotfish.model.contents import Content, ExpectedFile
 from pilotfish.model.messages import Ask, EndedItem, Message, Open, Opened, Submit, Taken, frame_message
 from pilotfish.model.quantities import show_bytes
@@ -322,7 +324,7 @@ class PendingRequest(Future[Reply]):
         self.sent = False
         self._tries = 0
 
-    def connection_broke(self) -> bool:
+    def connection_broke(self, pool_directory: Path) -> bool:
         """Returns whether the request has ended. If it has not ended, the client sends it again. Does nothing for an unsent request."""
         if self.sent:
             self._tries += 1
@@ -331,7 +333,7 @@ class PendingRequest(Future[Reply]):
                 self.set_result(Reply({}))
             elif self._tries >= MAX_TRIES:
                 text = f"{self.kind}: the connection broke {MAX_TRIES} times before the master answered"
-                self.set_exception(ConnectionFailed(text, "see why: pilotfish doctor"))
+                self.set_exception(repeated_loss(text, pool_directory))
         return self.done()
 
 
@@ -388,9 +390,9 @@ class PendingRequests:
         """Removes and returns the request of this number, or the Open of this uid."""
         return self._requests.pop(key, None)
 
-    def connection_broke(self) -> None:
+    def connection_broke(self, pool_directory: Path) -> None:
         """Removes the requests that have ended because the connection broke. The client sends the others again."""
-        self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke()}
+        self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke(pool_directory)}
 
     def repeat(self) -> None:
         """Marks all requests to be sent again over a new connection."""

@@ -11,13 +11,14 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="pilotfish-master")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--settings", default="{}", help="settings as JSON, on top of config.toml")
-    parser.add_argument("--ready", type=int, default=-1, help="a descriptor to write one line to: ready, or what went wrong")
+    parser.add_argument("--ready", type=int, default=-1, help="a descriptor to write one line of JSON to: ready, running or failed")
     parser.add_argument("--temporary", action="store_true", help="remove the directory at the end")
     options = parser.parse_args()
     if os.fork():
@@ -30,7 +31,7 @@ def _serve(options: argparse.Namespace) -> None:
     import msgspec
 
     from pilotfish.config import home, read_settings
-    from pilotfish.errors import AlreadyRunning, PilotfishError
+    from pilotfish.errors import AlreadyRunning, PilotfishError, show_exception
     from pilotfish.master.master_server import MasterServer
     from pilotfish.store.pool_directory import PoolDirectory
 
@@ -38,32 +39,34 @@ def _serve(options: argparse.Namespace) -> None:
     _redirect(pool.log)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
 
-    def notify(text: str) -> None:
+    notes: list[str] = []
+
+    def notify(**answer: Any) -> None:
         if options.ready >= 0:
             with suppress(BrokenPipeError):
-                os.write(options.ready, text.encode() + b"\n")
+                os.write(options.ready, json.dumps(answer).encode() + b"\n")
             os.close(options.ready)
             options.ready = -1
 
     async def serve() -> None:
-        settings = read_settings(home() / "config.toml", json.loads(options.settings))
+        settings = read_settings(home() / "config.toml", json.loads(options.settings), notes.append)
         if not settings.local_cores:
             settings = msgspec.structs.replace(settings, local_cores=len(os.sched_getaffinity(0)))
         master = MasterServer(pool, settings)
-        await master.run(lambda: notify("ready"))
+        await master.run(lambda: notify(ready=True, notes=notes))
 
     try:
         asyncio.run(serve())
     except AlreadyRunning as problem:
-        notify(f"running {problem}")
+        notify(running=str(problem))
         sys.exit(3)
     except PilotfishError as problem:
         logging.error("%s", problem)
-        notify(f"failed {problem}\t{problem.hint}")
+        notify(failed=str(problem), hint=problem.hint, code=problem.code)
         sys.exit(1)
     except Exception as problem:  # The process that started the master must learn about any error.
         logging.exception("the master cannot continue")
-        notify(f"failed {type(problem).__name__}: {problem}\tsee {pool.log}")
+        notify(failed=show_exception(problem))
         sys.exit(1)
     if options.temporary:
         shutil.rmtree(pool.directory, ignore_errors=True)

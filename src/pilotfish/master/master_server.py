@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pilotfish import plugins
@@ -26,7 +27,7 @@ from pilotfish.core.explain import queries
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.pilots.factory_interface import Factory
 from pilotfish.core.policy_interface import Policy
-from pilotfish.errors import AlreadyRunning, JournalError, JournalFull
+from pilotfish.errors import AlreadyRunning, JournalError, JournalFull, show_exception
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.master.endpoints import Admission, EndpointLink, EndpointRules
 from pilotfish.master.master_content_source import READ_EVERY_S, LoopCalls, MasterContentSource
@@ -65,6 +66,7 @@ class MasterServer:
         policy: Policy = plugins.load("policies", settings.policy)()
         factory: Factory = plugins.load("factories", settings.factory)(settings.pilots, random.Random(secrets.randbits(64)))
         self.lock = PoolLock.acquire(pool.directory)
+        pool.crash.unlink(missing_ok=True)
         self.keyring = open_keyring(pool.directory)
         self.journal, recovery = Journal.open(pool.journal)
         self.payloads = PayloadStore(pool.payloads, pool.shared_payloads)
@@ -308,11 +310,13 @@ class MasterServer:
         inbox, self._inbox = self._inbox, []
         try:
             self._carry_out(self.machine.handle(inbox, self.now()))
-        except Exception:  # noqa: BLE001 - a master whose state is in doubt must exit; the journal has all facts
-            self._die()
+        except Exception as error:  # noqa: BLE001 - a master whose state is in doubt must exit; the journal has all facts
+            self._die(error)
 
-    def _die(self) -> None:
-        log.critical("the master cannot continue", exc_info=True)
+    def _die(self, error: Exception) -> None:
+        log.critical("the master cannot continue", exc_info=error)
+        with suppress(OSError):
+            self.pool.crash.write_text(show_exception(error))
         os._exit(4)
 
     def _carry_out(self, turn: Turn) -> None:

@@ -45,6 +45,8 @@ class PoolDirectory:
         self.cache = directory / "cache"
         """Cache of contents for agents on this machine."""
         self.log = directory / "master.log"
+        self.crash = directory / "master.crash"
+        """The exception that ended the last master, in one line. The next master removes the file."""
         self.work = directory / "work"
         self.client_credentials = directory / "client.json"
         self.port_file = directory / "port"

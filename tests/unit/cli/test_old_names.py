@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -11,7 +12,10 @@ from pilotfish.cli.main import invoke
 from pilotfish.cli.main import pilotfish as command_group
 from pilotfish.cli.predictions.whatif_command import read_variation
 from pilotfish.cli.shared_options import OldOption
+from pilotfish.client.run_handle import state_of_run
 from pilotfish.config import read_settings
+from pilotfish.errors import BadInput
+from tests.support.fake_session import FakeMaster, FakeRun
 from tests.unit.cli.conftest import CommandLine
 
 # Command, old option, new option, value (none for a flag), and other arguments that the command requires.
@@ -109,6 +113,7 @@ def test_the_old_setting_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("private_home")
 def test_poll_interval_is_the_key_period(pilotfish: CommandLine) -> None:
+    assert "poll_interval: '10x' is not" in pilotfish("site", "add", "hpc", "--backend", "slurm", "--poll-interval", "10x").err
     pilotfish("site", "add", "hpc", "--backend", "slurm", "--poll-interval", "5s")
     assert "period is now 7 s" in pilotfish("site", "set", "hpc", "poll-interval=7s").out
 
@@ -116,3 +121,56 @@ def test_poll_interval_is_the_key_period(pilotfish: CommandLine) -> None:
 def test_a_misspelt_option_is_answered_with_the_new_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["run", "--wokers", "2", "--", "echo"]) == 2
     assert "'--workers'" not in capsys.readouterr().err
+
+
+def test_the_old_and_the_new_setting_together_are_an_error_that_says_which_one_to_remove(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[pool]\nworkers = 3\nlocal_cores = 4\n")
+    with pytest.raises(BadInput, match="workers is now local_cores, and both are set") as caught:
+        read_settings(config)
+    assert caught.value.hint == "remove workers"
+
+
+def test_the_note_about_an_old_setting_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[pool]\nworkers = 3\n")
+    read_settings(config)
+    read_settings(config)
+    assert capsys.readouterr().err.count("workers is now local_cores") == 1
+
+
+# --- masters of the previous version --------------------------------------------------------------------------------------------------
+
+
+def old_row(run: FakeRun) -> dict[str, Any]:
+    return {key: value for key, value in FakeRun.row(run).items() if key != "status"}
+
+
+def test_why_refuses_the_answer_of_a_master_that_ignores_the_subject(
+    pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pilotfish("run", "--quiet", "--", "echo")
+    monkeypatch.setattr(FakeMaster, "ask", _ask_old_master)
+    said = pilotfish("why", "hpc")
+    assert said.status == 4
+    assert "error: the master of pool default runs an older version" in said.err
+    assert "fix: restart it: pilotfish stop" in said.err
+    assert pilotfish("why").out.startswith("run 1 is done")
+
+
+def _ask_old_master(self: FakeMaster, kind: str, **arguments: Any) -> Any:
+    if kind == "why":
+        return {"subject": "run 1", "state": "done", "sentence": "run 1 is done: 1 done", "reasons": []}
+    assert kind == "run"
+    return old_row(self.runs[arguments["run"]])
+
+
+def test_the_state_of_a_run_is_derived_if_an_old_master_does_not_send_it(pilotfish: CommandLine, master: FakeMaster) -> None:
+    pilotfish("run", "--quiet", "--", "echo")
+    pilotfish("run", "--quiet", "--", "false")
+    master.stuck = True
+    pilotfish("run", "--detach", "--", "echo")
+    rows = [old_row(run) for run in master.runs.values()]
+    assert [row["state"] for row in rows] == ["done", "done", "closed"]
+    assert [state_of_run(row) for row in rows] == ["done", "failed", "waiting"]
+    assert [state_of_run(run.row()) for run in master.runs.values()] == ["done", "failed", "waiting"]

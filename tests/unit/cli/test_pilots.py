@@ -34,3 +34,9 @@ def test_pilots_are_listed_with_job_wait_and_note(pilotfish: CommandLine, master
 def test_a_pool_without_pilots_suggests_to_request_one(pilotfish: CommandLine, master: FakeMaster) -> None:
     assert pilotfish("pilots").out == "Pool default has no pilots. Request one: pilotfish pilots add SITE\n"
     assert pilotfish("pilots", "--json").out == "[]\n"
+
+
+def test_what_an_old_master_does_not_send_is_a_dash(pilotfish: CommandLine, master: FakeMaster) -> None:
+    known = ("pilot", "site", "state", "cores", "workers", "reason")
+    master.pilots = [{key: value for key, value in pilot("hpc-1", "submitted").items() if key in known}]
+    assert pilotfish("pilots").out.splitlines()[1].split() == ["hpc-1", "hpc", "submitted", "16", "-", "-"]

@@ -43,9 +43,11 @@ def test_hints_name_the_pool_for_commands_of_plug_ins_too(install: Install, pilo
 def test_a_broken_command_does_not_break_the_help_but_is_told_there(install: Install, pilotfish: CommandLine) -> None:
     install("broken-command", "import nothing_like_it\n", commands={"fix": "broken_command:fix"})
     install("no-command", "x = 7\n", commands={"seven": "no_command:x"})
+    install("leaving", "import sys\nsys.exit(0)\n", commands={"leave": "leaving:leave"})
     said = pilotfish("--help")
     words = " ".join(said.out.split())
     assert said.status == 0
+    assert "leave (broken: the command 'leave' cannot be loaded: SystemExit: 0" in words
     assert "fix (broken: the command 'fix' cannot be loaded: ModuleNotFoundError: No module named 'nothing_like_it'" in words
     assert "of the distribution broken-command" in words
     assert "seven (broken: the command 'seven' (seven = no_command:x of no-command) is no click command" in words
@@ -70,7 +72,7 @@ def read_flow(path, arguments):
     for line in Path(path).read_text().splitlines():
         tasks.add(line.split())
     return RunFile(Path(path).resolve(), tasks, None)
-def read_wrong(path, arguments):
+def read_wrong(path, arguments=()):
     return 7
 """
 
@@ -88,3 +90,14 @@ def test_files_of_a_plug_ins_suffix_are_read_by_it(install: Install, pilotfish: 
     assert pilotfish("run", "--dry-run", str(tmp_path / "x.flow")).out == "Would run 2 tasks of x.flow.\n"
     (tmp_path / "x.no").write_text("")
     assert "gave no RunFile" in pilotfish("run", "--dry-run", str(tmp_path / "x.no")).err
+
+
+def test_a_sweep_source_that_gives_something_else_is_broken(install: Install, pilotfish: CommandLine, tmp_path: Path) -> None:
+    install("readers", READERS, sweeps={"bad": "readers:read_wrong"})
+    path = tmp_path / "x.bad"
+    path.write_text("")
+    for words in (["--params-from", str(path)], ["--param", f"size=@{path}"]):
+        said = pilotfish("run", "--dry-run", *words, "--", "echo", "{size}")
+        assert said.status == 2
+        assert "bad = readers:read_wrong of readers gave no Axis with names and rows" in said.err
+        assert "pip uninstall readers" in said.err and "P1200" in said.err

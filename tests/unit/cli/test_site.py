@@ -329,3 +329,12 @@ def test_sites_and_keys_are_offered() -> None:
     assert offered("site", "set", "hpc", "max_p") == ["max_pilots="]
     assert offered("pilots", "") == ["add"]
     assert "hpc" in offered("why", "h")
+
+
+def test_sites_shows_the_errors_of_sites_that_are_described_badly(pilotfish: CommandLine, path: Path, master: FakeMaster) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('[reef]\nbackend = "slurn"\n')
+    for words in (["sites"], ["sites", "--json"]):
+        said = pilotfish(*words)
+        assert "error: " in said.err and "site reef: there is no backend 'slurn'" in said.err and "did you mean slurm?" in said.err
+        assert "No other sites" not in said.out

@@ -18,6 +18,7 @@ from pilotfish.client.submission import MAX_TRIES
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model import messages as wire
 from pilotfish.model.task import RunOptions
+from pilotfish.store.pool_directory import PoolDirectory
 from tests.support.fake_master_server import FakeMaster
 
 WAIT_S = 30.0
@@ -202,3 +203,15 @@ def test_a_run_whose_forgetting_was_not_confirmed_is_not_opened_again(master: Fa
     assert not master.book.runs
     client.close()
     revived[0].kill()
+
+
+def test_the_exception_that_ended_every_master_is_told(master: FakeMaster) -> None:
+    master.swallow = lambda message: isinstance(message, wire.Ask) and message.kind == "deadly"
+    pool = PoolDirectory(master.directory)
+    pool.crash.write_text("ValueError: no (/opt/my_matcher.py, line 3)")
+    client = MasterClient.connect(master.directory)
+    problem = in_thread(lambda: client.ask("deadly"))()
+    assert isinstance(problem, ConnectionFailed)
+    assert str(problem).endswith("; the master ended with ValueError: no (/opt/my_matcher.py, line 3)")
+    assert problem.hint == f"see {pool.log}"
+    client.close()

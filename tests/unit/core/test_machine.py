@@ -66,6 +66,7 @@ BAD_QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("payload", {"task": ".."}),
     ("why", {"worker": "nobody"}),
     ("tail", {"task": 7}),
+    ("tail", {"task": "1.0", "colour": 1}),
 ]
 
 

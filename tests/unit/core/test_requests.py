@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotfish import core
+from pilotfish.core.clients import client_messages, pool_commands
+from pilotfish.core.explain import queries
 from pilotfish.core.state import MAX_ANSWERS
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
@@ -102,3 +107,20 @@ def test_only_the_latest_answers_are_kept() -> None:
 
 def test_a_request_with_an_endless_name_is_refused() -> None:
     assert isinstance(busy_stage().request("a" * 1000, "pause", run=2), m.Problem)
+
+
+def test_an_argument_that_only_another_version_knows_is_refused_before_anything_is_done() -> None:
+    stage = busy_stage()
+    before = len(stage.journal)
+    problem = stage.request("a-1", "cancel", run=2, colour="blue")
+    assert isinstance(problem, m.Problem)
+    assert "'colour'" in problem.message and "'cancel'" in problem.message
+    assert "another version" in problem.hint and "pilotfish stop" in problem.hint
+    assert len(stage.journal) == before
+
+
+def test_every_argument_that_a_request_reads_is_known() -> None:
+    """The core reads its arguments by name, and some of them from two tables."""
+    source = "".join(path.read_text() for path in Path(core.__file__).parent.rglob("*.py"))
+    read = re.findall(r"""(?:arguments\.get\(|read_(?:number|text)\((?:message\.)?arguments, )"(\w+)\"""", source)
+    assert sorted({*read, *pool_commands.CHANGEABLE, *queries._FINDERS}) == client_messages.ARGUMENTS.split()

@@ -96,7 +96,8 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(client_messages.ANSWERS, "pause", Mock(side_effect=IllegalTransition("a bug")))
             master._turn()
-        master._die.assert_called_once_with()
+        (error,) = master._die.call_args.args
+        assert isinstance(error, IllegalTransition)
         master.journal.append.assert_not_called()
         link.send.assert_not_called()
     finally:

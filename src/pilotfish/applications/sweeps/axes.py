@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pilotfish.errors import BadInput
 
@@ -16,6 +16,7 @@ _EXACT = Context(prec=1000)
 """Has more digits than any parameter, so that no number is rounded."""
 
 
+@runtime_checkable
 class Axis(Protocol):
     """Rows of values. A row has one string per name. Each iteration starts with the first row."""
 

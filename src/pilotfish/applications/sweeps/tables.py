@@ -33,8 +33,15 @@ def read_table(path: str) -> Axis:
     """Reads a table with the sweep source for its suffix, or as CSV. Columns are parameters. A row has one value of each parameter."""
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
-    read: Callable[[str], Axis] = plugins.load("sweeps", suffix if suffix in plugins.names("sweeps") else "csv")
-    return _not_empty(read(path), f"--params-from {path}")
+    return _not_empty(_from_plugin(suffix if suffix in plugins.names("sweeps") else "csv", path), f"--params-from {path}")
+
+
+def _from_plugin(name: str, path: str) -> Axis:
+    axis = plugins.load("sweeps", name)(path)
+    if not isinstance(axis, Axis):
+        plugin = plugins.find("sweeps", name)
+        raise plugins.PluginBroken(f"{plugin} gave no Axis with names and rows", f"pip uninstall {plugin.distribution}")
+    return axis
 
 
 def read_csv(path: str) -> Axis:
@@ -60,7 +67,7 @@ def _column_axis(name: str, file: Path) -> Axis:
         column = _column(file, _csv_names(file), name)
         return _from_file(file, (name,), lambda source: ((row[column],) for row in _csv_rows(source)))
     if file.suffix[1:] in plugins.names("sweeps"):
-        table: Axis = plugins.load("sweeps", file.suffix[1:])(str(file))
+        table = _from_plugin(file.suffix[1:], str(file))
         column = _column(file, table.names, name)
         return ListedValues((name,), [(row[column],) for row in table])
     return _from_file(file, (name,), _lines_of)

@@ -13,7 +13,7 @@ from pilotfish.client.run_handle import why_manager_failed
 from pilotfish.client.session import PoolSession, connect_read_only
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import fetch_output, last_line
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.plugins import SECTIONS
 
 
@@ -44,6 +44,10 @@ def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
         if task is None:
             raise
         answer = master.ask("why", task=task)
+    kind, _, number = str(answer["subject"]).partition(" ")
+    if name is not None and kind == "run" and "status" not in master.ask("run", run=int(number)):
+        # A master of the previous version ignores the subject and explains the last run.
+        raise ConnectionFailed(f"the master of pool {master.directory.name} runs an older version", "restart it: pilotfish stop")
     return answer
 
 

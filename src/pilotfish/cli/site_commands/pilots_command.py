@@ -18,9 +18,9 @@ PILOT_COLUMNS = (
     Column("SITE", lambda pilot: pilot["site"]),
     Column("STATE", lambda pilot: pilot["state"]),
     Column("CORES", lambda pilot: f"{pilot['cores']:g}", right=True),
-    Column("BATCH JOB", lambda pilot: pilot["job"] or "-", elastic=True),
+    Column("BATCH JOB", lambda pilot: pilot.get("job") or "-", elastic=True),
     Column("WAITED", lambda pilot: duration(pilot["waited_s"]), right=True),
-    Column("NOTE", lambda pilot: pilot["queue_note"] or pilot["reason"], elastic=True),
+    Column("NOTE", lambda pilot: pilot.get("queue_note") or pilot["reason"], elastic=True),
 )
 WAITING = ("requested", "submitted")
 
@@ -57,5 +57,6 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
 
 def _waited(row: dict[str, Any], now: float) -> float | None:
     """Return the seconds from the request of a pilot until its first worker joined. A pilot that waits is counted until now."""
-    until = row["joined_at"] or (now if row["state"] in WAITING else None)
-    return None if until is None else max(0.0, until - row["requested_at"])
+    # A master of the previous version sends rows without these times.
+    until = row.get("joined_at") or (now if row["state"] in WAITING else None)
+    return None if until is None or "requested_at" not in row else max(0.0, until - row["requested_at"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from pilotfish.cli.completions import complete_site, complete_site_key
 from pilotfish.cli.shared_options import json_option, old_option, pool_option, timeout_option
 from pilotfish.cli.site_commands import site_keys
 from pilotfish.cli.site_commands.site_requests import notify_masters
+from pilotfish.cli.site_commands.sites_command import show_invalid_sites
 from pilotfish.cli.terminal.error_messages import SuggestingGroup
 from pilotfish.cli.terminal.screen import Column, Screen, clean
 from pilotfish.client.site_selection import find_site
@@ -209,10 +209,7 @@ def list_sites(as_json: bool) -> None:
         screen.line("No sites are configured. Add one: pilotfish site add NAME --backend slurm")
     elif found:
         screen.table(LIST_COLUMNS, found.items())
-    for problem in found.bad.values():
-        errors = Screen.of(sys.stderr)
-        errors.line(f"error: {clean(problem)}")
-        errors.line(f"  fix: {clean(problem.hint)}")
+    show_invalid_sites(found)
 
 
 @site.command()

@@ -63,7 +63,7 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 def read_value(name: str, key: str, text: str) -> Any:
     """Read a value of the type that the key requires. Sizes and durations stay as the user typed them."""
-    kind, field = VALUE_TYPES[key], f"site {name}: {key}"
+    kind, field = VALUE_TYPES[key], f"site {name}: {'poll_interval' if key == 'period' else key}"
     if not text:
         return None
     if key in QUANTITIES or key in SIZES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Column, Screen, clean, duration
 from pilotfish.client.session import connect_if_served
 from pilotfish.client.sites_file import sites_path
-from pilotfish.config import read_sites
+from pilotfish.config import SiteTable, read_sites
 from pilotfish.model.site import LOCAL
 
 Row = dict[str, Any]
@@ -43,8 +44,10 @@ def sites(pool: str, as_json: bool) -> None:
     """
     screen = Screen.of()
     master = connect_if_served(pool)
+    configured = read_sites(sites_path())
+    show_invalid_sites(configured)
     # If a master has never submitted a pilot, it reports no sites.
-    rows = (master.ask("sites") if master is not None else []) or configured_rows()
+    rows = (master.ask("sites") if master is not None else []) or configured_rows(configured)
     if as_json:
         screen.json(rows)
         return
@@ -54,15 +57,23 @@ def sites(pool: str, as_json: bool) -> None:
             screen.line(clean(row["reason"]["text"]))
             for command in row["reason"]["commands"]:
                 screen.line(f"  fix:    {clean(command)}")
-    if all(row["site"] == LOCAL for row in rows):
+    if all(row["site"] == LOCAL for row in rows) and not configured.bad:
         screen.line("No other sites are configured. Add one: pilotfish site add NAME --backend slurm")
 
 
-def configured_rows() -> list[Row]:
-    """Return a row per configured site. Without a master, nothing is known about their pilots."""
+def show_invalid_sites(sites: SiteTable) -> None:
+    """Print the errors of the sites with invalid descriptions."""
+    errors = Screen.of(sys.stderr)
+    for problem in sites.bad.values():
+        errors.line(f"error: {clean(problem)}")
+        errors.line(f"  fix: {clean(problem.hint)}")
+
+
+def configured_rows(configured: SiteTable) -> list[Row]:
+    """Return a row per configured site with a valid description. Without a master, nothing is known about their pilots."""
     return [
         _row(LOCAL, LOCAL, "ready"),
-        *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in read_sites(sites_path()).items()),
+        *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in configured.items()),
     ]
 
 

@@ -223,11 +223,15 @@ def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload
 
 
 def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:
+    if message.kind not in ANSWERS and message.kind != "tail":
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
+    for name in message.arguments:
+        if name not in ARGUMENTS.split():
+            hint = "the master may run another version of Pilotfish than the client; restart it: pilotfish stop"
+            raise BadInput(f"the master does not know the argument {name!r} of the request {message.kind!r}", hint)
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    if message.kind not in ANSWERS:
-        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     answer = _answer_once(machine, message)
     if isinstance(answer, bytes | StoredPayload):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": sent_bytes(answer, whole=True)}), [answer], whole=True))
@@ -236,6 +240,11 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
 
 
 ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIES, **pool_commands.COMMANDS, **site_events.COMMANDS}
+ARGUMENTS = (
+    "all deadline key_id limit local now offset pilot pilots priority reason run share site state stream subject task tasks uid weight "
+    "which worker"
+)
+"""Names of the arguments of all requests."""
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:

@@ -131,10 +131,6 @@ def connect_read_only(pool: str) -> PoolSession:
     return connect(pool, read_only=True)
 
 
-look = connect_read_only
-"""Former name of ``connect_read_only``. Plug-ins may import it."""
-
-
 def connect_if_served(pool: str) -> PoolSession | None:
     """Opens a session if a master runs; otherwise returns None. The session ends when that master ends."""
     if _connector is not None:

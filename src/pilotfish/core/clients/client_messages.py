@@ -226,7 +226,7 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind not in ANSWERS and message.kind != "tail":
         raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
     for name in message.arguments:
-        if name not in ARGUMENTS:
+        if name not in ARGUMENTS.split():
             hint = "the master may run another version of Pilotfish than the client; restart it: pilotfish stop"
             raise BadInput(f"the master does not know the argument {name!r} of the request {message.kind!r}", hint)
     if message.kind == "tail":
@@ -240,9 +240,9 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
 
 
 ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIES, **pool_commands.COMMANDS, **site_events.COMMANDS}
-ARGUMENTS = frozenset(
+ARGUMENTS = (
     "all deadline key_id limit local now offset pilot pilots priority reason run share site state stream subject task tasks uid weight "
-    "which worker".split()
+    "which worker"
 )
 """Names of the arguments of all requests."""
 

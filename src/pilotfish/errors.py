@@ -88,8 +88,8 @@ def show_exception(error: Exception) -> str:
     """Returns an exception in one line, with the file and line that raised it. The file shows whether a plug-in is the cause."""
     from traceback import extract_tb
 
-    frame = extract_tb(error.__traceback__)[-1]
-    return " ".join(f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})".split())
+    place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in extract_tb(error.__traceback__)[-1:])
+    return " ".join(f"{type(error).__name__}: {error}{place}".split())
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

@@ -149,7 +149,8 @@ def repeated_loss(text: str, pool_directory: Path) -> ConnectionFailed:
     """Returns the error for a master that dies again and again. If an exception ended the last master, the error names the exception."""
     pool = PoolDirectory(pool_directory)
     try:
-        return ConnectionFailed(f"{text}; the master ended with {pool.crash.read_text()}", f"see {pool.log}")
+        reason = pool.crash.read_text("utf-8", "replace")
+        return ConnectionFailed(f"{text}; the master ended with {reason}", f"see {pool.log}")
     except OSError:
         return ConnectionFailed(text, "see why: pilotfish doctor")
 

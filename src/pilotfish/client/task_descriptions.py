@@ -81,9 +81,9 @@ def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, 
     return DescribedTasks(description.names, matched(), known is not None)
 
 
-def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of tasks for JSON output. Each row also has the command line, label and parameters of its task."""
-    tasks = describe(master, run, rows, ask=False)
+def described_rows(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = False) -> Iterator[dict[str, Any]]:
+    """Yields the rows of tasks. Each row also has the command line, label and parameters of its task. ``ask``: as for ``describe``."""
+    tasks = describe(master, run, rows, ask)
     for task in tasks.found:
         parameters = dict(zip(tasks.names, task.values or (), strict=False))
         yield {**task.row, "command": task.command, "label": task.label or None, "parameters": parameters}

@@ -415,7 +415,7 @@ def submit_tasks(
 
     def tasks(spec_number: Register) -> Iterator[NewTask]:
         numbers = [spec_number(*spec) for spec in listed.specs]
-        for entry, description in itertools.zip_longest(listed.take(), descriptions):
+        for entry, description in zip(listed.take(), itertools.chain(descriptions, itertools.repeat(None)), strict=False):
             if description is None and listed.specs[entry.spec][0].kind == "exec":
                 description = TaskDescription(command_in(entry.payload))
             yield entry._replace(spec=numbers[entry.spec]), description

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from pilotfish import plugins
@@ -314,10 +313,11 @@ class MasterServer:
             self._die(error)
 
     def _die(self, error: Exception) -> None:
-        log.critical("the master cannot continue", exc_info=error)
-        with suppress(OSError):
-            self.pool.crash.write_text(show_exception(error))
-        os._exit(4)
+        try:
+            log.critical("the master cannot continue", exc_info=error)
+            self.pool.crash.write_text(show_exception(error), "utf-8", "replace")
+        finally:
+            os._exit(4)
 
     def _carry_out(self, turn: Turn) -> None:
         """Writes the facts of a turn, sends its messages and performs its other effects.

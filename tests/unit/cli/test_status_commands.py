@@ -58,6 +58,15 @@ def test_status_before_anything_was_run(pilotfish: CommandLine, master: FakeMast
     assert "pool 'default' has no runs yet" in other.err
 
 
+def test_tasks_without_a_register_show_the_command_in_their_input(
+    pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master.stuck = True
+    pilotfish("run", "--detach", "--param", "x=1..2", "--", "echo", "{x}")
+    monkeypatch.setattr("pilotfish.client.task_descriptions.describe_run", lambda master, run: None)
+    assert [line.split()[1:3] for line in pilotfish("tasks").out.splitlines()[1:]] == [["echo", "1"], ["echo", "2"]]
+
+
 def test_tasks_can_be_filtered_and_listed_for_other_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("tasks").out == (

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilotfish.core.damaged_replay import settle
 from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED, PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_interface import AssignmentProposal, HoldProposal, PolicyView, Provisioner
 from pilotfish.core.state import State, Task
@@ -294,6 +295,15 @@ def test_a_pilot_that_was_withdrawn_is_no_bad_start() -> None:
     withdraw(stage, pilot)
     stage.tell(i.PilotEndReported(pilot, False, "was refused: too late", cause=REFUSED))
     assert stage.machine.state.sites["pond"].bad_starts == 0 and events(stage)[-1] == (WITHDRAWN, "unneeded")
+
+
+def test_a_pilot_whose_workers_were_lost_in_a_damaged_journal_can_be_withdrawn() -> None:
+    stage = stage_with(pond=POND)
+    pilot = add(stage)
+    stage.join("w", pilot=pilot, cores=2.0)
+    for state in (stage.machine.state, stage.shadow):
+        settle(state, stage.now)
+    withdraw(stage, pilot)
 
 
 # --- runs that are bound to sites -------------------------------------------------------------------------------------------------------

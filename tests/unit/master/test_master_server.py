@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from pilotfish.client.master_connection import repeated_loss
 from pilotfish.core.clients import client_messages
 from pilotfish.core.machine import Turn
 from pilotfish.errors import IllegalTransition
@@ -104,3 +105,16 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
         master.journal.close()
         master.payloads.close()
         master.lock.release()
+
+
+def test_an_error_with_an_odd_message_ends_the_master_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PoolDirectory(tmp_path / "pool").make()
+    master = MasterServer(pool, PoolSettings())
+    monkeypatch.setattr("os._exit", Mock(side_effect=SystemExit))
+    for error in (ValueError("file \udcff"), Mock(spec=ValueError, __traceback__=None, __str__=Mock(side_effect=RuntimeError))):
+        with pytest.raises(SystemExit):
+            master._die(error)
+    assert repeated_loss("lost", pool.directory).args[0].startswith("lost; the master ended with ValueError: file ")
+    master.journal.close()
+    master.payloads.close()
+    master.lock.release()

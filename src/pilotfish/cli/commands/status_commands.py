@@ -184,7 +184,7 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
         for task in all_tasks(master, row["run"], state, offset, limit):
             screen.line(task["id"])
         return
-    shown = list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)))
+    shown = list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS), ask=True))
     if not shown:
         screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
         return

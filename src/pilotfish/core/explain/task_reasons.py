@@ -86,13 +86,12 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
 
 def _root_of_failure(task: Task) -> Task:
     """Returns the task because of which this task never ran: a task that it needs, directly or through others."""
-    while task.failure is not None and task.failure.cause == DEPENDENCY:
-        index = task.id & INDEX_MASK
-        needed = (other for other in task.shape.run.tasks if other.children and index in other.children)
-        unsuccessful = next((other for other in needed if other.state in (FAILED, CANCELLED)), None)
-        if unsuccessful is None:
+    # A task needs only earlier tasks, so that one pass is enough for a chain of any length.
+    for other in reversed(task.shape.run.tasks[: task.id & INDEX_MASK]):
+        if task.failure is None or task.failure.cause != DEPENDENCY:
             break
-        task = unsuccessful
+        if other.children and task.id & INDEX_MASK in other.children and other.state in (FAILED, CANCELLED):
+            task = other
     return task
 
 

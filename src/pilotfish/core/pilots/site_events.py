@@ -125,8 +125,8 @@ def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
 
 
 def release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
-    """Cancels a pilot if it is queued. Drains its workers if it runs."""
-    if not pilot.joined and pilot.state <= ACTIVE:
+    """Drains the workers of a pilot. If it has none, because it is queued or they were lost, cancels it."""
+    if not pilot.workers and pilot.state <= ACTIVE:
         machine.end_pilot(pilot.id, reason, cause)
     for worker in list(pilot.workers):
         leases.drain(machine, machine.state.workers[worker], reason)

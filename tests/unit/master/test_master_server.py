@@ -108,10 +108,15 @@ def test_an_error_of_the_machine_ends_the_master_and_nothing_of_the_turn_is_kept
 
 
 def test_an_error_with_an_odd_message_ends_the_master_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
     pool = PoolDirectory(tmp_path / "pool").make()
     master = MasterServer(pool, PoolSettings())
-    monkeypatch.setattr("os._exit", Mock(side_effect=SystemExit))
-    for error in (ValueError("file \udcff"), Mock(spec=ValueError, __traceback__=None, __str__=Mock(side_effect=RuntimeError))):
+    monkeypatch.setattr("pilotfish.master.master_server.os", Mock(_exit=Mock(side_effect=SystemExit)))
+    monkeypatch.setattr("pilotfish.master.master_server.log", Mock())  # pytest-xdist cannot send such a text to its main process
+    for error in (ValueError("file \udcff"), Odd()):
         with pytest.raises(SystemExit):
             master._die(error)
     assert repeated_loss("lost", pool.directory).args[0].startswith("lost; the master ended with ValueError: file ")

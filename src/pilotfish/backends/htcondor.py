@@ -218,7 +218,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """Describes the end of a removed job. If its description removed it, the previous status shows which of two conditions was true."""
+    """Describes the end of a removed job. If HTCondor removed it, the previous status and the reason show why."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)

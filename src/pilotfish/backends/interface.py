@@ -157,7 +157,7 @@ class Backend(Protocol):
         """Finds the jobs of a batch. The answer has the job ids by pilot number. It is empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks how jobs ended that ``query`` no longer lists. Returns None if the system keeps no record of ended jobs."""
+        """Asks how jobs have ended if ``query`` no longer lists them. Returns None if the system keeps no record of ended jobs."""
 
 
 def _one_line(text: str, max_length: int = 300) -> str:

@@ -2,7 +2,7 @@
 
 A batch of several pilots is a job array with elements ``123_4``. If a pilot loses its node or is preempted, the site decides whether it is
 requeued. A requeued pilot waits again under the same id, with a better place in the queue than a new pilot. ``--no-requeue`` in the
-directives forbids it. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
+directives forbids requeueing. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
 """
 
 from __future__ import annotations

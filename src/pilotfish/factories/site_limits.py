@@ -78,7 +78,7 @@ class PilotNeeds:
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
-        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit into the rest of this pilot."""
+        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit beside it into this pilot."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,

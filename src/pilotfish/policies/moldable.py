@@ -115,7 +115,7 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """Returns a number of cores whose time is unknown and that is not tried yet; 0 if no such number fits the worker."""
+        """Returns a number of cores whose time is unknown and that was not tried yet; 0 if no such number fits the worker."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

@@ -20,8 +20,8 @@ def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationPr
     """Proposes the oldest tasks that at least one worker of a site can run.
 
     Tasks that were cut off by the end of a pilot are not delegated, because the master tracks how much time they need. Multi-node tasks are
-    not delegated either. Tasks that cannot start at once are divided by the size of the sites, so that no site keeps tasks that another
-    site could run.
+    not delegated either. Tasks that cannot start at once are divided among the sites by size, so that no site keeps tasks that
+    another site could run.
     """
     taken: dict[Task, None] = {}
     delegations: dict[Worker, list[Task]] = {}
@@ -64,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns how many tasks that cannot start at once each site may get: at most its part of all ready tasks, by size."""
+    """Returns, for each site, how many tasks it may get that cannot start at once: at most its part of the ready tasks, by slots."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -92,7 +92,7 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """Returns how often all slots can be filled again within AHEAD_S, at most once; 0 if task times are unknown."""
+    """Returns how often all slots can be filled again within AHEAD_S seconds. It is at most 1, and 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 

@@ -17,7 +17,7 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
-"""Seconds between two computations of the ranks: the minimum, and the seconds for each task of the run."""
+"""Minimum seconds between two computations of the ranks: for any run, and for each task of a large run."""
 MIN_CHANGE = 0.25
 """Ranks are computed again if an expected task time has changed by this fraction."""
 NEVER = -1e18

@@ -33,8 +33,7 @@ FIRST_LINK = 10
 NEVER = float("inf")
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""Seconds between two bandwidth measurements of a busy link. When the link is busy for long, the interval is this part of the elapsed
-time."""
+"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds, or every ``MEASURE_PART`` of its busy time if that is longer."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
 """Simulated hosts never fail, so heartbeats and leases are practically switched off."""
 

@@ -27,7 +27,7 @@ class InputStaging:
         self.needed: Dict[str, int] = {}
         """digest -> number of attempts that need the content. The cache must keep these contents."""
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
-        """number -> ended attempt, and its result, whose files are being stored in the cache or sent to the master"""
+        """number of an upload -> ended attempt, and its result. Files of the result are being stored in the cache or sent to the master."""
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
@@ -121,7 +121,7 @@ class InputStaging:
         return [gained, lost]
 
     def report(self) -> List[List[Any]]:
-        """Returns messages for the master: all contents once per connection, later the changes. The hello reports an empty cache."""
+        """Returns messages for the master. The first report of a connection lists all contents; later reports list only the changes."""
         reported, self.reported = self.reported, True
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}

@@ -1,4 +1,4 @@
-"""Combines the parts of the peer overlay: inputs in, effects out, no I/O.
+"""Combines the parts of the peer overlay. It takes inputs and returns effects. It does no I/O.
 
 ``Peer`` has Kademlia, broadcasts and the election. ``SiteMember`` is a peer that also takes part in site matching.
 
@@ -123,7 +123,7 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, wants_answer, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Delivers a broadcast of a host to this host, and a claim to the election. Ignores other topics."""
+        """Delivers a broadcast. If a host sent it, this host gets it. If it is a claim, the election gets it. Ignores other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)
@@ -159,7 +159,7 @@ class SiteMember(Peer):
         effects = self._assigned
         self._assigned = []
         while True:
-            # Effects of the peer are inputs of the matching, and the reverse. Repeat until there are none.
+            # Effects of the peer are inputs of the matching. Effects of the matching are inputs of the peer. Repeat until there are none.
             of_peer, of_matching = super().turn(now), self.matching.turn(now)
             if not of_peer and not of_matching:
                 return effects

@@ -21,7 +21,7 @@ MAX_SIDE_PART = 0.1
 MAX_WAIT_S = 0.5
 """Maximum seconds that a core may wait for files."""
 OVERDUE_S = 1.0
-"""If a file has not arrived in time, it is expected after this many seconds."""
+"""If a file has not arrived in time, it is expected after this many more seconds."""
 PROBE_S = 5.0
 """After the first small file, an unmeasured link gets no other file for this many seconds, or until it is measured."""
 MIN_PROBE_BYTES, MIN_PROBE_S = 100_000, 0.01

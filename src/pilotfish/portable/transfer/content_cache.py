@@ -1,7 +1,7 @@
 """Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
 
 A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
-links to it. The directory is authoritative; data in memory only save reading the directory.
+links to it. The directory is authoritative. Data in memory only make it unnecessary to read the directory often.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class ContentCache:
             os.close(descriptor)
 
     def _is_sound(self, digest: str, descriptor: int) -> bool:
-        """Returns whether the content is undamaged. It is hashed if that is due; other threads that need it wait for the result."""
+        """Returns whether the content is undamaged. It is hashed if a check is due. Other threads that need it wait for the result."""
         with self._changed:
             while digest in self._checking:
                 self._changed.wait()
@@ -413,7 +413,7 @@ class ContentCache:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evicts contents because the disk is full. Returns whether this freed space. Files with other links free no space and are kept."""
+        """Evicts contents because the disk is full. Returns whether space was freed. Keeps files with other links, which free none."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 

@@ -60,7 +60,7 @@ def _closed_after_error(channel: TransferChannel, *reusable: Type[Exception]) ->
 
 
 def has_ended(channel: TransferChannel) -> bool:
-    """Returns whether the other side closed an idle connection. It did if there are data to read although nothing was requested."""
+    """Returns whether the other side closed an idle connection. An idle connection is readable only if it was closed."""
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
     return bool(ready.poll(0))

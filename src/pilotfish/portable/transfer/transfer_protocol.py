@@ -41,7 +41,7 @@ OnProgress = Callable[[int], None]
 
 
 class ConnectionCut(Exception):
-    """The connection is lost. The received part is kept, so that only the rest must be requested again."""
+    """The connection is lost. The received part is kept, so that only the missing part must be requested again."""
 
     unfinished: Optional[Answer] = None
     """The received part of the unfinished frame."""
@@ -241,7 +241,7 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
 
 
 def send_content(channel: TransferChannel, reading: ContentReader, offset: int, on_progress: OnProgress) -> None:
-    """Sends the content from the offset to its end. If the content still grows, it waits for more bytes."""
+    """Sends the content from the offset to its end. While the content still grows, the function waits for more bytes."""
     size = reading.size
     while offset < size:
         limit = min(reading.available(), size)

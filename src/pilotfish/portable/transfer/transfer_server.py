@@ -40,7 +40,7 @@ class _ServedConnection:
 
 
 class TransferServer:
-    """Serves the connections that ``add_connection`` gets. It closes those that have ended, violate the protocol, or are idle for long."""
+    """Serves connections given to ``add_connection``. Closes a connection that has ended, violates the protocol, or is idle for long."""
 
     def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
         self.source = source

@@ -37,7 +37,7 @@ def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLi
 
 
 def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
-    """Connects to the first endpoint that proves itself, in the order of the credentials. The returned link blocks."""
+    """Tries the endpoints in the order of the credentials, until one proves itself. Returns a blocking link to it."""
     failures = []
     for endpoint in credentials.endpoints:
         try:

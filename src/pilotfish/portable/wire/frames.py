@@ -164,7 +164,7 @@ class FrameSplitter:
 
     @property
     def missing(self) -> int:
-        """Number of missing bytes of the current frame. If its prefix is incomplete, the missing bytes of the prefix."""
+        """Number of missing bytes of the current frame. If the prefix of the frame is incomplete, only bytes of the prefix are counted."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> List[Tuple[memoryview, memoryview]]:
@@ -194,6 +194,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Returns the bytes of ``frames``, the last frames that were split off, and all bytes after them."""
+        """Returns the bytes of ``frames`` and all bytes after them. ``frames`` must be the last frames that were split off."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

@@ -85,7 +85,7 @@ class UnclearAnswer(Exception):
 
 
 class CommandRefused(Exception):
-    """The system refused. The argument is its message. ``later``: whether it may accept later, because of a limit or an outage."""
+    """The system refused. The argument is its message. ``later``: whether it may accept later, after a limit or an outage has passed."""
 
     code = ""
 
@@ -148,7 +148,7 @@ class Backend(Protocol):
         """Submits a batch. The answer has one job id per pilot."""
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        """Asks for the status of jobs. Leaves out jobs that the system does not list. Such jobs may still exist."""
+        """Asks for the status of jobs. The answer leaves out jobs that the system does not list. Such jobs may still exist."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         """Cancels jobs. It is no error if a job has ended already."""

@@ -104,7 +104,7 @@ class BaseFactory:
         progress: Callable[[int], str],
     ) -> None:
         """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
-        site and the reason for it. ``progress`` returns the first part of the reason, from the number of pilots requested so far."""
+        site and the reason for it. ``progress`` gets the number of pilots requested so far. It returns the first part of the reason."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():

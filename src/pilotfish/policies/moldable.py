@@ -24,7 +24,7 @@ MIN_GAIN = 0.98
 MIN_WAITING = 4
 """Minimum number of waiting tasks before an unknown number of cores is tried."""
 LAST_WAVES = 2
-"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last one counts as half."""
+"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last counts half."""
 MAX_CHOICES = 64
 
 

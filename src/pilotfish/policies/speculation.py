@@ -47,7 +47,7 @@ class _LateTask:
 
 
 class Speculation:
-    """Proposes copies. ``stealing``: copies are also allowed for runs without a setting, and their number has no limit."""
+    """Proposes copies. ``stealing``: runs that do not set ``speculate`` get copies, too, and there is no maximum."""
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing

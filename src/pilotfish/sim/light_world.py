@@ -391,7 +391,7 @@ class LightWorld:
             self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
-        """Starts to measure the bandwidth of a site's link, as long as the link is busy."""
+        """Starts to measure the bandwidth of a site's link. The measurements go on as long as the link is busy."""
         if site not in self._measured:
             self._measured[site] = self.now
             self._schedule_measurement(site)

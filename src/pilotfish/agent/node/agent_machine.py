@@ -82,7 +82,7 @@ REDIAL_APART_S = 1.0
 MAX_REFUSALS = 3
 """Number of refusals in a row after which the agent exits."""
 SILENT_HEARTBEATS = 3
-"""Silence of the master, in heartbeat intervals, after which the agent disconnects."""
+"""If the master is silent for this many heartbeat intervals, the agent disconnects."""
 STALL_S = 1.0
 """If a turn comes later than this many seconds after its deadline, the agent itself was suspended."""
 LINGER_S = 0.05

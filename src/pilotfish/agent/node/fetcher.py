@@ -37,7 +37,7 @@ MAX_RETRY_S = 5.0
 WRITER_BUSY_RETRY_S = 0.2
 PEER_SEARCH_APART_S = 5.0
 CACHE_FULL_TIMEOUT_S = 120.0
-"""Seconds after which a cache that is full of contents in use counts as a full disk."""
+"""If the cache is full and all its contents are in use for this many seconds, the disk counts as full."""
 CACHE_FULL_RETRY_S = 0.5
 MAX_DAMAGED = 3
 MAX_SOURCES = 16

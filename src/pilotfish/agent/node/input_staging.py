@@ -31,7 +31,7 @@ class InputStaging:
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
-        """Whether the master was sent all of ``holds`` on this connection."""
+        """Whether all of ``holds`` was sent to the master on this connection."""
         self.held: Dict[str, None] = {}
         """Contents that must stay here because a run depends on them."""
         self._gained: Dict[str, None] = {}
@@ -42,7 +42,7 @@ class InputStaging:
         """Number and bytes of needed contents that were seen in the cache recently."""
         self._seen_at: Dict[str, float] = {}
         self.is_unchanged: Callable[[str], bool] = lambda digest: True
-        """A cheap check by the host: whether a content is still in the cache."""
+        """Returns whether a content is still in the cache. The host sets a function that does not read the content."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
         self._last_upload = 0
 

@@ -310,7 +310,7 @@ class SlotProcess:
         return int(self.page.words32[PID])
 
     def end_reason(self) -> int:
-        """Returns LIMITED, BROKEN, or 0 if the slot ended for another reason."""
+        """Returns LIMITED (a limit of the node was reached), BROKEN (user code broke the slot), or 0 (another reason)."""
         return int(self.page.words32[END_REASON])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ A peer acknowledges the message at once. It answers when all its parts have answ
 the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. The peers that
 were reached already answer that peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
 
-Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are reached and
-counted, if the deaths are noticed while time is left. A death is noticed by a lost connection, or because no answer comes within
+Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are still reached
+and counted if the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within
 ``timeout_s``. The answer always comes in time.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages

@@ -73,7 +73,7 @@ class OverlayTuning(NamedTuple):
 
 
 def read_id(text: Any) -> int:
-    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` alone accepts several."""
+    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` accepts other spellings."""
     if type(text) is not str or _ID(text) is None:
         raise MalformedMessage("not an id: %.80r" % (text,))
     return int(text, 16)

@@ -121,7 +121,7 @@ class RoutingTable:
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether more may exist because a bucket is full."""
+        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether a bucket is full, so that more may exist."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -238,7 +238,7 @@ class NodeLookup:
                 self.holders[contact.node] = contact
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
-        """Returns the next of the k nearest nodes to ask, or None if enough questions are open. Sets ``ended`` when the lookup ends."""
+        """Returns the next node to ask among the k nearest, or None if enough questions are open. Sets ``ended`` when the lookup ends."""
         holders, keepers = self._stop_after
         found_enough = holders and (len(self.holders) >= holders or self._keepers >= keepers)
         if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:

@@ -451,7 +451,7 @@ class SiteMatching:
             self._match([site_worker], now)
 
     def _match(self, site_workers: List[SiteWorker], now: float) -> None:
-        """Assigns preferred tasks first, by falling rank of task and worker. Then fills the workers with other tasks."""
+        """Assigns the preferred tasks, the highest rank first. Then fills the workers with other tasks."""
         tasks = self.backlog.tasks
         if not tasks:
             return
@@ -523,7 +523,7 @@ class SiteMatching:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answers a round with two kinds of ranks: of the specs that this worker can run, and of tasks that rank unlike their spec."""
+        """Answers a round with the ranks of the specs that this worker can run. Tasks with another rank than their spec are added."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:

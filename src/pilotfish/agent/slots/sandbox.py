@@ -274,7 +274,7 @@ def _is_valid(text: str, max_bytes: int) -> bool:
 
 
 def disk_error(what: str, error: OSError) -> AttemptError:
-    """Returns the failure for an error. For a full or broken disk the worker is at fault, otherwise the user, who chose the name."""
+    """Returns the failure for an error. A full or broken disk is the fault of the worker. Otherwise the user is at fault."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return AttemptError("disk", "worker", "%s: %s" % (what, error.strerror))
     return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))

@@ -126,7 +126,7 @@ class LinkEstimates:
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
         """Returns a task whose missing files are the first transfer to a site; None if the link was used before. The first transfer
-        measures the link, because a large file on a slow link cannot be stopped."""
+        measures the link. It should be small, because a transfer cannot be stopped."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:

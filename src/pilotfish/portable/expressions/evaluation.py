@@ -209,7 +209,7 @@ def _negation(node: Node) -> Evaluate:
 
 
 def _junction(node: Node) -> Evaluate:
-    """Compiles ``and`` and ``or``. A false part makes an ``and`` false and a true part makes an ``or`` true, whatever the other parts."""
+    """Compiles ``and`` and ``or``. A false part makes an ``and`` false and a true part makes an ``or`` true, whatever the others are."""
     parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
 
     def every(properties: Properties) -> Any:

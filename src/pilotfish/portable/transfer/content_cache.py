@@ -98,7 +98,7 @@ class ContentCache:
         self._checking: Set[str] = set()
         self._arriving: Dict[str, IncomingContent] = {}
         self._stuck: Dict[str, Tuple[int, float]] = {}
-        """For each content that another process writes: its number of bytes, and the time since which it has this number."""
+        """For each content that another process writes: its number of bytes, and since when this number is unchanged."""
         self._pinned: Dict[str, int] = {}
         self._foreign_digests: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
@@ -180,8 +180,8 @@ class ContentCache:
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def verified_path(self, digest: str, size: int) -> Optional[str]:
-        """Returns the path of an undamaged content and marks it as used; None if there is no such content. If ``is_needed`` is false for
-        it, other processes may remove the content after a minute."""
+        """Returns the path of an undamaged content, or None if there is no such content. Marks the content as used. If this process does
+        not need the content (``is_needed``), other processes may remove it after a minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)

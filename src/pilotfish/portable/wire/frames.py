@@ -152,7 +152,7 @@ class FrameReader:
 
 
 class FrameSplitter:
-    """Splits received chunks into frames. Until the other side has ``proved`` itself, it accepts small frames only."""
+    """Splits received chunks into frames. Accepts only small frames until the other side has proved itself (``proved``)."""
 
     __slots__ = ("_chunks", "_have", "_need", "proved")
 

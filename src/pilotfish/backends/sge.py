@@ -98,7 +98,7 @@ class SgeBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the other directives."""
     slots = max(1, math.ceil(size.cores))
     memory = site.options.get("memory_resource", "h_vmem")
     lines = requested(

@@ -99,7 +99,7 @@ class SlurmBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the other directives."""
     lines = requested(
         (size.cores, f"--cpus-per-task={math.ceil(size.cores)}"),
         (size.walltime_s, f"--time={math.ceil(size.walltime_s / 60)}"),

@@ -64,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns, for each site, how many tasks it may get that cannot start at once: at most its part of the ready tasks, by slots."""
+    """Returns, for each site, the maximum number of tasks that need not start at once: at most its part of the ready tasks, by slots."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -73,8 +73,8 @@ def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker,
 
 
 def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of them: it chooses
-    better if it knows more tasks, and no other site could run them."""
+    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of these tasks,
+    because it chooses better among more tasks, and no other site could run them."""
     found: dict[Task, None] = {}
     room = MAX_BOUND - len(site_master.delegated)
     for shape in view.state.ready:

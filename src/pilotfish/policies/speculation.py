@@ -1,8 +1,8 @@
 """Starts a second attempt of a slow task at an idle worker; the first result counts.
 
-A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, the worker must have no ready task
-that it could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most a
-tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
+A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, there must be no ready task that
+the worker could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most
+a tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ class Kademlia:
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
     def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
-        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, it is k."""
+        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, k nodes are found."""
         lookup = NodeLookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
         lookup.offer(extra, self.me.node)
         self._begin(lookup, now)

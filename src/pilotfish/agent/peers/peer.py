@@ -17,14 +17,14 @@ Inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
     broadcast.answer(name, answer)  the answer of this host to a broadcast. None is also an answer
     election.consider_claim(term, contact, now)
-                                    the master appointed a peer, maybe this one, site master. The first appointment has term 1
+                                    the master appointed ``contact``, which may be this peer, as site master. The first term is 1
 
 Effects (tuples)
     ("send_to_peer", contact, message)   send a JSON array to a peer. If that fails, call ``unreachable``
     ("deliver", name, payload, wants_answer)   a broadcast arrived. Each broadcast is delivered once
     ("gathered", name, count, result)   a broadcast of this peer ended. ``count``: number of peers reached. ``result``: their answers, which
                                     are lists, concatenated
-    ("master", term, contact)       a peer, maybe this one, is the site master from now on
+    ("master", term, contact)       ``contact``, which may be this peer, is the site master from now on
 
 ``deadline`` is the time of the next turn if no input comes earlier. If there are effects, ``deadline`` is in the past.
 """

@@ -14,7 +14,7 @@ There is no I/O here, as in ``peer.py``. Inputs
     site_master_changed(term, contact)   the peer ``contact``, which may be this agent, is the site master
     delegated(header, body, now)    the master delegates tasks. header: ["lend", specs, tasks]; body: as in an Assign
     dropped(items, wants_back)      items: [task, attempt] of each task. ``wants_back``: return them to the master; else they are cancelled
-    delivered(name, payload, now)   a broadcast of the site master arrived, which wants an answer
+    delivered(name, payload, now)   a broadcast of the site master arrived. It wants an answer
     gathered(result, now)           the combined answer to the broadcast of this site master arrived
     received(sender, message, now)  a message of one peer
     free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
@@ -26,7 +26,7 @@ Effects (tuples)
     ("broadcast", payload, seconds) send a broadcast that wants answers to all peers
     ("answer", name, answer)        answer a broadcast
     ("send_to_peer", contact, message)   send a message to one peer
-    ("assign", contact, header, parts)   assign tasks to a peer, maybe this agent. Header and parts are as in an Assign of the master.
+    ("assign", contact, header, parts)   assign tasks to a peer (or to this agent). Header and parts are as in an Assign of the master.
                                     The receiver calls ``assignment_received`` of its own SiteMatching
     ("send", header)                send a message to the master
     ("alive",)                      the site master is connected to the master
@@ -185,7 +185,7 @@ class SiteWorker:
         """Number of tasks that the worker had received when it last reported free resources."""
 
     def update_free(self, free: Mapping[str, Any], version: int) -> None:
-        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last one."""
+        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last report."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}

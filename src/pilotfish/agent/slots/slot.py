@@ -322,7 +322,7 @@ class SlotLoop:
 
 
 def _check_built_ins() -> None:
-    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this one."""
+    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this call."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is missing" % name)

@@ -1,8 +1,8 @@
 """Holds a Gantt chart of worker lanes and site links.
 
-A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. In a group, only the
-two lanes matter that are free first. Groups are stored in blocks of equal length, so that numpy can process all groups at once. Each block
-belongs to one site.
+A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. Only two lanes of a
+group matter: the lanes that are free first. Groups are stored in blocks of equal length, so that numpy can process all groups at once.
+Each block belongs to one site.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def batches_of(
     widths: Sequence[int] | None = None,
     allowed: Sequence[Booleans | None] | None = None,
 ) -> list[TaskBatch]:
-    """Puts tasks into one batch if they need the same files, width and workers and are about as long. The first tasks order the batches."""
+    """Groups tasks with the same files, width and workers and about the same length. Batches are in the order of their first tasks."""
     durations = np.asarray(seconds, dtype=np.float64)
     if not len(durations):
         return []

@@ -7,11 +7,12 @@ metric. At last it places this task where it ends first, and adds its missing tr
 * ``max-min``: the task whose earliest end is largest.
 * ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. For a task with several
   lanes, the second best lane is found as if one of the best lanes were taken.
-* ``xsufferage``: as ``sufferage``, but with the second best site, not lane. If only one site is possible, the difference is infinite.
+* ``xsufferage``: the task with the largest difference between its end at the second best site and its earliest end. If only one site is
+  possible, the difference is infinite.
 
 If sufferages are equal (with one site, all are equal), the task with the largest earliest end is taken, because long tasks should not start
-last. If these are equal too, the order of the batches decides. If a task would end at the same time at several hosts, it gets the host of
-the earlier site, then the faster host, then the host that idles least before the task, then the earlier host.
+last. If these ends are equal too, the order of the batches decides. If a task would end at the same time at several hosts, these are
+preferred in this order: the host of the earlier site, the faster host, the host that idles least before the task, the earlier host.
 
 (The appendix of the paper that this module follows says "MinMax". This is taken to be Max-min, which the text of the paper describes.)
 

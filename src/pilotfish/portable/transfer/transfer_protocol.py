@@ -275,7 +275,7 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
 def receive_content(
     channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress, first_timeout_s: Optional[float] = None
 ) -> Optional[List[Any]]:
-    """Receives the rest of a content. Returns None at its end. If another message arrives, it returns this message. ``first_timeout_s``:
+    """Receives the missing bytes of a content. Returns None at its end. Returns any other message that arrives. ``first_timeout_s``:
     seconds until the first frame must arrive."""
     while True:
         try:

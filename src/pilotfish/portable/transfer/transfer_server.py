@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 def unsent(descriptor: int) -> int:
-    """Returns the number of sent bytes that the other side has not confirmed yet; 0 if it is unknown."""
+    """Returns the number of sent bytes that the other side has not confirmed yet; 0 if this is unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):

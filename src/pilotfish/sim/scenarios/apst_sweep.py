@@ -6,7 +6,7 @@ link to the third cluster (16 hosts) is 40 times slower. There are four scenario
 
 a) No file is staged in advance.
 b) Both files of 100 MB are at the second cluster.
-c) As b; in addition, one file of 100 MB and both files of 20 MB are at the third cluster.
+c) As in b. In addition, one file of 100 MB and both files of 20 MB are at the third cluster.
 d) All files are at all clusters.
 """
 

@@ -198,7 +198,7 @@ def _parse(arguments: List[str]) -> Any:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Binds the requested port, so that agents find this relay at the port of the previous relay. If it is in use, binds any port."""
+    """Binds the requested port, so that agents find this relay at the port of the previous relay. If that is in use, binds any port."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -82,8 +82,8 @@ class HeuristicFactory(BaseFactory):
 class HybridFactory(HeuristicFactory):
     """Heuristic factory that multiplies the fitness of a site by the relative speed of its nodes.
 
-    ``speeds``: relative speed of each site's nodes for this work; 1 for a site that is not listed. If None, speeds are estimated from the
-    tasks that ended at each site, compared with all other sites.
+    ``speeds``: relative speed of each site's nodes for this work; 1 for a site that is not listed. If it is None, speeds are estimated from
+    the tasks that ended at each site, compared with all other sites.
     """
 
     def __init__(self, settings: HeuristicSettings, rng: random.Random, speeds: Mapping[str, float] | None = None) -> None:

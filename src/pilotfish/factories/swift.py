@@ -142,7 +142,7 @@ class SiteScores:
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def load(self, site: str, now: float) -> float:
-        """Returns the load of file operations and transfers in progress. Those that began before the window count as ended."""
+        """Returns the load of file operations and transfers in progress. After ``window_s`` seconds, they count as ended."""
         factors = {FILE_OPERATION: self._settings.file_operation_load_factor, TRANSFER: self._settings.transfer_load_factor}
         return sum(factors[kind] for at, kind in self.of(site).file_operations if at >= now - self._settings.window_s)
 

@@ -209,7 +209,7 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def set_benchmark(self, worker: str, benchmark: float) -> None:
-        """Uses the benchmark that a worker reported as a first estimate, if it is a valid number."""
+        """Takes the benchmark of a worker as its first estimate, if the benchmark is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 

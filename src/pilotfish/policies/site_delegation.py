@@ -98,7 +98,7 @@ def _waves(shapes: Sequence[TaskShape]) -> float:
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Recalls half of the backlog of a site master if a worker outside its site is idle and no task is ready."""
+    """Recalls half of the backlog of a site master if a worker outside this site is idle and no task is ready."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))

@@ -1,4 +1,4 @@
-"""Orders the tasks of a run by upward rank (HEFT) or submission.
+"""Orders the tasks of a run by upward rank (HEFT) or in the order of submission.
 
 The upward rank of a task is the time from its start to the end of the longest chain of dependent tasks that begins with it. The ready task
 with the highest upward rank starts first, so that the longest chain is not delayed.

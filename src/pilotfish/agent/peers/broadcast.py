@@ -6,8 +6,8 @@ that passed the message to it, from the origin on. Some peers above are in the p
 so that they are not reached again.
 
 A peer acknowledges the message at once. It answers when all its parts have answered, or when its time is over. Its parts get less time than
-the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. The peers that
-were reached already answer that peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
+the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. Peers that
+already have the message answer this new peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
 
 Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are still reached
 and counted if the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within

@@ -177,7 +177,7 @@ class ExecutableRunner:
         return sandbox
 
     def _add_inputs(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
-        """Adds inputs. Files [name, mode] came with the task. Files [name, mode, digest, size] are in the cache."""
+        """Adds directories, links and files. A file [name, mode] came with the task. A file [name, mode, digest, size] is in the cache."""
         inline.reverse()
         for entry in entries:
             if entry[1] == "directory":

@@ -340,7 +340,7 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]
 
 
 def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """Yields the files of a directory that match. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
+    """Yields the matching files of a directory. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
     if prefix.count("/") > MAX_DEPTH:
         message = "there may be output files below %r, more than %d directories deep: that is too deep"
         raise AttemptError("result", "task", message % (os.path.dirname(prefix.rstrip("/")), MAX_DEPTH))

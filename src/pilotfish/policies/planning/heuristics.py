@@ -118,7 +118,7 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and the group."""
+    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and its group then."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)

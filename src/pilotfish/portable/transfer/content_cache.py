@@ -1,7 +1,7 @@
 """Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
 
 A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
-links to it. The directory is authoritative. Data in memory only make it unnecessary to read the directory often.
+links to it. The directory is authoritative. Data in memory only save reads of the directory.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class ContentCache:
             return kept
 
     def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
-        """Copies a user's file into the cache if it has this content. Returns whether it has."""
+        """Copies a user's file into the cache if it has this content. Returns whether it has this content."""
         content_path(self.directory, digest)
         try:
             with opened(path, READ & ~os.O_NOFOLLOW) as source:

@@ -136,7 +136,7 @@ class FrameLink:
             self.reader.received(count)
 
     def receive(self) -> Iterator[Frame]:
-        """Yields the frames that have arrived. If ``has_more`` is true afterwards, call it again before waiting for the selector."""
+        """Yields the frames that have arrived. If ``has_more`` is true afterwards, call ``receive`` again before you wait."""
         total = 0
         reader = self.reader
         self.has_more = False

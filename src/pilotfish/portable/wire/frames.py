@@ -62,7 +62,7 @@ def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer
 
 
 def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
-    """Raises FrameError if a frame may not be that large. ``proved``: the other side has proved itself."""
+    """Raises FrameError if a length exceeds its limit. ``proved``: whether the other side has proved itself."""
     if proved:
         if header_length > MAX_HEADER or body_length > MAX_BODY:
             raise FrameError("a frame of %d + %d bytes was announced: that is no Pilotfish peer" % (header_length, body_length))

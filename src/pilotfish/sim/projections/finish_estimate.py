@@ -1,6 +1,6 @@
 """Estimates the finish time of a run from many projections, and what the time is spent on.
 
-The breakdown of the time (waiting, staging, execution) is that of the median projection. It follows the chain of tasks that ends last.
+The breakdown of the time (waiting, staging, execution) comes from the median projection. It follows the chain of tasks that ends last.
 """
 
 from __future__ import annotations

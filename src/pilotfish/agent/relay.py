@@ -109,7 +109,7 @@ class Relay:
             agent_side.transport.abort()
 
     def connected(self, master_side: RelaySide) -> None:
-        """Joins a new connection to the master with its agent, which may have disconnected meanwhile."""
+        """Joins a new connection to the master with the connection of its agent. The agent may have disconnected meanwhile."""
         agent_side = master_side.other
         assert agent_side is not None
         if agent_side.transport.is_closing():
@@ -198,7 +198,7 @@ def _parse(arguments: List[str]) -> Any:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Binds the requested port, so that agents find this relay at the port of the previous relay. If it is taken, binds any port."""
+    """Binds the requested port, so that agents find this relay at the port of the previous relay. If that is in use, binds any port."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -261,7 +261,7 @@ def _is_relay(pid: str, name: str) -> bool:
 
 
 def own_addresses() -> List[str]:
-    """Returns the addresses of this machine without loopback. Nodes may not be able to look up its name."""
+    """Returns the addresses of this machine except loopback addresses. Nodes may be unable to look up the name of this machine."""
     found: List[str] = []
     try:
         with open("/proc/net/fib_trie") as file:

@@ -1,6 +1,6 @@
 """Submits pilots to a NorduGrid ARC computing element through curl.
 
-Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; otherwise
+Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; by default
 ``X509_USER_PROXY``, or the usual place of proxies), ``capath`` (folder of CA certificates) or ``cacert`` (file of CA certificates).
 Files are uploaded with the job. Only the owner of a job can enter its folder on the element. At the end of the job, the element removes all
 files except the log.

@@ -50,7 +50,7 @@ _TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _START_DATE = "JobCurrentStartDate"
-"""Part of the condition that ends a pilot at its time limit. If the condition ends a pilot, HTCondor repeats it in the reason."""
+"""Part of the condition that ends a pilot at its time limit. When a pilot ends so, HTCondor prints the condition as the reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
 _UNCERTAIN = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
@@ -218,7 +218,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """Describes the end of a removed job. If its description removed it, the previous status shows which of two conditions was true."""
+    """Describes the end of a removed job. If HTCondor removed it, the previous status and the reason show why."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)

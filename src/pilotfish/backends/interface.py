@@ -85,7 +85,7 @@ class UnclearAnswer(Exception):
 
 
 class CommandRefused(Exception):
-    """The system refused. The argument is its message. ``later``: whether it may accept later, because of a limit or an outage."""
+    """The system refused. The argument is its message. ``later``: whether it may accept later, after a limit or an outage has passed."""
 
     code = ""
 
@@ -148,7 +148,7 @@ class Backend(Protocol):
         """Submits a batch. The answer has one job id per pilot."""
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        """Asks for the status of jobs. Leaves out jobs that the system does not list. Such jobs may still exist."""
+        """Asks for the status of jobs. The answer leaves out jobs that the system does not list. Such jobs may still exist."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         """Cancels jobs. It is no error if a job has ended already."""
@@ -157,7 +157,7 @@ class Backend(Protocol):
         """Finds the jobs of a batch. The answer has the job ids by pilot number. It is empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks how jobs ended that ``query`` no longer lists. Returns None if the system keeps no record of ended jobs."""
+        """Asks how jobs have ended if ``query`` no longer lists them. Returns None if the system keeps no record of ended jobs."""
 
 
 def _one_line(text: str, max_length: int = 300) -> str:

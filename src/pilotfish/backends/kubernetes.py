@@ -26,7 +26,7 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 FILES, SECRET = "/pilotfish", "/pilotfish-secret"
-"""Folders in the Pod: the private copy of the files, in memory, and the Secret. The files of a Secret can be private only to root."""
+"""Folders in the Pod: FILES has private copies of the files of SECRET, because files of a Secret can be private only to root."""
 COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
 """Seconds that ended Jobs are kept."""

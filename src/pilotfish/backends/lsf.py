@@ -1,4 +1,4 @@
-"""Submits, lists and cancels pilots with bsub, bjobs and bkill. Written from the documentation of LSF.
+"""Submits, lists and cancels pilots with bsub, bjobs and bkill. The module was written from the documentation of LSF.
 
 A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). A user group is ``-G NAME`` in the
 directives. The queue lists ended jobs for an hour (CLEAN_PERIOD), so that only the queue is asked.

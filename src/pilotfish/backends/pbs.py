@@ -32,7 +32,7 @@ _STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "s
 _EXPIRED = {OPENPBS: -29, TORQUE: -11}
 """``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 means that the job was requeued."""
 _GUESSED = "Subjob finished"
-"""Comment of OpenPBS on an array element without its own record. All other attributes describe the array."""
+"""Comment of OpenPBS on an array element without its own record. The other attributes printed for it describe the array."""
 
 _UNCERTAIN = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
 """Messages after which it is not known whether the server took the job, so that the job must be looked up."""
@@ -152,7 +152,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
     """Returns the attributes of each job by id. Printed jobs count, even if PBS reports an error for other jobs.
 
-    If no job is printed, the answer must be clear.
+    If no job is printed, raises UnclearAnswer, except if PBS reported no problem or only finished or unknown jobs.
     """
     if answer.status is None:
         raise answer.unclear()

@@ -16,7 +16,7 @@ from pilotfish.model.site import Site
 Text = TypeVar("Text")
 
 MARGIN_S = 20.0
-"""Seconds before the walltime at which an agent ends, so that its results are delivered in time."""
+"""An agent ends this many seconds before the end of the walltime, so that its results are delivered in time."""
 NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
 """Shell line that saves the start of the walltime. It comes before the set-up lines of the site, because their time counts, too."""
 NO_PYTHON = 43

@@ -91,14 +91,14 @@ class SgeBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks qacct. qacct knows a job a few seconds after its end. It never knows a job that was cancelled while it waited."""
+        """Asks qacct. qacct knows a job a few seconds after its end. It never knows a job that was cancelled while the job waited."""
         command = Command(("sh", "-c", _ACCOUNTING, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_QACCT_TIMEOUT_S)
         asked = frozenset(jobs)
         return CommandExchange(command, lambda answer: {job: status for job, status in _accounted(answer) if job in asked})
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the other directives."""
     slots = max(1, math.ceil(size.cores))
     memory = site.options.get("memory_resource", "h_vmem")
     lines = requested(

@@ -2,7 +2,7 @@
 
 A batch of several pilots is a job array with elements ``123_4``. If a pilot loses its node or is preempted, the site decides whether it is
 requeued. A requeued pilot waits again under the same id, with a better place in the queue than a new pilot. ``--no-requeue`` in the
-directives forbids it. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
+directives forbids requeueing. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SlurmBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the others."""
+    """Returns the directives of the script. The directives of the site come last and override the other directives."""
     lines = requested(
         (size.cores, f"--cpus-per-task={math.ceil(size.cores)}"),
         (size.walltime_s, f"--time={math.ceil(size.walltime_s / 60)}"),

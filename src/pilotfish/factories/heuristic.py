@@ -1,8 +1,8 @@
 """Draws sites at random, weighted by their fitness.
 
 The heuristic factory (HAF) uses the fraction of recent pilots that run or succeeded. The hybrid factory multiplies this fraction by the
-relative speed of the site's nodes. One more weight stands for a site that is drawn without regard to its fitness, so that new sites and
-repaired sites are found.
+relative speed of the site's nodes. Sometimes a site is drawn without regard to its fitness, so that new sites and repaired sites are found.
+This choice has its own weight, ``EXPLORATION_FITNESS``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import DEFAULT_PILOTS, PERIOD_S, BaseFactory
 
 EXPLORATION_FITNESS = 1.0
-"""Weight of drawing any site, without regard to its fitness."""
+"""Weight of the choice to draw a site without regard to its fitness. The other weights are the fitnesses of the sites."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,7 +32,7 @@ class HeuristicSettings:
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     max_wait_s: float = 3600.0
-    """Seconds after which a queued pilot is not expected to start any more. It is longer at sites with long known waits."""
+    """Seconds after which a queued pilot is not expected to start any more. The limit is longer at sites with long known waits."""
     period_s: float = PERIOD_S
 
 
@@ -66,7 +66,7 @@ class HeuristicFactory(BaseFactory):
         return self._rng.choice(sites)
 
     def _draw(self, sites: list[SiteView], records: dict[str, SiteHistory]) -> tuple[str, str]:
-        """Draws a site by fitness, or any site to explore. Returns the site's name and the reason."""
+        """Draws a site by fitness, or explores by drawing any site. Returns the site's name and the reason."""
         fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
         total = EXPLORATION_FITNESS + sum(fitness.values())
         mark = self._rng.random() * total
@@ -82,8 +82,8 @@ class HeuristicFactory(BaseFactory):
 class HybridFactory(HeuristicFactory):
     """Heuristic factory that multiplies the fitness of a site by the relative speed of its nodes.
 
-    ``speeds``: relative speed of each site's nodes for this work; 1 for a site that is not listed. If None, speeds are estimated from the
-    tasks that ended at each site, compared with all other sites.
+    ``speeds``: relative speed of each site's nodes for this work; 1 for a site that is not listed. If it is None, speeds are estimated from
+    the tasks that ended at each site, compared with all other sites.
     """
 
     def __init__(self, settings: HeuristicSettings, rng: random.Random, speeds: Mapping[str, float] | None = None) -> None:

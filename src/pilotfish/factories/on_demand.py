@@ -85,7 +85,7 @@ class DemandFactory(BaseFactory):
 
 
 def _usual_wait(records: dict[str, SiteHistory]) -> float:
-    """Returns the median recent wait over all sites. It is also expected for a site without history."""
+    """Returns the median recent wait over all sites. The same wait is expected at a site without history."""
     waits = sorted(wait for record in records.values() for wait in record.waits[-RECENT_WAITS:])
     return waits[len(waits) // 2] if waits else 0.0
 

@@ -142,7 +142,7 @@ def _needs_one_large_worker(state: State) -> bool:
 
 
 def _release_youngest(state: State) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-    """Releases the youngest local worker, one at a time. If this frees too many cores, a smaller worker is started later."""
+    """Releases the youngest local worker, one worker per call. If this frees too many cores, a smaller worker is started later."""
     workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []

@@ -58,8 +58,8 @@ class PilotAssessment:
 def assess_pilots(round_: ProposalRound, max_wait_s: float) -> PilotAssessment:
     """Separates pilots that may still start from overdue pilots.
 
-    If no pilot runs at a site, its oldest overdue pilot stays queued: the queue may only be long, and one pilot must stay to show this. The
-    other overdue pilots of the site are withdrawn if another site can be tried.
+    If no pilot runs at a site, its oldest overdue pilot stays queued. The site may work and only have a long queue; then this pilot will
+    start. The other overdue pilots of the site are withdrawn if another site can be tried.
     """
     pilots = PilotAssessment()
     views = {view.name: view for view in round_.free_sites()}

@@ -31,11 +31,11 @@ class SiteHistory:
     failed: int = 0
     """Pilots that failed, or were withdrawn because they waited too long."""
     waits: list[float] = field(default_factory=list)
-    """Queue waits of pilots that joined, in seconds, latest last."""
+    """Queue waits of pilots that joined, in seconds. The latest wait is the last."""
     fresh: int = 0
-    """Pilots that were queued less than ``PROVEN_S`` ago; their outcome is unknown."""
+    """Queued pilots that were requested less than ``PROVEN_S`` seconds ago."""
     stale_at: float = 0.0
-    """When the first fresh pilot has been queued for ``PROVEN_S``."""
+    """Time at which the oldest of these pilots will have been queued for ``PROVEN_S`` seconds."""
     longest_wait: float = 0.0
     """Longest wait of a pilot that is still queued, in seconds."""
     setbacks: int = 0
@@ -43,7 +43,7 @@ class SiteHistory:
     last_setback_at: float = 0.0
     not_before: float = 0.0
     proven: bool = False
-    """Whether a pilot succeeded or ran for ``PROVEN_S``."""
+    """Whether a pilot succeeded or ran for ``PROVEN_S`` seconds."""
 
     @property
     def all(self) -> int:

@@ -41,7 +41,7 @@ def fit(least: PilotSize, site: Site, traits: BackendTraits) -> PilotSize | None
 
 
 class SiteRoom:
-    """Pilots and cores that may still be requested at a site, by ``max_pilots``, ``max_queued``, ``max_cores`` and the named hosts."""
+    """Pilots and cores that a site may still get. Limits: ``max_pilots``, ``max_queued``, ``max_cores`` and the number of named hosts."""
 
     def __init__(self, view: SiteView) -> None:
         site = view.site
@@ -78,7 +78,7 @@ class PilotNeeds:
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
-        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit into the rest of this pilot."""
+        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit beside it into this pilot."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
@@ -103,7 +103,7 @@ class PilotNeeds:
 
 
 class ProposalRound:
-    """Collects the proposals of one call of ``propose``. Factories request pilots only through it, so that none can exceed a limit."""
+    """Collects the proposals of one call of ``propose``. Factories request pilots only through it, so that no factory exceeds a limit."""
 
     def __init__(self, view: FactoryView) -> None:
         self.view = view

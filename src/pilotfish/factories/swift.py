@@ -39,7 +39,7 @@ BACK_WITH, WOKEN_WITH = 1.0, 0.0
 
 FILE_OPERATION, TRANSFER = "file-operation", "transfer"
 FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
-"""Events of file operations and transfers at a site, which a host may report beside those of pilots."""
+"""Events of file operations and transfers at a site, which a host may report in addition to the events of pilots."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,12 +94,12 @@ def submission_time_bias(settings: SwiftSettings) -> float:
 
 
 def submission_time_delta(settings: SwiftSettings, milliseconds: float) -> float:
-    """Returns the change of the score: 0 at the base submission time, minus ``success_factor`` at the maximum submission time."""
+    """Returns the change of the score: 0 for ``base_submission_s``, and minus ``success_factor`` for ``max_submission_s``."""
     return submission_time_bias(settings) + submission_time_factor(settings) * milliseconds / 1000
 
 
 def t_score(settings: SwiftSettings, score: float) -> float:
-    """Returns the bounded score. For B = 2 it is between 1/scoreHighCap and scoreHighCap; a score of 0 gives 1."""
+    """Maps a score to a weight. Score 0 gives 1. If ``b`` is 2, a weight is between 1/``score_high_cap`` and ``score_high_cap``."""
     return math.exp(settings.b * math.log(settings.score_high_cap) / math.pi * math.atan(settings.c * score))
 
 
@@ -138,11 +138,11 @@ class SiteScores:
         return self._by_site.setdefault(site, SiteScore(self._settings.initial_score))
 
     def throttle(self, now: float) -> float:
-        """Returns queueTimeThrottle: if a pilot waits longer, in seconds, its site hibernates."""
+        """Returns seconds (queueTimeThrottle in the paper). If a pilot waits longer than this, its site hibernates."""
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def load(self, site: str, now: float) -> float:
-        """Load of file operations and transfers in progress. One older than the window is ignored: its end was missed."""
+        """Returns the load of file operations and transfers in progress. After ``window_s`` seconds, they count as ended."""
         factors = {FILE_OPERATION: self._settings.file_operation_load_factor, TRANSFER: self._settings.transfer_load_factor}
         return sum(factors[kind] for at, kind in self.of(site).file_operations if at >= now - self._settings.window_s)
 
@@ -195,7 +195,7 @@ class SiteScores:
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
-        """Wakes a site after a failure if its pilot keeps working: this shows that the site was not the reason of the failure."""
+        """Wakes a site if this pilot has worked there for ``PROVEN_S`` seconds since the failure. So the site did not cause the failure."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:

@@ -23,7 +23,7 @@ from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_ac
 from pilotfish.model.states import JOINED
 
 GRACE_S = 60.0
-"""Seconds until a queued pilot that is not needed is withdrawn. A short pause between two runs must not cost its position in the queue."""
+"""Seconds until a queued pilot that is not needed is withdrawn. In a short pause between two runs, it keeps its place in the queue."""
 AGAIN_S = 5.0
 """If a site has a fixed number of pilots, the next pilot is requested after this many seconds for each bad start in a row."""
 SETTLED_S = 5.0
@@ -104,7 +104,7 @@ class BaseFactory:
         progress: Callable[[int], str],
     ) -> None:
         """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
-        site and the reason for it. ``progress`` returns the first part of the reason, from the number of pilots requested so far."""
+        site and the reason for it. ``progress`` gets the number of pilots requested so far. It returns the first part of the reason."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():
@@ -162,8 +162,8 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs. False while a pilot leaves, and at sites
-    where a new pilot would get the same machine again."""
+    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs. Returns False while a pilot leaves.
+    Also returns False at sites where a new pilot would get the same machine again."""
     workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -173,7 +173,7 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
     """Keeps the number of pilots that a user fixed. Pilots requested by hand are not counted. If there are too many pilots, queued pilots
-    are withdrawn first, and of these the youngest first."""
+    are withdrawn first, the youngest of them before the others."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.view.state.sites.get(view.name)

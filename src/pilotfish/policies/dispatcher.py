@@ -1,9 +1,9 @@
 """Assigns ready tasks to free workers. A matcher chooses which task goes to which worker.
 
 If the matcher has no preference, the oldest ready task of the highest priority goes to the first worker where it fits. Short tasks are
-prefetched, so that a worker does not wait for the master between two tasks. A worker gets short tasks for ``ahead_s`` seconds, but at
-least one. Tasks of a second or longer are not prefetched. If prefetched tasks wait at a slow worker and another worker is idle, they are
-recalled.
+prefetched, so that a worker does not wait for the master between two tasks. A worker prefetches short tasks for ``ahead_s`` seconds, but at
+least one task. Tasks of a second or longer are not prefetched. If prefetched tasks wait at a slow worker and another worker is idle, these
+tasks are recalled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dispatcher:
         self._passed_over: dict[TaskShape, float] = {}
         """For each shape: the time since which no worker has had room for its ready tasks."""
         self._reserved: dict[str, None] = {}
-        """Workers that the last call of ``propose`` kept free for these shapes."""
+        """Ids of workers that the last call of ``propose`` kept free for some of these shapes."""
         self._recall_at = 0.0
         self._order = order or CriticalPathOrder().of
         self.speculation = speculation or Speculation()
@@ -145,7 +145,7 @@ class Dispatcher:
         queue_order: QueueOrder,
         proposals: list[WorkerProposal],
     ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
-        """Places multi-node tasks. Returns the offers of single-node tasks, and the shape for which each worker, by id, is kept free."""
+        """Places multi-node tasks. Returns the offers of single-node tasks, and for each worker id the shape for which it is kept free."""
         multi_node_offers = [offer for offer in offers if offer.shape.nodes > 1]
         if not multi_node_offers:
             self._multi_node.forget()

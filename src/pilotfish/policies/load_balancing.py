@@ -19,11 +19,11 @@ SMOOTHING = 0.5
 """Weight of the latest chunk; all earlier chunks together have the remaining weight."""
 MIN_UNIT_S = 1e-9
 SMALL_BYTES = 64 * 1024
-"""If all chunks move about the same number of bytes, latency and bandwidth cannot be measured separately. Below this size, the transfer
-time counts as latency; above this size, as bandwidth."""
+"""If all chunks move about the same number of bytes, latency and bandwidth cannot be measured separately. If chunks move fewer bytes than
+this, the whole transfer time counts as latency. Otherwise it counts as time for the bytes."""
 MIN_SPREAD = 0.05
 UNUSED_FACTOR = 0.8
-"""After each iteration without a worker, its estimated slowness and latency are multiplied by this, so that it is tried again later."""
+"""If an iteration does not use a worker, its estimated slowness and latency are multiplied by this. So it is tried again later."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -209,7 +209,7 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def set_benchmark(self, worker: str, benchmark: float) -> None:
-        """Uses the benchmark that a worker reported as a first estimate, if it is a valid number."""
+        """Takes the benchmark of a worker as its first estimate, if the benchmark is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 
@@ -264,8 +264,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """Searches the f_c with the shortest run time by golden section over log f_c. Use it in a loop: run with ``ratio`` and ``report`` the
-    time, until the search is ``settled``."""
+    """Searches the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Use it in a loop: run with
+    ``ratio`` and ``report`` the time, until the search is ``settled``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:

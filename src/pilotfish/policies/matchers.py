@@ -41,7 +41,7 @@ class FirstComeMatcher:
 
 
 class LocalityMatcher(FirstComeMatcher):
-    """Prefers workers that hold a task's inputs, or that have a larger value of its rank expression."""
+    """Prefers workers that hold a task's inputs, or for which the rank expression of the task has a larger value."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching(prefer(view, roomy, shapes))

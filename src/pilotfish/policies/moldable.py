@@ -24,7 +24,7 @@ MIN_GAIN = 0.98
 MIN_WAITING = 4
 """Minimum number of waiting tasks before an unknown number of cores is tried."""
 LAST_WAVES = 2
-"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last one counts as half."""
+"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last counts half."""
 MAX_CHOICES = 64
 
 
@@ -115,7 +115,7 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """Returns a number of cores whose time is unknown and that is not tried yet; 0 if no such number fits the worker."""
+        """Returns a number of cores whose time is unknown and that was not tried yet; 0 if no such number fits the worker."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

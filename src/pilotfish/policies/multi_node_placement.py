@@ -23,7 +23,7 @@ SOON_S = 0.01
 
 @dataclass(slots=True)
 class Placements:
-    """``used``: workers that get no other task now; ``kept``: for each worker that is kept free, by id, the shape."""
+    """``used``: workers that get no other task now; ``kept``: for each worker that is kept free, id -> shape of the task."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """Returns the workers of each pilot that could run a part of such a task, now or later. Their site can get the inputs of a task."""
+    """Returns the workers of each pilot that could run a part of a task of this shape, now or later. Their site can get the inputs."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):

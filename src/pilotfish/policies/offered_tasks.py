@@ -26,7 +26,7 @@ class OfferedTasks:
         self._skipped: list[Task] = []
         """Tasks whose inputs some site cannot get."""
         self._unreachable_from: dict[str, int] = {}
-        """For each site: the first tasks in ``_skipped``, by number, have inputs that the site cannot get. They are not checked again."""
+        """For each site: a number n. The site cannot get the inputs of the first n tasks in ``_skipped``. They are not checked again."""
 
     def take(self, view: PolicyView, worker: Worker) -> Task | None:
         """Returns the next task for this worker; None if no remaining task may run there."""

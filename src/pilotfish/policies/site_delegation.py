@@ -20,8 +20,8 @@ def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationPr
     """Proposes the oldest tasks that at least one worker of a site can run.
 
     Tasks that were cut off by the end of a pilot are not delegated, because the master tracks how much time they need. Multi-node tasks are
-    not delegated either. Tasks that cannot start at once are divided by the size of the sites, so that no site keeps tasks that another
-    site could run.
+    not delegated either. Tasks that cannot start at once are divided among the sites by size, so that no site keeps tasks that
+    another site could run.
     """
     taken: dict[Task, None] = {}
     delegations: dict[Worker, list[Task]] = {}
@@ -64,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns how many tasks that cannot start at once each site may get: at most its part of all ready tasks, by size."""
+    """Returns, for each site, the maximum number of tasks that need not start at once: at most its part of the ready tasks, by slots."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -73,8 +73,8 @@ def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker,
 
 
 def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of them: it chooses
-    better if it knows more tasks, and no other site could run them."""
+    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of these tasks,
+    because it chooses better among more tasks, and no other site could run them."""
     found: dict[Task, None] = {}
     room = MAX_BOUND - len(site_master.delegated)
     for shape in view.state.ready:
@@ -92,13 +92,13 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """Returns how often all slots can be filled again within AHEAD_S, at most once; 0 if task times are unknown."""
+    """Returns how often all slots can be filled again within AHEAD_S seconds. It is at most 1, and 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Recalls half of the backlog of a site master if a worker outside its site is idle and no task is ready."""
+    """Recalls half of the backlog of a site master if a worker outside this site is idle and no task is ready."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))

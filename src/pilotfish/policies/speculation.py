@@ -1,8 +1,8 @@
 """Starts a second attempt of a slow task at an idle worker; the first result counts.
 
-A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, the worker must have no ready task
-that it could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most a
-tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
+A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, there must be no ready task that
+the worker could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most
+a tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _LateTask:
 
 
 class Speculation:
-    """Proposes copies. ``stealing``: copies are also allowed for runs without a setting, and their number has no limit."""
+    """Proposes copies. ``stealing``: runs that do not set ``speculate`` get copies, too, and there is no maximum."""
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
@@ -80,7 +80,7 @@ class Speculation:
         return self._look_at if self._watches(view) else None
 
     def _watches(self, view: PolicyView) -> bool:
-        """Returns whether there is room, and a task that may need a copy. A task that counts as assigned may already run."""
+        """Returns whether a worker has room and a task may need a copy. A task that counts as assigned may already run."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(view.state.roomy)
 

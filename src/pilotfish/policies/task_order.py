@@ -1,4 +1,4 @@
-"""Orders the tasks of a run by upward rank (HEFT) or submission.
+"""Orders the tasks of a run by upward rank (HEFT) or in the order of submission.
 
 The upward rank of a task is the time from its start to the end of the longest chain of dependent tasks that begins with it. The ready task
 with the highest upward rank starts first, so that the longest chain is not delayed.
@@ -17,7 +17,7 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
-"""Seconds between two computations of the ranks: the minimum, and the seconds for each task of the run."""
+"""Minimum seconds between two computations of the ranks: for any run, and for each task of a large run."""
 MIN_CHANGE = 0.25
 """Ranks are computed again if an expected task time has changed by this fraction."""
 NEVER = -1e18

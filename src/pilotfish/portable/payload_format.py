@@ -1,8 +1,8 @@
 """Packs several byte strings into one payload and unpacks them.
 
 The format is ``!I`` (number of parts), ``!Q`` for each part (its length), then the parts. Clients and slots use it; the master never
-unpacks a payload. If a payload is in a shared file, a reference of 24 bytes is sent in its place: a mark with which no packed payload
-begins, the number of the file and its length.
+unpacks a payload. If a payload is in a shared file, a reference of 24 bytes is sent in its place. It has three parts: a mark with
+which no packed payload begins, the number of the file, and the length of the payload.
 """
 
 from __future__ import annotations

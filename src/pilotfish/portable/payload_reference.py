@@ -1,4 +1,4 @@
-"""Writes a large payload to a shared file, makes its 24-byte reference and resolves it.
+"""Writes a large payload to a shared file, makes its 24-byte reference, and finds the payload of a reference.
 
 Client, master and slots of one machine share a directory. A payload in it does not pass through the master: its writer sends a reference
 instead. The master checks that the file exists, syncs it to disk, counts references and removes it.
@@ -60,7 +60,7 @@ def read_payload(directory: Directory, payload: memoryview) -> memoryview:
 
 
 def resolve(directory: Directory, payload: memoryview) -> memoryview:
-    """Returns the payload as ``read_payload`` does. If the file does not exist, returns the reference, which never unpacks as a payload."""
+    """Returns the payload as ``read_payload`` does. If the file does not exist, returns the reference, which ``unpack`` rejects."""
     try:
         return read_payload(directory, payload)
     except OSError:

@@ -156,8 +156,8 @@ def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) ->
     """Kills and reaps all descendants, except processes in ``except_for`` and their descendants. Returns whether all have ended.
 
     This process must be a subreaper. Killing is repeated, because a process may fork at the same time. Parents are killed before their
-    children. Processes are not stopped (SIGSTOP) before: if this process were killed then, they would stay stopped for ever. The time-out
-    is needed because a process can hang in the kernel.
+    children. Processes do not get SIGSTOP first: if this process then died before it kills them, they would stay stopped for ever. The
+    time-out is needed because a process can hang in the kernel.
     """
     excluded = list(except_for)
     give_up_at = time.monotonic() + timeout_s
@@ -187,7 +187,7 @@ def reap_children(except_for: Iterable[int] = ()) -> None:
 
 
 def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
-    """Yields id and command of each process of a pool. One of its arguments is, or begins with, the directory of the pool."""
+    """Yields id and command of each process of a pool. These have the directory of the pool, or a path in it, as an argument."""
     path = os.fsencode(directory)
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -33,8 +33,7 @@ FIRST_LINK = 10
 NEVER = float("inf")
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""Seconds between two bandwidth measurements of a busy link. When the link is busy for long, the interval is this part of the elapsed
-time."""
+"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds, or every ``MEASURE_PART`` of its busy time if that is longer."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
 """Simulated hosts never fail, so heartbeats and leases are practically switched off."""
 
@@ -392,7 +391,7 @@ class LightWorld:
             self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
-        """Starts to measure the bandwidth of a site's link, as long as the link is busy."""
+        """Starts to measure the bandwidth of a site's link. The measurements go on as long as the link is busy."""
         if site not in self._measured:
             self._measured[site] = self.now
             self._schedule_measurement(site)

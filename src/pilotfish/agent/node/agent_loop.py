@@ -1,6 +1,6 @@
 """Drives the agent machine with sockets and slots, in one thread.
 
-Other threads dial the master, fetch contents and talk to peers, because these may block for long.
+Other threads dial the master, fetch contents and talk to peers, because each of these may take long.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LAST_SEND_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
-"""Share of the free disk space that the cache may use, if no size is set."""
+"""If no size is set, the cache may use this fraction of the free disk space."""
 TOUCH_S = 30.0
-"""Seconds between marks on contents in use. Other agents of this node may remove contents without a mark of the last minute."""
+"""Seconds between two marks of the contents in use. Other agents of this node may remove a content that was not marked for a minute."""
 _SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
 _PEER_EFFECTS = ("introduce", "delegate", "drop_delegated", "report_free")
@@ -72,7 +72,7 @@ class AgentLoop:
         self._dials = 0
         self._touch_at = 0.0
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
-        """(function, arguments): calls for the thread of this loop. The last argument, the time, is added there."""
+        """Calls that the thread of this loop must make: (function, arguments). The thread adds the time as the last argument."""
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -236,7 +236,7 @@ class AgentLoop:
             self.machine.unlinked(now)
 
     def _listen_for_peers(self, link: FrameLink) -> None:
-        """Listens for peers at the local address of the connection to the master, because peers of the site may reach this address."""
+        """Listens for peers. It uses the local address of the connection to the master, because peers can probably reach this address."""
         if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
             contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
@@ -287,7 +287,7 @@ class AgentLoop:
 
 
 def _open_cache(settings: Dict[str, Any], needed: Dict[str, int], pool: str) -> ContentCache:
-    """Opens the cache of this node. If that fails, opens a private cache that ends with this agent."""
+    """Opens the cache of this node. If that fails, opens a private cache in the working directory of this agent."""
     for directory in (settings["cache"], os.path.join(settings["workdir"], "cache")):
         settings["cache"] = directory
         try:

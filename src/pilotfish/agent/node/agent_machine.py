@@ -1,4 +1,4 @@
-"""Decides what the agent does: inputs in, effects out, no I/O.
+"""Decides what the agent does. The machine takes inputs and returns effects. It does no I/O.
 
 There is no clock and no thread, and all random numbers come from a seed. Three hosts drive the machine: ``agent_loop``, the fault world of
 the tests and the overlay experiment. A host calls any number of inputs, then ``turn(now)``, which returns the effects in order. The host
@@ -16,9 +16,9 @@ Inputs (they return nothing)
                                 attempts of this slot ended, in the order in which they were assigned.
                                 items: [(failure or None, wall_us, cpu_us, rss_kib, payload), ...]; failure: [cause, blame, message]
     slot_died(slot, started, failure, usage, now)
-                                the slot process and its descendants are dead. It had started the first ``started`` of its attempts. The
-                                last of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]); the earlier ones end
-                                as slot-lost. Attempts that had not started return to the head of the queue. Slot numbers are never reused
+                                the slot process and its descendants are dead. The slot had started its first ``started`` attempts. The last
+                                of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]). Those before it end with
+                                slot-lost. Attempts that had not started return to the head of the queue. Slot numbers are never reused
     slot_returned(slot, count, now)
                                 answer to recall: the slot will not start its last ``count`` attempts
     not_started(slot, now)      answer to terminate: the attempt has not started yet. Its time limit counts from now
@@ -40,11 +40,11 @@ Effects (tuples)
     ("terminate", slot)         send TERM to the whole process tree of the attempt. slot_finished or slot_died may follow
     ("kill", slot)              kill the whole process tree of the attempt. slot_finished or slot_died must follow. Kill and terminate come
                                 only if the slot has a single attempt
-    ("warn", slot, number)      send this signal to the attempt. The attempt wants it before the walltime ends
+    ("warn", slot, number)      send this signal to the attempt, because the walltime ends soon. The user has set the signal
     ("fetch", content)          bring this content into the cache: [digest, size, path, mtime_ns, inode]. Answer: fetched or not_fetched
     ("cancel_fetch", digest)    the content is no longer needed
-    ("upload", number, payload)   store the files that this payload names in the cache, and send them to the master unless they stay
-                                with this worker. Answer with uploaded
+    ("upload", number, payload)   this payload lists files. Store them in the cache. Send them to the master unless they stay with this
+                                worker. Answer with uploaded
     ("cancel_upload", number)   the files of that upload are no longer needed
     ("discard", payload)        delete the files that this payload names
     ("release", header, body)   the cache may evict contents
@@ -71,7 +71,7 @@ Effect = Tuple[Any, ...]
 
 DOWN, DIALLING, LINKED, WELCOMED = range(4)
 _FORWARDED = {"introduce": "introduce", "lend": "delegate", "let_go": "release"}
-"""kind of a message of the master that the host handles -> kind of the effect"""
+"""For each message of the master that the host handles: kind of the message -> kind of the effect."""
 _UNREADABLE = (IndexError, KeyError, TypeError, ValueError)
 
 DIAL_TIMEOUT_S = 20.0
@@ -82,7 +82,7 @@ REDIAL_APART_S = 1.0
 MAX_REFUSALS = 3
 """Number of refusals in a row after which the agent exits."""
 SILENT_HEARTBEATS = 3
-"""Silence of the master, in heartbeat intervals, after which the agent disconnects."""
+"""If the master is silent for this many heartbeat intervals, the agent disconnects."""
 STALL_S = 1.0
 """If a turn comes later than this many seconds after its deadline, the agent itself was suspended."""
 LINGER_S = 0.05
@@ -90,7 +90,7 @@ LINGER_S = 0.05
 RESULTS_APART_S = 0.02
 """Seconds between two frames of results while more attempts are queued."""
 WARN_S = 60.0
-"""The agent drains and sends signals this many seconds before the walltime ends, or when ``WARN_SHARE`` of it is left, if that is later."""
+"""When this many seconds of the walltime are left, or ``WARN_SHARE`` of it if that is less, the agent drains and sends signals."""
 WARN_SHARE = 0.2
 TRANSFER_HEARTBEAT_S = 1.0
 """Seconds between heartbeats during transfers. Heartbeats report the progress."""
@@ -99,7 +99,7 @@ MAX_UNREADABLE = 5
 
 
 class WorkerOffer:
-    """The values that an agent reports when it joins. ``ends_at``: when its walltime ends, or None. It is a time of the machine's clock."""
+    """The values that an agent reports when it joins. ``ends_at``: the end of its walltime by the clock of the machine, or None."""
 
     def __init__(self, worker: str, pilot: str, capacity: Dict[str, float]) -> None:
         self.worker = worker
@@ -155,13 +155,13 @@ class AgentMachine:
         self.staging = InputStaging()
         self.attempts.released = self.staging.release
         self.transfers: Callable[[], List[List[Any]]] = list
-        """Returns the transfers of the host: [digest, bytes so far, total bytes] each."""
+        """Returns [digest, bytes so far, total bytes] of each transfer of the host."""
         self._unreadable = 0
         self.delegated = False
         self._busy_since = NEVER
         self._reported_free: Any = None
         self.fetch_totals: Callable[[], List[int]] = list
-        """Returns number and bytes of fetched contents by source, as in a heartbeat."""
+        """Returns the number and bytes of fetched contents for each source, as a heartbeat reports them."""
         self._reconnect = Reconnect(seed, now)
         self._effects: List[Effect] = []
         self._returned: List[List[int]] = []
@@ -300,7 +300,7 @@ class AgentMachine:
         self._exit("retired: " + str(header[1]), 0)
 
     def _on_set_heartbeats(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Sets whether the site master reports this worker. Then the master needs no heartbeats of it."""
+        """Sets whether the site master reports this worker. If it does, the master needs no heartbeats of this worker."""
         self.delegated = bool(header[1])
         self._reported_free = None
 
@@ -383,7 +383,7 @@ class AgentMachine:
             self.attempts.next_check = 0.0
 
     def _keep_result(self, attempt: Attempt, item: Item, now: float) -> None:
-        """Keeps a result until it is acknowledged. After a failure of the disk, the agent drains."""
+        """Keeps a result until it is acknowledged. If a full or broken disk caused a failure, the agent drains."""
         if item[0] is not None and is_disk_full(item[0]):
             self._drain(item[0][2])
         if not attempt.forgotten:
@@ -456,7 +456,7 @@ class AgentMachine:
         return effects
 
     def _forgive_stall(self, now: float) -> None:
-        """Does not count silence while this process was suspended. A turn that comes much too late means that it was."""
+        """Does not count silence while this process was suspended. It was suspended if a turn comes much too late."""
         late = now - self.deadline
         if late > STALL_S:
             self._last_received += late
@@ -479,7 +479,7 @@ class AgentMachine:
             self._disconnect("the master is silent", now)
 
     def _drain(self, reason: str) -> None:
-        """Returns queued attempts to the master and asks it to assign no more."""
+        """Returns queued attempts to the master and asks the master to assign no more attempts."""
         self.draining = self.draining or reason
         self._returned.extend(self.attempts.return_all_queued())
         if self.link == WELCOMED:
@@ -510,7 +510,7 @@ class AgentMachine:
             self._returned = []
         if not self.delegated:
             self._effects.extend(("send", header, []) for header in self.staging.report())
-        # While attempts are queued, frames are sent a moment apart, so that one frame has many results. No slot waits for them.
+        # While attempts are queued, frames are sent a moment apart, so that one frame has many results. No slot waits for these frames.
         if self.results.unsent and (not self.attempts.queue or now >= self._last_results + RESULTS_APART_S):
             self._last_results = now
             for header, parts in self.results.frames(now):
@@ -527,12 +527,12 @@ class AgentMachine:
 
     def _next_heartbeat(self) -> float:
         if self.delegated:
-            # The site master reports that the master is alive. If no report comes, a heartbeat asks. Long transfers report their progress.
+            # The site master reports that the master is alive. If no report comes, a heartbeat asks the master. It also reports transfers.
             return min(self._last_contact + self.orphan_s / 2, max(self._last_heartbeat, self._busy_since) + self.heartbeat_s)
         return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
-        """Returns the time at which a polling agent disconnects: all results are acknowledged, and nothing has arrived for a moment."""
+        """Returns when a polling agent disconnects. It disconnects if all results are acknowledged and nothing has arrived for a moment."""
         if self.results.kept or not self._heartbeat_answered:
             return NEVER
         return self._last_received + LINGER_S

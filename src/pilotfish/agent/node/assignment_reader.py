@@ -17,7 +17,7 @@ _FILE = (str, int, str, int)
 
 
 def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) -> List[Tuple[Attempt, str]]:
-    """Returns the new attempts, each with the reason why it cannot run here, or with "". Adds specs to ``attempts``. A malformed message
+    """Returns pairs of a new attempt and the reason why it cannot run here ("" if it can). Adds specs to ``attempts``. A malformed message
     raises IndexError, KeyError, TypeError or ValueError."""
     view = memoryview(body)
     offset = 0

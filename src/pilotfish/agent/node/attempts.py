@@ -3,7 +3,7 @@
 Attempts start in the order in which they were received. An attempt that does not fit blocks the attempts behind it.
 
 A slot runs one attempt at a time. For very short attempts, one message per attempt would cost more than the attempt itself. Therefore a
-slot gets several short attempts in advance: at most 20 ms of measured run time. If the running attempt takes long, the others are recalled.
+slot gets several short attempts in advance, at most 20 ms in all. If the running attempt takes long, the attempts behind it are recalled.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AttemptSpec:
 
 
 class Attempt:
-    """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: number of contents that are not here."""
+    """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: how many of its contents are not here."""
 
     __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "prefetch_s")
 
@@ -153,7 +153,7 @@ class AttemptQueue:
         self.free = dict(self.capacity)
         self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
         self.max_slots = self.usual_max_slots
-        """Maximum slots now. It is less than ``usual_max_slots`` after a limit of this node was met."""
+        """Maximum number of slots now. After a limit of this node was reached, it is less than ``usual_max_slots``."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
@@ -173,7 +173,7 @@ class AttemptQueue:
     # --- adding attempts ------------------------------------------------------------------------------------------------------
 
     def keep_spec(self, spec: AttemptSpec) -> None:
-        """Keeps a spec. If an equal spec is here already, that one stays, because slots know its object."""
+        """Keeps a spec. If an equal spec was kept before, the earlier object stays, because slots know it."""
         old = self.specs.get(spec.number)
         if old is None or not old.same(spec):
             self.specs[spec.number] = spec
@@ -269,7 +269,7 @@ class AttemptQueue:
         self.to_start.setdefault(slot.number, []).append(attempt)
 
     def _prefetch(self) -> None:
-        """Gives attempts from the head of the queue to busy slots that are more than half done. Each slot gets an equal share."""
+        """Gives attempts from the head of the queue to busy slots with at most half of ``PREFETCH_S`` left. Each slot gets equally many."""
         queue = self.queue
         if queue[0].spec.prefetch_s() < 0:
             return
@@ -423,7 +423,7 @@ class AttemptQueue:
         return None
 
     def cut_off(self, now: float) -> List[List[Any]]:
-        """Returns [task, attempt, seconds] of running attempts that the end of the walltime stops and that asked for no signal."""
+        """Returns [task, attempt, run time] of running attempts that the end of the walltime will stop without a signal to the task."""
         heads = [(slot.attempts[0], now - slot.started_at) for slot in self.busy.values() if not slot.stop_stage]
         return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
 
@@ -448,7 +448,7 @@ class AttemptQueue:
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
-    """Adds attempts that run for a while to ``started``, recalls the attempts behind them, and stops attempts over their time limit."""
+    """Adds attempts that run for a while to ``started``, recalls the attempts behind them, and stops attempts beyond their time limit."""
     effects: List[Effect] = []
     due = NEVER
     for slot in attempts.busy.values():

@@ -1,7 +1,7 @@
 """Fetches inputs and uploads outputs in threads, because the event loop must never wait for a disk or a transfer.
 
-Sources of a content, in this order: the cache, peers, the storage of the site and local files, the master. After a lost connection, a
-transfer goes on where it stopped.
+A content is looked for in this order: in the cache, at peers, in files of the site's storage or of this node, at the master. After a lost
+connection, a transfer goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MAX_RETRY_S = 5.0
 WRITER_BUSY_RETRY_S = 0.2
 PEER_SEARCH_APART_S = 5.0
 CACHE_FULL_TIMEOUT_S = 120.0
-"""Seconds after which a cache that is full of contents in use counts as a full disk."""
+"""If the cache is full and all its contents are in use for this many seconds, the disk counts as full."""
 CACHE_FULL_RETRY_S = 0.5
 MAX_DAMAGED = 3
 MAX_SOURCES = 16
 MAX_NAMES_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of file names in the header of a result. Files beyond it cannot be passed to other tasks."""
+"""Maximum bytes of file names in the header of a result. Files whose names do not fit cannot be passed to other tasks."""
 HERE, PEERS, STORAGE, MASTER = range(4)
 """Sources of a content."""
 
@@ -270,7 +270,7 @@ class Fetcher:
             self._notify("not_fetched", fetching.digest, failure)
 
     def _fetch(self, fetching: Fetch, master: MasterTransferConnection) -> None:
-        """Fetches a content from the first source that has it, and retries. After damaged bytes no peer is asked any more."""
+        """Fetches a content from the first source that has it, and retries. If damaged bytes arrive, no peer is asked any more."""
         damaged = 0
         wait_s = RETRY_S
         received_before = 0
@@ -369,7 +369,7 @@ class Fetcher:
         return False
 
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
-        """Returns holders of the content. Searches at most once in PEER_SEARCH_APART_S."""
+        """Returns holders of the content. Two searches are at least PEER_SEARCH_APART_S seconds apart."""
         now = time.monotonic()
         if now < fetching.next_search_at:
             return ()

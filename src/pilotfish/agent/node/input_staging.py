@@ -27,11 +27,11 @@ class InputStaging:
         self.needed: Dict[str, int] = {}
         """digest -> number of attempts that need the content. The cache must keep these contents."""
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
-        """number -> ended attempt, and its result, whose files are being stored in the cache or sent to the master"""
+        """number of an upload -> ended attempt, and its result. Files of the result are being stored in the cache or sent to the master."""
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
-        """Whether the master was sent all of ``holds`` on this connection."""
+        """Whether all of ``holds`` was sent to the master on this connection."""
         self.held: Dict[str, None] = {}
         """Contents that must stay here because a run depends on them."""
         self._gained: Dict[str, None] = {}
@@ -42,7 +42,7 @@ class InputStaging:
         """Number and bytes of needed contents that were seen in the cache recently."""
         self._seen_at: Dict[str, float] = {}
         self.is_unchanged: Callable[[str], bool] = lambda digest: True
-        """A cheap check by the host: whether a content is still in the cache."""
+        """Returns whether a content is still in the cache. The host sets a function that does not read the content."""
         self._waiting: Dict[str, Dict[Attempt, None]] = {}
         self._last_upload = 0
 
@@ -121,7 +121,7 @@ class InputStaging:
         return [gained, lost]
 
     def report(self) -> List[List[Any]]:
-        """Returns messages for the master: all contents once per connection, later the changes. The hello reports an empty cache."""
+        """Returns messages for the master. The first report of a connection lists all contents; later reports list only the changes."""
         reported, self.reported = self.reported, True
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}

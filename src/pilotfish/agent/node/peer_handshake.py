@@ -1,7 +1,7 @@
 """Authenticates two agents of a site to each other.
 
 The connection uses TLS with a certificate that all agents of the site got from the master. Then each side proves that it has the key of the
-site. The dialled side sends first. After the proof the dialler sends its purpose, "peer" or "bulk", and waits for "proceed".
+site. The dialled side sends the first message. After the proof the dialler sends its purpose, "peer" or "bulk", and waits for "proceed".
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ MAX_UNAUTHENTICATED = 32
 HANDSHAKE_TIMEOUT_S = 5.0
 """Seconds until an unauthenticated peer is disconnected."""
 MAX_SPARE_CHANNELS = 8
-"""Maximum idle transfer connections. Each goes to another peer."""
+"""Maximum number of idle transfer connections. There is at most one for each peer."""
 MAX_UNSENT = 1000
 MAX_READERS = 2
 MAX_CONTACTS = 1000
@@ -78,7 +78,7 @@ class PeerNetwork:
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
         self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
-        """connection during its handshake -> deadline. Only the peer thread closes it, because a closed socket must not be shut down."""
+        """connection -> deadline of its handshake. Only the peer thread closes sockets, because a closed socket must not be shut down."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -336,7 +336,7 @@ class PeerNetwork:
             connection.close()
 
     def _linked(self, link: FrameLink) -> None:
-        """Adds a link. When two peers dial each other at once, both keep the link that the lower id dialled."""
+        """Adds a link. When two peers dial each other at once, both keep the link that the peer with the lower id dialled."""
         node = link.contact.node
         old = self._links.get(node)
         link.connection.setblocking(False)
@@ -429,7 +429,7 @@ class PeerContentSource:
 
     def __init__(self, cache: ContentCache) -> None:
         self._contacts: OrderedDict[str, Any] = OrderedDict()
-        """id -> contact of a peer that may request contents. The latest is the last."""
+        """id -> contact of a peer that may request contents. The latest contact is the last."""
         self._cache = cache
         self._lock = threading.Lock()
         self._readers: Dict[str, List[str]] = {}

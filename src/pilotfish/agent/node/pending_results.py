@@ -39,7 +39,7 @@ class FinishedAttempt:
 
 
 class PendingResults:
-    """Results by number. Each connection sends all results that are not acknowledged."""
+    """Results by number. All results that are not acknowledged are sent again on each new connection."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[int, FinishedAttempt] = OrderedDict()
@@ -52,7 +52,7 @@ class PendingResults:
         self._next_number += 1
 
     def acknowledge(self, first: int, last: int) -> List[str]:
-        """Deletes acknowledged results. Returns the contents that they produced, which the master knows now."""
+        """Deletes acknowledged results. Returns the contents of these results that are at this worker. The master knows them now."""
         digests: List[str] = []
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
             result = self.kept.pop(number, None)

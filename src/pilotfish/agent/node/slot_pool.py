@@ -31,15 +31,15 @@ STATE_S = 1.0
 KILL_TIMEOUT_S = 1.0
 QUIT_TIMEOUT_S = 2.0
 MAX_FAILED_STARTS = 3
-"""Number of failed starts in a row, while no other slot is alive, after which an attempt or the agent fails."""
+"""If this many starts in a row fail and no other slot is alive, an attempt fails or the agent stops."""
 START_PAUSE_S = 1.0
 RAISE_LIMIT_S = 10.0
-"""Seconds after which more slots are tried when a limit was met."""
+"""When a limit of the node was reached, more slots are tried after this many seconds."""
 PEEK_TIMEOUT_S = 1.0
 MAX_EARLY_DEATHS = 5
-"""Number of slots in a row that die before they start an attempt, after which that attempt is blamed."""
+"""If this many slots in a row die before they start an attempt, that attempt is blamed."""
 PUNCH_ABOVE = 2 * OUTPUT_CAP
-"""If more bytes than this are in the middle of an output, they are freed."""
+"""If the middle of an output has more bytes than this, the middle is freed."""
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
 
 
@@ -75,7 +75,7 @@ class SlotPool:
     # --- effects of the machine ---------------------------------------------------------------------------------------------------
 
     def warm_up(self, count: int) -> None:
-        """Starts spare processes for the first tasks. Failures are ignored here, because the first tasks will meet them."""
+        """Starts spare processes for the first tasks. Failures are ignored here, because they will occur again with the first tasks."""
         try:
             for _ in range(count):
                 self._spare.append(self._spawn())
@@ -233,7 +233,7 @@ class SlotPool:
         self.machine.slot_died(process.number, started, _death_failure(process, status), usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
-        """Handles a slot that did not start or met a limit of the node. Returns how many of its attempts must fail: 0 or 1.
+        """Handles a slot that did not start or reached a limit of the node. Returns how many of its attempts must fail: 0 or 1.
 
         If other slots are alive, they do the work. If several starts in a row fail and no other slot is alive, no slot will start: the
         agent stops. If the cause is a limit, the agent goes on, because the limit may be temporary. But one attempt fails, because another

@@ -116,12 +116,12 @@ class SlotProcess:
         self.started_at = 0.0
         self.peak_bytes = 0
         self.inherited_bytes = 0
-        """Memory of the slot when its attempts were assigned: earlier calls had not freed it."""
+        """Memory of the slot when its attempts were assigned. Earlier calls had not freed it."""
         self.killing = False
         self._open = True
         self._waits_to_write = False
         self.peeks: Dict[int, int] = {}
-        """query -> offset, of peeks that the slot must answer"""
+        """For each peek that the slot must answer: number of the query -> offset."""
         self.stopped_since: Optional[float] = None
         self.punched_to = [0, 0]
         self.reader = SlotReportReader()
@@ -164,7 +164,7 @@ class SlotProcess:
     # --- orders -------------------------------------------------------------------------------------------------------------------
 
     def assign(self, attempts: Sequence[Attempt], now: float) -> None:
-        """Sends attempts to the slot, with specs that it does not know."""
+        """Sends attempts to the slot, and the specs that the slot does not know yet."""
         if not self.assigned:
             self.started_at = now
             self.inherited_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
@@ -208,7 +208,7 @@ class SlotProcess:
         self.flush()
 
     def flush(self) -> None:
-        """Writes without blocking. The selector reports when the rest can be written."""
+        """Writes without blocking. The selector reports when the remaining bytes can be written."""
         outgoing = self.outgoing
         while outgoing:
             try:
@@ -285,7 +285,7 @@ class SlotProcess:
         self.page.words64[SKIP] = (int(self.page.words32[STARTED]) + 1) << 32 | self._sequence
 
     def finish_recall(self) -> int:
-        """Removes the attempts that the slot will not start; returns their number. Returns -1 if it is not known yet."""
+        """Removes the attempts that the slot will not start; returns their number. Returns -1 if the number is not known yet."""
         words32 = self.page.words32
         started = words32[STARTED]
         if words32[INTENT] != started:
@@ -310,7 +310,7 @@ class SlotProcess:
         return int(self.page.words32[PID])
 
     def end_reason(self) -> int:
-        """Returns LIMITED, BROKEN, or 0 if the slot ended for another reason."""
+        """Returns LIMITED (a limit of the node was reached), BROKEN (user code broke the slot), or 0 (another reason)."""
         return int(self.page.words32[END_REASON])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class SlotProcess:
             signal_all([self.process.pid], signal.SIGTERM)
 
     def kill_all(self) -> None:
-        """Kills the monitor, the slot and all their descendants, if the monitor does not do it in time."""
+        """Kills the monitor, the slot and all their descendants at once. The monitor is not asked to do it."""
         self.killing = True
         signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
 
@@ -362,7 +362,7 @@ class SlotProcess:
         return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
 
     def output_payload(self) -> bytes:
-        """Returns the payload of a call that died with its slot. It has the output of the call."""
+        """Returns the payload of a call that died with its slot. The payload contains the output of the call."""
         texts = [read_head_and_tail(output, os.fstat(output).st_size, OUTPUT_CAP) for output in self.outputs]
         (out, out_dropped), (error, error_dropped) = texts
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}

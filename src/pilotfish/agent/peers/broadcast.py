@@ -2,15 +2,15 @@
 
 A region consists of all ids with the same prefix. A peer that is responsible for a region divides it into eight parts by the next three
 bits. It delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer are those
-that passed the message to it, from the origin on. Some of them are in the parts, too. The message has their ids, because they need not be
-reached again.
+that passed the message to it, from the origin on. Some peers above are in the parts, too. The message contains the ids of the peers above,
+so that they are not reached again.
 
 A peer acknowledges the message at once. It answers when all its parts have answered, or when its time is over. Its parts get less time than
-the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. The peers that
-were reached already answer that peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
+the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. Peers that
+already have the message answer this new peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
 
-Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are reached and
-counted, if the deaths are noticed while time is left. A death is noticed by a lost connection, or because no answer comes within
+Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are still reached
+and counted if the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within
 ``timeout_s``. The answer always comes in time.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages
@@ -41,15 +41,15 @@ from .contacts import (
 from .kademlia import Kademlia
 
 Part = Tuple[int, Tuple[int, ...]]
-"""A region that contains this peer: length of its prefix, and the peers above that are in it."""
+"""A region that contains this peer: the length of its prefix, and those peers above this peer that are in the region."""
 
 SPLIT_BITS = 3
 CHILD_SHARE = 0.7
-"""Share of the remaining time that the peers of the parts get."""
+"""The peers of the parts get this fraction of the remaining time."""
 WAIT_SHARE = 0.8
-"""Share of the remaining time after which another peer of a part is tried."""
+"""After this fraction of the remaining time, another peer of a part is tried."""
 REMEMBER_FACTOR = 10.0
-"""A peer remembers a broadcast and its answers for this multiple of its time, because the peers above have more time."""
+"""A peer remembers a broadcast for this multiple of the time that it has for it, because the peers above have more time."""
 FORGET: Part = (-1, ())
 MAX_DUTIES = 64
 MAX_ABOVE = 64
@@ -102,7 +102,7 @@ class BroadcastState:
         self.answer: Any = None
         self.duties: Dict[Part, RelayDuty] = {}
         self.ended = False
-        """Whether this peer remembers only the name."""
+        """Whether this peer remembers only the name of the broadcast."""
 
 
 class Broadcast:

@@ -8,7 +8,7 @@ from typing import AbstractSet, Any, List, NamedTuple, Sequence, Tuple
 Effect = Tuple[Any, ...]
 
 BITS = 256
-"""Bits of an id of a node and of a key. A key is the SHA-256 of a content. Ids and keys are numbers of the same range."""
+"""Number of bits of a node id, and of a key. A key is the SHA-256 of a content. Ids and keys are numbers of the same range."""
 MAX_NUMBER = 1 << 53
 NEVER = float("inf")
 _ID = re.compile("[0-9a-f]{%d}" % (BITS // 4)).fullmatch
@@ -46,7 +46,7 @@ class OverlayTuning(NamedTuple):
     """Sizes and time-outs. All peers of a site must use the same values."""
 
     k: int = 20
-    """Maximum contacts in a bucket of the routing table. Number of nodes that a lookup finds."""
+    """Maximum number of contacts in a bucket of the routing table. A lookup finds the same number of nodes."""
     alpha: int = 3
     """Maximum open questions of a lookup."""
     replicas: int = 3
@@ -73,7 +73,7 @@ class OverlayTuning(NamedTuple):
 
 
 def read_id(text: Any) -> int:
-    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` alone accepts several."""
+    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` accepts other spellings."""
     if type(text) is not str or _ID(text) is None:
         raise MalformedMessage("not an id: %.80r" % (text,))
     return int(text, 16)

@@ -56,7 +56,7 @@ class Election:
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
     def consider_claim(self, term: int, contact: Contact, now: float, directly: bool = False) -> None:
-        """Believes a claim if it is better than the believed claim. ``directly``: the peer of the claim sent it, so that peer is alive."""
+        """Believes a claim if it is better than the believed claim. ``directly``: the claimed site master sent it, so it is alive."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
@@ -72,7 +72,7 @@ class Election:
             self.deadline = now + self._tuning.silence_s + self._succession_delay()
 
     def _succession_delay(self) -> float:
-        """Returns seconds to wait before this peer suspects the site master. A peer with a lower id should be the first that does so."""
+        """Returns seconds to wait before this peer suspects the site master. It is 0 if this peer knows no other peer with a lower id."""
         lowest = self._kademlia.table.nearest(0, 1)
         if lowest and lowest[0].node < self._me.node:
             return self._tuning.heartbeat_s * (0.5 + 0.5 * self._random.random())

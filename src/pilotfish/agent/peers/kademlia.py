@@ -43,16 +43,16 @@ OnAnswer = Callable[[Optional[Sequence[Any]], float], None]
 MIN_HOLDERS = 8
 RETRIES_PER_REPUBLISH = 20
 MAX_ASKED_PER_K = 10
-"""Maximum peers that a lookup asks, as a multiple of k. A lookup that wants to ask more meets a peer that invents nodes."""
+"""Maximum number of peers that a lookup asks, as a multiple of k. A lookup reaches this limit only if a peer invents nodes."""
 
 
 class RoutingTable:
     """Known contacts in buckets.
 
-    The distance of two ids is their exclusive or. Bucket i has the contacts whose distance from this node has the highest bit i. It has at
-    most k contacts, least recently seen first. A contact is added when it sends a message, never because another node names it. Kademlia
-    drops the newest contact of a full bucket. Here the contact seen longest ago is dropped: pilots live about equally long, so the newest
-    contact will probably live longest.
+    The distance of two ids is their exclusive or. A contact is in bucket i if bit i is the highest bit of its distance from this node. A
+    bucket has at most k contacts, the least recently seen first. A contact is added when it sends a message, never because another node
+    names it. Kademlia drops the newest contact of a full bucket. Here the contact seen longest ago is dropped, because pilots live about
+    equally long. So the newest contact will probably live longest.
     """
 
     def __init__(self, node: int, k: int) -> None:
@@ -121,7 +121,7 @@ class RoutingTable:
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether more may exist because a bucket is full."""
+        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether a bucket is full, so that more may exist."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -147,8 +147,8 @@ class PeerRequests:
     """Questions to peers that have no answer yet. All have the same time-out, so they expire in the order in which they were asked.
 
     ``then(answer, now)`` gets the fields of the answer, or None if no answer came or the answer was malformed. ``on_silent(node)`` is
-    called for a node that did not answer. Numbers of questions begin after ``first``, a random number, so that a restarted process takes no
-    answer to a question of its predecessor.
+    called for a node that did not answer. Numbers of questions begin after ``first``, a random number, so that a restarted process accepts
+    no answer to a question of its predecessor.
     """
 
     def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
@@ -201,8 +201,8 @@ class PeerRequests:
 
 
 class NodeLookup:
-    """Finds the k live nodes nearest to a target: asks the nearest known nodes for nearer nodes until the k nearest have answered.
-    The result is exact if every node knows all nodes of the buckets that are not full, and a live node of each full bucket."""
+    """Finds the k live nodes nearest to a target. Asks the nearest known nodes for nearer nodes until the k nearest have answered. The
+    result is exact if every node knows a live node of each of its full buckets, and all nodes of its other buckets."""
 
     def __init__(
         self, target: int, k: int, wants_holders: bool, stop_after: Tuple[int, int], then: Callable[[NodeLookup, float], None]
@@ -238,7 +238,7 @@ class NodeLookup:
                 self.holders[contact.node] = contact
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
-        """Returns the next of the k nearest nodes to ask, or None if enough questions are open. Sets ``ended`` at the end."""
+        """Returns the next node to ask among the k nearest, or None if enough questions are open. Sets ``ended`` when the lookup ends."""
         holders, keepers = self._stop_after
         found_enough = holders and (len(self.holders) >= holders or self._keepers >= keepers)
         if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:
@@ -327,7 +327,7 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Looks up a random id in each bucket that is not full, beyond the k-th neighbour of this node. Nearer buckets are complete."""
+        """Looks up a random id in each bucket that is not full and farther than the k-th neighbour. Nearer buckets are complete."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
@@ -365,7 +365,7 @@ class Kademlia:
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
     def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
-        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, it is k."""
+        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, k nodes are found."""
         lookup = NodeLookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
         lookup.offer(extra, self.me.node)
         self._begin(lookup, now)
@@ -445,7 +445,7 @@ class Kademlia:
             self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
-        """Finds nodes that should keep the record of a key. Finds more than needed, because some may fail."""
+        """Finds nodes that should keep the record of a key. Finds more nodes than needed, because some nodes may fail."""
         self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
     def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
@@ -466,7 +466,7 @@ class Kademlia:
         self.requests.answer(sender, number, [kept])
 
     def on_inherit(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaver may not know these nodes."""
+        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaving node may not know them."""
         rows = read_rows(read_fields(message, 1)[0], self.tuning.max_holders)
         for key, holders in rows:
             self.content_holders.add(key, holders, now)
@@ -482,7 +482,7 @@ class Kademlia:
 
 
 class Publication:
-    """Stores a record of this node at the ``replicas`` nodes nearest to the key. If a node fails, the next one is asked."""
+    """Stores a record of this node at the nodes nearest to the key (``tuning.replicas`` nodes). If a node fails, the next node is asked."""
 
     def __init__(self, kademlia: Kademlia, key: int, found: List[Contact]) -> None:
         self._kademlia = kademlia

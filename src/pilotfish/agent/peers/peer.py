@@ -1,4 +1,4 @@
-"""Combines the parts of the peer overlay: inputs in, effects out, no I/O.
+"""Combines the parts of the peer overlay. It takes inputs and returns effects. It does no I/O.
 
 ``Peer`` has Kademlia, broadcasts and the election. ``SiteMember`` is a peer that also takes part in site matching.
 
@@ -17,14 +17,14 @@ Inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
     broadcast.answer(name, answer)  the answer of this host to a broadcast. None is also an answer
     election.consider_claim(term, contact, now)
-                                    the master appointed a peer, maybe this one, site master. The first appointment has term 1
+                                    the master appointed ``contact``, which may be this peer, as site master. The first term is 1
 
 Effects (tuples)
     ("send_to_peer", contact, message)   send a JSON array to a peer. If that fails, call ``unreachable``
     ("deliver", name, payload, wants_answer)   a broadcast arrived. Each broadcast is delivered once
     ("gathered", name, count, result)   a broadcast of this peer ended. ``count``: number of peers reached. ``result``: their answers, which
                                     are lists, concatenated
-    ("master", term, contact)       a peer, maybe this one, is the site master from now on
+    ("master", term, contact)       ``contact``, which may be this peer, is the site master from now on
 
 ``deadline`` is the time of the next turn if no input comes earlier. If there are effects, ``deadline`` is in the past.
 """
@@ -123,7 +123,7 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, wants_answer, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Delivers a broadcast of a host to this host, and a claim to the election. Ignores other topics."""
+        """Delivers a broadcast. If a host sent it, this host gets it. If it is a claim, the election gets it. Ignores other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)
@@ -159,7 +159,7 @@ class SiteMember(Peer):
         effects = self._assigned
         self._assigned = []
         while True:
-            # Effects of the peer are inputs of the matching, and the reverse. Repeat until there are none.
+            # Effects of the peer are inputs of the matching. Effects of the matching are inputs of the peer. Repeat until there are none.
             of_peer, of_matching = super().turn(now), self.matching.turn(now)
             if not of_peer and not of_matching:
                 return effects

@@ -13,9 +13,9 @@ master.
 There is no I/O here, as in ``peer.py``. Inputs
     site_master_changed(term, contact)   the peer ``contact``, which may be this agent, is the site master
     delegated(header, body, now)    the master delegates tasks. header: ["lend", specs, tasks]; body: as in an Assign
-    dropped(items, wants_back)      items: [task, attempt] each. ``wants_back``: the master wants them back; otherwise they are cancelled
-    delivered(name, payload, now)   a broadcast of the site master arrived, which wants an answer
-    gathered(result, now)           the combined answer to the broadcast of this site master
+    dropped(items, wants_back)      items: [task, attempt] of each task. ``wants_back``: return them to the master; else they are cancelled
+    delivered(name, payload, now)   a broadcast of the site master arrived. It wants an answer
+    gathered(result, now)           the combined answer to the broadcast of this site master arrived
     received(sender, message, now)  a message of one peer
     free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
     assignment_received(sender, header, now)   a site master assigned tasks to this worker
@@ -26,7 +26,7 @@ Effects (tuples)
     ("broadcast", payload, seconds) send a broadcast that wants answers to all peers
     ("answer", name, answer)        answer a broadcast
     ("send_to_peer", contact, message)   send a message to one peer
-    ("assign", contact, header, parts)   assign tasks to a peer, maybe this agent. Header and parts are as in an Assign of the master.
+    ("assign", contact, header, parts)   assign tasks to a peer (or to this agent). Header and parts are as in an Assign of the master.
                                     The receiver calls ``assignment_received`` of its own SiteMatching
     ("send", header)                send a message to the master
     ("alive",)                      the site master is connected to the master
@@ -81,8 +81,8 @@ class BacklogTask:
 class TaskBacklog:
     """Delegated tasks that no worker has yet, by spec. ``unannounced``: tasks that workers have not ranked yet. They are not assigned.
 
-    A worker may prefer some tasks, for example because it holds their inputs. Other workers take preferred tasks last, and of these the
-    latest first. The worker that prefers the oldest task will probably have free resources next, so that task should wait for it.
+    A worker may prefer some tasks, for example because it holds their inputs. Other workers take preferred tasks last. Of
+    these tasks they take the latest first. The worker that prefers the oldest task will probably be free next, so that task should wait.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class TaskBacklog:
             _add(self._preferred, entry)
 
     def next_task(self, spec: int, now: float) -> Optional[BacklogTask]:
-        """Returns the next task of a spec for a worker that prefers none of its tasks."""
+        """Returns the next task of a spec for a worker that prefers no task of this spec."""
         plain, preferred = self._plain.get(spec), self._preferred.get(spec)
         if preferred:
             oldest = next(iter(preferred.values()))
@@ -185,7 +185,7 @@ class SiteWorker:
         """Number of tasks that the worker had received when it last reported free resources."""
 
     def update_free(self, free: Mapping[str, Any], version: int) -> None:
-        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last one."""
+        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last report."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}
@@ -198,8 +198,8 @@ class SiteWorker:
 
 
 class SiteMatching:
-    """Matching at one worker. At the site master, also the matching for all workers. ``properties``, ``holds`` and ``capacity`` describe
-    this worker. ``ends_at``: when its walltime ends."""
+    """Ranks tasks for one worker. At the site master, it also matches tasks with all workers. ``properties``, ``holds`` and ``capacity``
+    describe this worker. ``ends_at``: when its walltime ends."""
 
     def __init__(self, me: Contact, worker: str, properties: Mapping[str, Any], holds: Mapping[str, Any], capacity: Amounts) -> None:
         self.me = me
@@ -451,7 +451,7 @@ class SiteMatching:
             self._match([site_worker], now)
 
     def _match(self, site_workers: List[SiteWorker], now: float) -> None:
-        """Assigns preferred tasks first, the pair with the highest rank first. Then fills the workers with other tasks."""
+        """Assigns the preferred tasks, the highest rank first. Then fills the workers with other tasks."""
         tasks = self.backlog.tasks
         if not tasks:
             return
@@ -523,7 +523,7 @@ class SiteMatching:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answers a round: the specs that this worker can run with their ranks, and the tasks that have another rank than their spec."""
+        """Answers a round with the ranks of the specs that this worker can run. Tasks with another rank than their spec are added."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:

@@ -101,8 +101,8 @@ class CallRunner:
         try:
             if body[:4] == ONE_PART:
                 return from_pickle(body[ONE_PART_HEADER_BYTES:])
-            # The arguments refer to the buffers, so these must not be in the receive buffer. pickle makes a buffer read-only if it was
-            # read-only at the sender.
+            # The arguments refer to the buffers, so the buffers must not be parts of the receive buffer. pickle makes a buffer read-only
+            # if it was read-only at the sender.
             owned = body.obj.__class__ in (bytearray, mmap.mmap) and body.nbytes == len(body.obj)
             parts = unpack(body if owned else bytearray(body))
             return from_pickle(parts[0], buffers=parts[1:])
@@ -147,7 +147,7 @@ class CallRunner:
         return failure, [json.dumps(meta).encode(), pickled, out, error_output]
 
     def _pickle_exception(self, error: BaseException) -> bytes:
-        """Pickles an exception. Returns no bytes if it cannot be pickled and loaded again; then only its text is reported."""
+        """Pickles an exception. If it cannot be pickled and loaded again, returns b"". Then only the text of the exception is reported."""
         for dumps in (to_pickle, lambda value, protocol: self._cloudpickle().dumps(value, protocol)):
             try:
                 pickled = bytes(dumps(error, 5))
@@ -190,7 +190,7 @@ class CallRunner:
             raise AttemptError("unpickle", "user", "the function cannot be loaded here: %s" % _describe(error)) from error
 
     def _make_instance(self, spec: CallSpec, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """Creates the application worker of this slot; returns its method for tasks. Its child processes may outlive a task."""
+        """Creates the application worker of this slot; returns its method for tasks. Processes that it starts may outlive a task."""
         from ...portable.processes import children_of
 
         self.in_user_code = True

@@ -39,7 +39,7 @@ Outcome = Tuple[Optional[Failure], List[Any], int, int]
 
 
 class TaskDirectories(NamedTuple):
-    """Directory for sandboxes, content cache, and outbox. The outbox gets output files that are too large for a result."""
+    """Three directories: for sandboxes, for the content cache, and the outbox. The outbox gets output files too large for a result."""
 
     sandboxes: str
     cache: str
@@ -62,7 +62,7 @@ class ExecutableSpec:
 
 
 class ChildWaiter:
-    """Waits for a child through a descriptor. This is a pidfd, or with kernels before 5.3 a pipe that SIGCHLD writes to."""
+    """Waits for a child through a descriptor. It is a pidfd. With kernels before 5.3, it is a pipe that gets a byte at SIGCHLD."""
 
     def __init__(self) -> None:
         self._open_pidfd: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
@@ -177,7 +177,7 @@ class ExecutableRunner:
         return sandbox
 
     def _add_inputs(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
-        """Adds inputs. [name, mode] came with the task; [name, mode, digest, size] is in the cache; others are directories and links."""
+        """Adds directories, links and files. A file [name, mode] came with the task. A file [name, mode, digest, size] is in the cache."""
         inline.reverse()
         for entry in entries:
             if entry[1] == "directory":
@@ -357,7 +357,7 @@ def _which(name: str, path: str) -> str:
 
 
 def _directory_failure(requested: str, error: OSError) -> Failure:
-    """Returns the failure for a directory that cannot be entered. If the user requested it, the site is at fault, otherwise the worker."""
+    """Returns the failure for a directory that cannot be entered. If the user requested it, the site is blamed; otherwise the worker is."""
     if not requested:
         return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
     node = os.uname().nodename

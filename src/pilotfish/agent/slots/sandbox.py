@@ -1,7 +1,7 @@
 """Makes the private directory of an attempt, collects its output files and removes it.
 
 Users and tasks choose the names of files, so a name could lead out of the directory. Therefore each component of a path is opened
-separately, relative to its parent and without following links. A task that replaces a directory by a link at the same time gains nothing.
+separately, relative to its parent and without following links. So a task cannot escape if it replaces a directory by a link meanwhile.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Sandbox:
                 os.close(below)
 
     def make_link(self, name: str, target: str) -> None:
-        """Makes a symbolic link to a target in the sandbox. The task has not started, so the directories on its path are real ones."""
+        """Makes a symbolic link to a target in the sandbox. The task has not started, so no directory on the path is a link."""
         check_target(len(name_parts(name)) - 1, target)
         with self._entry(name) as (directory, last):
             os.symlink(target, last, dir_fd=directory)
@@ -121,8 +121,8 @@ class Sandbox:
         """Collects the regular files that the patterns match. A file that is named without a pattern must exist.
 
         Returns entries, and the contents of files that were read. The entry of such a file is [name, mode]. The entry of a file that was
-        moved to the outbox is [name, mode, size, path]. Without an outbox all files are read, and more than ``max_bytes`` are a failure.
-        With an outbox only small files are read. Files in ``separate`` are not read, and no file is read if ``max_bytes`` is 0.
+        moved to the outbox is [name, mode, size, path]. Without an outbox all files are read; more than ``max_bytes`` in all are a
+        failure. With an outbox only small files are read. Files in ``separate`` are not read, and no file is read if ``max_bytes`` is 0.
         """
         entries: List[List[Any]] = []
         contents: List[bytes] = []
@@ -176,7 +176,7 @@ def _open_directory(directory: int, name: str, mode: int) -> int:
 
 
 def _replace_by_link(directory: int, name: str, content: str) -> bool:
-    """Replaces a file by a link to ``content``. Returns False if that fails, or if tasks could write to ``content`` (as root can)."""
+    """Replaces a file by a link to ``content``. Returns False if that fails, or if tasks may write to ``content``, as tasks of root may."""
     if os.access(content, os.W_OK):
         return False
     temporary = ".link-" + os.urandom(8).hex()
@@ -252,8 +252,8 @@ def name_parts(name: Any) -> List[str]:
 
 
 def check_target(depth: int, target: Any) -> None:
-    """Raises AttemptError if a link at this depth could lead out of the sandbox. ".." is allowed only at the beginning of the target:
-    after a name, which may itself be a link, it could lead anywhere."""
+    """Raises AttemptError if a link at this depth could lead out of the sandbox. ".." is allowed only at the beginning of the target.
+    After a name, ".." could lead anywhere, because the name may be a link."""
     good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
     named = False
     for part in target.split("/") if good else ():
@@ -274,7 +274,7 @@ def _is_valid(text: str, max_bytes: int) -> bool:
 
 
 def disk_error(what: str, error: OSError) -> AttemptError:
-    """Returns the failure for an error. For a full or broken disk the worker is at fault, otherwise the user, who chose the name."""
+    """Returns the failure for an error. A full or broken disk is the fault of the worker. Otherwise the user is at fault."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return AttemptError("disk", "worker", "%s: %s" % (what, error.strerror))
     return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))
@@ -302,7 +302,7 @@ class OutputFile(NamedTuple):
 
 
 def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
-    """Yields the files that the patterns match, each once. A file is open until the next is requested. A plain name must exist."""
+    """Yields the files that the patterns match, each once. A file is open until the next file is requested. A plain name must exist."""
     seen = set()
     for pattern in patterns:
         found = False
@@ -319,7 +319,7 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
 
 
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """Yields the regular files below this directory that match, and all regular files below directories that match."""
+    """Yields the regular files below this directory that match. If a directory matches, yields all regular files below it."""
     part, rest = parts[0], parts[1:]
     if part == "**" and rest:
         yield from _walk(directory, prefix, rest)
@@ -340,7 +340,7 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]
 
 
 def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """Yields the files of a directory that match. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
+    """Yields the matching files of a directory. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
     if prefix.count("/") > MAX_DEPTH:
         message = "there may be output files below %r, more than %d directories deep: that is too deep"
         raise AttemptError("result", "task", message % (os.path.dirname(prefix.rstrip("/")), MAX_DEPTH))

@@ -52,7 +52,7 @@ Report = Tuple[int, int, int, int, bytes, Any]
 
 
 def memory_file(name: str) -> int:
-    """Returns the descriptor of an anonymous file in memory. Old systems have none, so there it is in the temporary directory."""
+    """Returns the descriptor of an anonymous file in memory. On old systems without such files, it is in the temporary directory."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         try:
@@ -67,7 +67,7 @@ def memory_file(name: str) -> int:
 
 
 def _keep_size(descriptor: int) -> None:
-    """Forbids that the file shrinks. If user code truncated it, the next access of the agent to the page would kill the agent."""
+    """Prevents the file from shrinking. If user code truncated it, the next access of the agent to the page would kill the agent."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
 """Runs user code, one attempt at a time, in a separate process.
 
-There are two processes. The monitor is a child of the agent. It forks the slot and waits for it. If user code kills its parent process, it
-hits only the monitor. Both processes are child subreapers: they adopt the orphans among their descendants. The monitor kills all its
+There are two processes. The monitor is a child of the agent. It forks the slot and waits for it. If user code kills its parent process,
+only the monitor dies. Both processes are child subreapers: they adopt the orphans among their descendants. The monitor kills all its
 descendants when the slot is dead, when the agent sends SIGTERM, and when the agent is dead. It exits with the status of the slot, so that
 the agent learns the cause.
 """
@@ -322,7 +322,7 @@ class SlotLoop:
 
 
 def _check_built_ins() -> None:
-    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this one."""
+    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this call."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is missing" % name)

@@ -32,7 +32,7 @@ class ReportWriter:
         self._words32 = page.words32
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """Reports one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The parts are packed as a payload; ``raw``: only joined."""
+        """Reports one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The parts are packed as a payload, or joined if ``raw``."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)

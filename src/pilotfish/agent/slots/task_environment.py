@@ -127,7 +127,7 @@ class TaskEnvironment:
             return False
 
     def _change_directory(self, directory: str) -> None:
-        """Enters the directory of the caller. If that fails, enters the scratch directory, because most calls do not use it."""
+        """Enters the directory of the caller. If that fails, enters the scratch directory, because most calls use no working directory."""
         try:
             if directory != self._scratch:
                 os.chdir(directory)

@@ -23,7 +23,7 @@ INTERVAL_S, FIRST_INTERVAL_S = 10.0, 1.0
 MIN_TRANSFER_PART = 0.02
 """Transfers must take at least this part of the remaining time; otherwise they are no reason for a plan."""
 GOOD_ERROR = 0.2
-"""Up to this error of forecasts, the plan uses Max-min; with a larger error, XSufferage."""
+"""Up to this error of forecasts, the plan uses Max-min. With a larger error, it uses XSufferage."""
 MAX_ERROR = 0.75
 """Error of forecasts above which a plan is useless."""
 SAMPLE_SIZE = 5_000
@@ -33,7 +33,7 @@ MIN_SAMPLES = 16
 MIN_TASK_S = 2.0
 """Minimum mean seconds of a task for a plan."""
 MAX_TASKS_PER_CORE, MAX_TASKS = 20, 2_000
-"""Maximum tasks per core, and in all, for which the end of a run is planned."""
+"""The end of a run is planned only if there are at most this many tasks per core, and at most this many tasks in all."""
 MIN_UNEVENNESS = 3.0
 """Minimum ratio of the fastest to the slowest host for a plan when tasks have no costs."""
 

@@ -1,8 +1,8 @@
 """Holds a Gantt chart of worker lanes and site links.
 
-A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. Only the two lanes of
-a group that are free first matter. Groups are stored in blocks of equal length, so that numpy can process all groups at once. Each block
-belongs to one site.
+A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. Only two lanes of a
+group matter: the lanes that are free first. Groups are stored in blocks of equal length, so that numpy can process all groups at once.
+Each block belongs to one site.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def batches_of(
     widths: Sequence[int] | None = None,
     allowed: Sequence[Booleans | None] | None = None,
 ) -> list[TaskBatch]:
-    """Groups tasks that need the same files, width and workers and take about as long. Batches are in the order of their first tasks."""
+    """Groups tasks with the same files, width and workers and about the same length. Batches are in the order of their first tasks."""
     durations = np.asarray(seconds, dtype=np.float64)
     if not len(durations):
         return []
@@ -135,8 +135,8 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same if one of
-    these lanes were taken."""
+    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: when they would be
+    free if one of these lanes were taken."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths

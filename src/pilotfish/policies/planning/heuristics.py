@@ -7,17 +7,18 @@ metric. At last it places this task where it ends first, and adds its missing tr
 * ``max-min``: the task whose earliest end is largest.
 * ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. For a task with several
   lanes, the second best lane is found as if one of the best lanes were taken.
-* ``xsufferage``: the same with the second best site. If only one site is possible, the difference is infinite.
+* ``xsufferage``: the task with the largest difference between its end at the second best site and its earliest end. If only one site is
+  possible, the difference is infinite.
 
 If sufferages are equal (with one site, all are equal), the task with the largest earliest end is taken, because long tasks should not start
-last. If these are equal too, the order of the batches decides. If a task would end at the same time at several hosts, it gets the host of
-the earlier site, then the faster host, then the host that idles least before the task, then the earlier host.
+last. If these ends are equal too, the order of the batches decides. If a task would end at the same time at several hosts, these are
+preferred in this order: the host of the earlier site, the faster host, the host that idles least before the task, the earlier host.
 
 (The appendix of the paper that this module follows says "MinMax". This is taken to be Max-min, which the text of the paper describes.)
 
 Candidates are the first tasks of batches, at most ``MAX_CANDIDATES``. For batches with the same files, Min-min and Max-min need only one
 candidate: the shortest or the longest task. If there are too many candidates, every file that tasks share gets a candidate first. The
-remaining candidates are long tasks (short tasks with Min-min).
+remaining candidates are long tasks, or short tasks with Min-min.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ Family = tuple[tuple[int, ...], int, int]
 
 
 def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
-    """Places tasks until no candidate could start before the horizon at any lane, even its worst lane. So slow lanes get tasks when fast
-    lanes have enough, and some placements start after the horizon."""
+    """Places tasks as long as at least one candidate could start at one lane before the horizon. Slow lanes count, too: they get tasks when
+    fast lanes have enough. Therefore some placements start after the horizon."""
     placements: list[Placement] = []
     if not any(len(batch.seconds) for batch in batches):
         return placements
@@ -106,7 +107,7 @@ class _Queue:
 
 
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
-    """Returns families that have a file of no earlier family, then all other families."""
+    """Returns first the families with a file that no earlier family has, then all other families."""
     seen: set[int] = set()
     with_new_files: list[Family] = []
     others: list[Family] = []
@@ -117,7 +118,7 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and the group."""
+    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and its group then."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)
@@ -261,7 +262,7 @@ class _Candidates:
             self._refresh(slice(row, row + 1), slice(None))
 
     def may_start(self, limit: float) -> bool:
-        """Returns whether any candidate could start at any worker before ``limit``. The next call begins with the pair that ends latest."""
+        """Returns whether any candidate could start at any worker before ``limit``. Keeps such a pair, which the next call checks first."""
         if limit == np.inf:
             return True
         columns = self._columns

@@ -21,7 +21,7 @@ MAX_SIDE_PART = 0.1
 MAX_WAIT_S = 0.5
 """Maximum seconds that a core may wait for files."""
 OVERDUE_S = 1.0
-"""If a file has not arrived in time, it is expected after this many seconds."""
+"""If a file has not arrived in time, it is expected after this many more seconds."""
 PROBE_S = 5.0
 """After the first small file, an unmeasured link gets no other file for this many seconds, or until it is measured."""
 MIN_PROBE_BYTES, MIN_PROBE_S = 100_000, 0.01
@@ -126,7 +126,7 @@ class LinkEstimates:
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
         """Returns a task whose missing files are the first transfer to a site; None if the link was used before. The first transfer
-        measures the link, because a large file on a slow link cannot be stopped."""
+        measures the link. It should be small, because a transfer cannot be stopped."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:

@@ -2,7 +2,7 @@
 
 The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks or workers were added or removed,
 or when a worker is idle. It uses the expected ends of running tasks, transfers, replicas, and the speeds of hosts and links. Between two
-plans, each worker gets the tasks that the plan has for it. If the plan has another worker for a task, the task does not go to an idle one.
+plans, each worker gets the tasks that the plan has for it. A task that the plan has for one worker does not go to another idle worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNKNOWN_TASK_S = 1.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5.0, 120.0
 """Minimum and maximum seconds between two plans."""
 INTERVAL_PER_PLACEMENT_S, INTERVAL_PER_TASK_S = 0.001, 1e-4
-"""Minimum seconds between two plans for each placement, and for each planned task: several times the time to compute them."""
+"""Each placement and each planned task adds this to the minimum seconds between two plans. Computing them takes much less time."""
 IDLE_REPLAN_S = 1.0
 """Seconds after a plan before an idle worker can cause a new plan."""
 OVERDUE_PART = 0.25
@@ -69,9 +69,9 @@ class PlannedMatcher:
         """Whether a worker has room for tasks that are not in the plan."""
         self._planned_for: tuple[int, int, int] = (0, 0, 0)
         self._waiting: dict[Run, int] = {}
-        """For each run: how many tasks waited for other tasks at the last plan. If fewer wait now, some ready tasks are in no plan."""
+        """For each run: the number of tasks that waited for other tasks at the last plan. If fewer wait now, some ready tasks are new."""
         self._has_unplanned = False
-        """Whether such tasks and an idle worker exist."""
+        """Whether a ready task that is in no plan and an idle worker exist."""
         self._left = 0
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
@@ -173,7 +173,7 @@ class PlannedMatcher:
         return True
 
     def _start_probe(self, view: PolicyView, worker: Worker) -> Task | None:
-        """Returns a task with small inputs if the link of the worker's site is not measured. The plan is not asked."""
+        """Returns a task with small inputs if the link of the worker's site is not measured. The plan need not contain it."""
         found = self.links.start_probe(view, (task for task in self._probes if self._can_start(view, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():

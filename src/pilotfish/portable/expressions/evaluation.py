@@ -5,8 +5,8 @@
 
 A property is undefined (None here) if it is unknown, or if it is not a number, a text or a truth value. An operation with an undefined
 value is undefined, except if its result does not depend on this value: ``undefined and false`` is false. A division by zero is undefined. A
-text is undefined if a number is needed or compared. An evaluation never raises an exception. Its time is linear in the length of the text:
-length and depth are limited, and numbers do not grow.
+text counts as undefined if it is used as a number or compared with a number. An evaluation never raises an exception. Its time is linear in
+the length of the expression: length and depth are limited, and numbers do not grow.
 
 A tree is compiled to nested closures, which are 1.5 times as fast as walking the tree. If a part must be a number, it is compiled so that
 it gives a number or None; then its parent needs no check.
@@ -54,7 +54,7 @@ class Expression:
 
     @property
     def clauses(self) -> Tuple[Expression, ...]:
-        """The parts of an ``and``, which must all be true. For another expression, the expression itself."""
+        """The parts of an ``and``, which must all be true. If the expression is no ``and``, it is the only part."""
         tree, _ = read(self._text)
         parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
         return tuple(parse(show(part)) for part in parts)
@@ -155,8 +155,8 @@ def _load(name: str, required: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Returns a number, or None. Infinity is a number, because some times never end; NaN is not. Long integers become floats, which bounds
-    the time of an evaluation."""
+    """Returns a number, or None. Infinity is allowed, because some times never end. NaN gives None. Long integers become floats, which
+    limits the time of an evaluation."""
     if not isinstance(value, (int, float)):
         return None
     try:
@@ -209,7 +209,7 @@ def _negation(node: Node) -> Evaluate:
 
 
 def _junction(node: Node) -> Evaluate:
-    """Compiles ``and`` and ``or``. One false part decides an ``and``, one true part an ``or``, even if other parts are undefined."""
+    """Compiles ``and`` and ``or``. A false part makes an ``and`` false and a true part makes an ``or`` true, whatever the others are."""
     parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
 
     def every(properties: Properties) -> Any:
@@ -294,7 +294,7 @@ def _chain(node: Node) -> Evaluate:
 
 
 def _membership(node: Node) -> Evaluate:
-    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If a list contains texts and numbers, it is undefined whether x is not in it."""
+    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If x is not in a list of texts and numbers, the result is undefined."""
     values = frozenset(value[1] for value in node[2])
     kinds = {_kind(value) for value in node[2]}
     mixed = len(kinds) > 1

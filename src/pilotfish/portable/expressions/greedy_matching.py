@@ -1,7 +1,7 @@
 """Matches tasks to workers, the pair with the highest rank first.
 
-If no rank is negative, the sum of ranks is at least half of the optimum, and usually much more. The time is that of sorting the pairs. If
-ranks are equal, the lower (older) task comes first, then the lower worker id. The order of the input does not matter.
+If no rank is negative, the sum of ranks is at least half of the largest possible sum, and usually much more. Most of the time is needed to
+sort the pairs. If ranks are equal, the lower (older) task comes first, then the lower worker id. The order of the input does not matter.
 """
 
 from __future__ import annotations

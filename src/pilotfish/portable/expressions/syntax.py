@@ -1,6 +1,6 @@
 """Parses the text of an expression into a tree and prints it again.
 
-A tree consists of tuples. Operators of one level make one flat node, so that a long sum is not deep:
+A tree consists of tuples. Operators of one level form one flat node, so that the tree of a long sum is not deep. The nodes are:
 
     ("value", value, spelling)     ("name", name)                ("call", function, arguments)
     ("not", node)                  ("negative", node)            ("in", node, values, negated)
@@ -88,7 +88,7 @@ _DURATIONS = {
 }
 _WORDS = ("and", "or", "not", "in", "true", "false")
 _FUNCTIONS: Dict[str, int] = {"min": 0, "max": 0, "abs": 1, "defined": 1, "if": 3}
-"""Number of arguments; 0: one or more."""
+"""Number of arguments of each function. 0 means one or more."""
 _ARGUMENTS = {0: "one argument or more", 1: "one argument", 3: "three arguments"}
 _SIGNS = ("<=", ">=", "==", "!=", "//", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _CORRECTIONS = {

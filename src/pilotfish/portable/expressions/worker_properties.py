@@ -23,7 +23,7 @@ def worker_properties(
 
 
 def lacks_quotes(name: str, requirement: Expression, workers: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether the quotes of a text are probably missing, so that it was read as an unknown name. This is likely if a property has
+    """Returns whether the quotes of a text are probably missing, so that the text was read as a name. This is likely if a property has
     this value, or if the name is compared with a property whose values are texts."""
     beside = {other for clause in requirement.clauses if name in clause.names for other in clause.names}
     texts = [(other, value) for properties in workers for other, value in properties.items() if isinstance(value, str)]

@@ -1,7 +1,7 @@
 """Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
 
 A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
-links to it. The directory is authoritative; data in memory only save reading the directory.
+links to it. The directory is authoritative. Data in memory only save reads of the directory.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ContentCache:
         self._checking: Set[str] = set()
         self._arriving: Dict[str, IncomingContent] = {}
         self._stuck: Dict[str, Tuple[int, float]] = {}
-        """For each content that another process writes: its number of bytes, and the time since which it has this number."""
+        """For each content that another process writes: its number of bytes, and since when this number is unchanged."""
         self._pinned: Dict[str, int] = {}
         self._foreign_digests: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
@@ -180,8 +180,8 @@ class ContentCache:
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def verified_path(self, digest: str, size: int) -> Optional[str]:
-        """Returns the path of an undamaged content and marks it as used; None if there is no such content. If ``is_needed`` is false for
-        it, other processes may remove the content after a minute."""
+        """Returns the path of an undamaged content, or None if there is no such content. Marks the content as used. If this process does
+        not need the content (``is_needed``), other processes may remove it after a minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)
@@ -199,7 +199,7 @@ class ContentCache:
             os.close(descriptor)
 
     def _is_sound(self, digest: str, descriptor: int) -> bool:
-        """Returns whether the content is undamaged. It is hashed if that is due; other threads that need it wait for the result."""
+        """Returns whether the content is undamaged. It is hashed if a check is due. Other threads that need it wait for the result."""
         with self._changed:
             while digest in self._checking:
                 self._changed.wait()
@@ -309,7 +309,7 @@ class ContentCache:
             return kept
 
     def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
-        """Copies a user's file into the cache if it has this content. Returns whether it has."""
+        """Copies a user's file into the cache if it has this content. Returns whether it has this content."""
         content_path(self.directory, digest)
         try:
             with opened(path, READ & ~os.O_NOFOLLOW) as source:
@@ -413,7 +413,7 @@ class ContentCache:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evicts contents because the disk is full. Returns whether this freed space. Files with other links free no space and are kept."""
+        """Evicts contents because the disk is full. Returns whether space was freed. Keeps files with other links, which free none."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 

@@ -1,4 +1,4 @@
-"""Copies files. If the file system can, blocks are shared and holes are kept."""
+"""Copies files. If the file system supports it, blocks are shared and holes are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Callable, Iterator, List, Optional, Tuple
 
 BLOCK_BYTES = 1 << 20
 HOLE_BYTES = 64 * 1024
-"""Blocks of zeros of this length become holes if their offset is a multiple of it."""
+"""Bytes of a block. If a block contains only zeros and its offset is a multiple of this length, it becomes a hole."""
 _ZEROS = bytes(HOLE_BYTES)
 _FICLONE = 0x40049409
 
@@ -43,7 +43,7 @@ def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[in
 
 
 def extents(descriptor: int, offset: int, limit: int, min_hole_bytes: int = 1) -> Iterator[Tuple[int, int, bool]]:
-    """Yields offset and length of each extent in a range, and whether it is a hole. Holes below ``min_hole_bytes`` count as data."""
+    """Yields offset and length of each extent in a range, and whether it is a hole. Holes shorter than ``min_hole_bytes`` count as data."""
     while offset < limit:
         data = _seek(descriptor, offset, limit, os.SEEK_DATA)
         if data - offset >= min_hole_bytes or data == limit:
@@ -65,7 +65,7 @@ def _seek(descriptor: int, offset: int, limit: int, whence: int) -> int:
 
 
 def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
-    """Writes at the offset, at or beyond the end of the file. Zeros become holes."""
+    """Writes bytes at an offset that is at or beyond the end of the file. Blocks of zeros become holes."""
     at = 0
     for start, end in _nonzero_extents(view):
         at = start

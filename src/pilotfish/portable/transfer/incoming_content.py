@@ -1,7 +1,7 @@
 """Receives one content into the cache, and resumes it after a lost connection.
 
-The received part outlives this process; the next writer continues it. Only one process writes at a time. It has a lock on the file, which
-ends with the process. Other processes may read the received part.
+The received part outlives this process; the next writer continues it. Only one process writes at a time. The writer has a lock on the file.
+The lock ends with the writer. Other processes may read the received part.
 """
 
 from __future__ import annotations

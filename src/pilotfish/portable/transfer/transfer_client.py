@@ -60,7 +60,7 @@ def _closed_after_error(channel: TransferChannel, *reusable: Type[Exception]) ->
 
 
 def has_ended(channel: TransferChannel) -> bool:
-    """Returns whether the other side closed an idle connection. It did if there are data to read although nothing was requested."""
+    """Returns whether the other side closed an idle connection. An idle connection is readable only if it was closed."""
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
     return bool(ready.poll(0))
@@ -74,7 +74,7 @@ def fetch(
     no_redirect: bool = False,
     on_progress: OnProgress = lambda length: None,
 ) -> str:
-    """Fetches the rest of a content. Returns its path. Raises the same exceptions as ``receive_answer``."""
+    """Fetches the missing bytes of a content. Returns the path of the content. Raises the same exceptions as ``receive_answer``."""
     send_request(channel, digest, size, incoming.offset, no_redirect)
     return receive_answer(channel, size, incoming, on_progress)
 
@@ -102,7 +102,7 @@ def push(channel: TransferChannel, digest: str, size: int, path: str, progress: 
     """Uploads the file ``path``, which has this digest and size.
 
     After AskLater and DigestMismatch (the received bytes are not the content) the connection can be used again. It is closed after
-    ConnectionCut, ProtocolViolation, NoSpace at the other side, or if the file cannot be read (ContentAbsent, OSError).
+    ConnectionCut, ProtocolViolation and NoSpace (at the other side), and if the file cannot be read (ContentAbsent, OSError).
     """
     progress = progress or UploadProgress()
     with contextlib.closing(FileReader(path, size)) as reading, _closed_after_error(channel, AskLater, DigestMismatch):

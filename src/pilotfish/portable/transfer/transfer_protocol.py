@@ -41,7 +41,7 @@ OnProgress = Callable[[int], None]
 
 
 class ConnectionCut(Exception):
-    """The connection is lost. The received part is kept, so that only the rest must be requested again."""
+    """The connection is lost. The received part is kept, so that only the missing part must be requested again."""
 
     unfinished: Optional[Answer] = None
     """The received part of the unfinished frame."""
@@ -114,7 +114,7 @@ class ContentReader:
 
 
 class TransferChannel:
-    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second call of ``receive`` after it."""
+    """Frames over an authenticated, blocking connection, for one thread. A body is valid until ``receive`` is called twice after it."""
 
     def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
@@ -241,7 +241,7 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
 
 
 def send_content(channel: TransferChannel, reading: ContentReader, offset: int, on_progress: OnProgress) -> None:
-    """Sends the content from the offset to its end. If the content still grows, it waits for more bytes."""
+    """Sends the content from the offset to its end. While the content still grows, the function waits for more bytes."""
     size = reading.size
     while offset < size:
         limit = min(reading.available(), size)
@@ -275,7 +275,7 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
 def receive_content(
     channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress, first_timeout_s: Optional[float] = None
 ) -> Optional[List[Any]]:
-    """Receives the rest of a content. Returns None at its end. If another message arrives, it returns this message. ``first_timeout_s``:
+    """Receives the missing bytes of a content. Returns None at its end. Returns any other message that arrives. ``first_timeout_s``:
     seconds until the first frame must arrive."""
     while True:
         try:

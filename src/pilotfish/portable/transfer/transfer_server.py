@@ -25,7 +25,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 def unsent(descriptor: int) -> int:
-    """Returns the number of sent bytes that the other side has not confirmed yet; 0 if it is unknown."""
+    """Returns the number of sent bytes that the other side has not confirmed yet; 0 if this is unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ class _ServedConnection:
 
 
 class TransferServer:
-    """Serves the connections that ``add_connection`` gets. It closes those that have ended, violate the protocol, or are idle for long."""
+    """Serves connections given to ``add_connection``. Closes a connection that has ended, violates the protocol, or is idle for long."""
 
     def __init__(self, source: ContentSource, max_streams: int = MAX_STREAMS, log: Callable[[str], None] = lambda text: None) -> None:
         self.source = source

@@ -37,7 +37,7 @@ def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLi
 
 
 def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
-    """Connects to the first endpoint that proves itself, in the order of the credentials. The returned link blocks."""
+    """Tries the endpoints in the order of the credentials, until one proves itself. Returns a blocking link to it."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
@@ -136,7 +136,7 @@ class FrameLink:
             self.reader.received(count)
 
     def receive(self) -> Iterator[Frame]:
-        """Yields the frames that have arrived. If ``has_more`` is true afterwards, call it again before waiting for the selector."""
+        """Yields the frames that have arrived. If ``has_more`` is true afterwards, call ``receive`` again before you wait."""
         total = 0
         reader = self.reader
         self.has_more = False

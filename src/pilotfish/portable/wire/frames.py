@@ -62,7 +62,7 @@ def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer
 
 
 def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
-    """Raises FrameError if a frame may not be that large. ``proved``: the other side has proved itself."""
+    """Raises FrameError if a length exceeds its limit. ``proved``: whether the other side has proved itself."""
     if proved:
         if header_length > MAX_HEADER or body_length > MAX_BODY:
             raise FrameError("a frame of %d + %d bytes was announced: that is no Pilotfish peer" % (header_length, body_length))
@@ -152,7 +152,7 @@ class FrameReader:
 
 
 class FrameSplitter:
-    """Splits received chunks into frames. Until the other side has ``proved`` itself, it accepts small frames only."""
+    """Splits received chunks into frames. Accepts only small frames until the other side has proved itself (``proved``)."""
 
     __slots__ = ("_chunks", "_have", "_need", "proved")
 
@@ -164,7 +164,7 @@ class FrameSplitter:
 
     @property
     def missing(self) -> int:
-        """Number of missing bytes of the current frame. If its prefix is incomplete, the missing bytes of the prefix."""
+        """Number of missing bytes of the current frame. If the prefix of the frame is incomplete, only bytes of the prefix are counted."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> List[Tuple[memoryview, memoryview]]:
@@ -194,6 +194,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Returns the bytes of ``frames``, the last frames that were split off, and all bytes after them."""
+        """Returns the bytes of ``frames`` and all bytes after them. ``frames`` must be the last frames that were split off."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

@@ -1,4 +1,4 @@
-"""Proves both sides of a connection with a shared key.
+"""Lets both sides of a connection prove that they have the same key.
 
 The listener sends a nonce. The dialler answers with its own nonce and a proof. Then the listener proves itself in the same way. A proof is
 valid for one role, one key, both nonces and one channel, so that it cannot be used for another connection.
@@ -32,7 +32,7 @@ class Claim(NamedTuple):
 
 
 def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> str:
-    """Makes the proof that a side has the key. ``side``: the side that proves itself; ``nonces``: of the other side, then of this side."""
+    """Makes the proof that a side has the key. ``side``: the side that proves itself. ``nonces``: first the nonce of the other side."""
     words = ("pilotfish-%d" % PROTOCOL, side, claim.role, claim.key_id, *nonces, claim.binding)
     return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 

@@ -1,6 +1,6 @@
 """Estimates the finish time of a run from many projections, and what the time is spent on.
 
-The breakdown of the time (waiting, staging, execution) is that of the median projection. It follows the chain of tasks that ends last.
+The breakdown of the time (waiting, staging, execution) comes from the median projection. It follows the chain of tasks that ends last.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def parents_of(state: State) -> dict[int, list[int]]:
 
 
 def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards. The task before a task in the
-    chain is the one that ended last among the previous task at its cores and its dependencies."""
+    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards. Before each task in
+    the chain comes the task that ended last: either the previous task at the same cores, or a dependency."""
     now, state = world.snapshot_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
@@ -105,7 +105,7 @@ def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list
 
 
 def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterval | None]]:
-    """Returns the cores of each host, and the previous interval at the same cores for each interval."""
+    """Returns the cores of each host, and for each interval the previous interval at the same cores."""
     state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
     for worker in state.workers.values():
         connection = world.machine.connections.get(worker.id)

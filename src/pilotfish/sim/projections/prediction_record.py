@@ -48,7 +48,7 @@ class Prediction(msgspec.Struct):
 
     @property
     def strain(self) -> float:
-        """Error of the median, in half-widths of the unscaled interval. At 1, the actual time was at the end of the interval."""
+        """Error of the median, in half-widths of the unscaled interval. 1: the actual time was at an end of the interval."""
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor

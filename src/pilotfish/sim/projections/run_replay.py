@@ -138,7 +138,7 @@ class RunReplay(LightWorld):
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
         first = 0
-        # Tasks arrive after the first worker has joined, because no decision is possible before.
+        # Tasks arrive after the first worker has joined, because no decision is possible before that.
         earliest_s = min(stay.from_s for stay in self._present) + self.turn_s
         for at, count in [*batches, *self._history.arrivals]:
             self.after(max(earliest_s, at - run.opened_at), self._add, first, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers treat it as True; to import the module typing would take longer than this module
+TYPE_CHECKING = False  # type checkers treat it as True; the import of typing would take longer than the import of this module
 if TYPE_CHECKING:
     from pilotfish.api.balance_report import BalanceReport
     from pilotfish.api.divisible import divide, iterate

@@ -39,7 +39,7 @@ def print_note(text: str) -> None:
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Callable[[str], None] = print_note) -> PoolSettings:
-    """Reads the settings in the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace these settings."""
+    """Reads the settings in the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace values of the file."""
     content = read_tables(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
@@ -55,7 +55,7 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Cal
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:
             ip_network(subnet)
-    except ValueError as problem:  # msgspec's ValidationError is one
+    except ValueError as problem:  # ValidationError of msgspec is a ValueError
         raise BadInput(f"{path}: {problem}", "docs/reference/settings.md lists the settings and their types") from None
     for name, value in msgspec.structs.asdict(settings).items():
         if isinstance(value, int | float) and value < 0:
@@ -108,7 +108,7 @@ def _not_toml(path: Path, problem: Exception) -> BadInput:
 # --- sites --------------------------------------------------------------------------------------------------------------------------
 
 QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
-"""Keys with durations such as "2h", and the fields of Site with their values."""
+"""Keys whose values are durations such as "2h". For each key: the field of Site that gets the value."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
 MAX_COUNT = 1_000_000
 MAX_BYTES = 10**15
@@ -126,7 +126,7 @@ HIDDEN = "..."
 
 
 class SiteTable(dict[str, Site]):
-    """Sites by name. A site with an invalid description is in the table, too, but ``table[name]`` raises the error of the site."""
+    """Sites by name, also sites with an invalid description. For such a site, ``table[name]`` raises the error of the site."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ("period", lambda seconds: seconds >= MIN_PERIOD_S, " is too often", f"30s is polite; the least is {MIN_PERIOD_S:g}s"),
     ("poll", lambda seconds: seconds == 0 or seconds >= MIN_PERIOD_S, " is too often", f"choose {MIN_PERIOD_S:g}s or more, or 0"),
 )
-"""A rule has keys, a condition for their values, the message if the condition is false, and the fix. For NaN, conditions are false."""
+"""A rule has keys, a condition for their values, a message for other values, and the fix. NaN meets no condition."""
 TEXT_RULES: tuple[Rule, ...] = (
     (LINES, re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*").fullmatch, " is not one line", "leave newlines and control characters out"),
     (

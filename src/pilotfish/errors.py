@@ -1,4 +1,4 @@
-"""Defines the errors of Pilotfish. The message says what happened. ``hint`` says how to fix it."""
+"""Defines the errors of Pilotfish. The message says what happened. ``hint`` says how to fix the problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IllegalTransition(PilotfishError):
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read. So the master confirms no request."""
+    """The journal cannot be written or read. In this state, the master confirms no request."""
 
     code = "P2100"
 
@@ -50,7 +50,7 @@ class AlreadyRunning(PilotfishError):
 
 
 class ConnectionFailed(PilotfishError):
-    """No master can be reached, or it refused the connection."""
+    """No master can be reached, or the master refused the connection."""
 
     code = "P3100"
 

@@ -1,7 +1,7 @@
 """Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
 
 Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and in
-``pyproject.toml``, and a test compares the two. So a source checkout works without metadata, and old metadata does no harm.
+``pyproject.toml``. A test compares both declarations. So a source checkout works without metadata, and outdated metadata does no harm.
 
 This module reads the files ``entry_points.txt`` itself, because ``importlib.metadata`` takes longer to import than ``pilotfish --help``.
 """
@@ -32,7 +32,7 @@ SINGULAR = {
     "sweeps": "sweep source",
     "commands": "command",
 }
-"""The kinds of plug-ins. Each plural has its singular."""
+"""The kinds of plug-ins: the singular by the plural."""
 
 
 class BuiltInCommand(NamedTuple):
@@ -41,7 +41,7 @@ class BuiltInCommand(NamedTuple):
     target: str
     """Module and attribute in ``pilotfish.cli``."""
     text: str
-    """First line of the command's help. A test compares the two."""
+    """First line of the command's help. A test checks that both texts are equal."""
     pool: bool | tuple[str, ...] = False
 
 
@@ -184,7 +184,7 @@ def find(kind: str, name: str) -> Plugin:
 
 
 def load(kind: str, name: str) -> Any:
-    """Imports the object of a plug-in and returns it. Its signature depends on the kind: see docs/how-to/*-plugin.md."""
+    """Imports the object of a plug-in and returns it. The signature of the object depends on the kind: see docs/how-to/*-plugin.md."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -217,7 +217,7 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """Returns the traits of a backend, or UNKNOWN_TRAITS if it cannot be loaded. The site's controller reports that error."""
+    """Returns the traits of a backend, or UNKNOWN_TRAITS if the backend cannot be loaded. The site's controller reports the error."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:
@@ -249,7 +249,7 @@ _ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?"
 
 @cache
 def _found(kind: str) -> dict[str, list[Plugin]]:
-    """Returns the plug-ins of a kind by name. A name can have several plug-ins. ``find`` reports that.
+    """Returns the plug-ins of a kind by name. Several plug-ins can have the same name. ``find`` reports such a conflict.
 
     A matcher is also a policy: the dispatcher with this matcher.
     """

@@ -1,4 +1,4 @@
-"""Defines what a backend declares about itself, so that wrong options are found when a site is configured, not in a queue."""
+"""Defines what a backend declares about itself. So wrong options are found when a site is configured, and not when pilots are submitted."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ PATH = matches(r"(?![\s-])[^\x00-\x1f\x7f]+", "a path")
 
 
 class BackendTraits(NamedTuple):
-    """What users can configure for a backend, and what is known about it."""
+    """The options of a backend, and facts about its batch system."""
 
     options: dict[str, Check] = {}
     """Options of the backend, in addition to the options of every site."""
     needs: tuple[str, ...] = ()
     """Required options."""
     ignores: tuple[str, ...] = ()
-    """Site keys that have no effect, such as "queue" or "memory". A site that sets one is refused."""
+    """Site keys that have no effect with this backend, such as "queue" or "memory". A site with one of these keys is refused."""
     multiplies: str = ""
     """Pattern of directives that would change the number of jobs. Such directives are refused."""
     programs: tuple[str, ...] = ()
     """Programs that the backend calls."""
     helpers: dict[str, str] = {}
-    """Optional programs, each with what is missing without it."""
+    """Optional programs. Each has a text that says what is not possible without the program."""
     harmless_word: str = ""
-    """Argument with which each program does nothing."""
+    """Argument that makes each program end without doing anything."""
     variables: tuple[str, ...] = ()
     """Prefixes of the environment variables that the programs read."""
     passes_environment: bool = False
-    """Whether it may pass the environment of a submission to its jobs. Then secrets are removed from the environment."""
+    """Whether the batch system may pass the environment of a submission to the jobs. If so, secrets are removed from the environment."""
     several_queues: bool = False
     cancel: str = ""
     """Command that cancels a queued job, if users can type it."""

@@ -9,11 +9,11 @@ from msgspec import Struct
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 """SHA-256 in hexadecimal, as ``sha256sum`` prints it."""
 MAGIC = frozenset("*?[")
-"""Characters that make a name a pattern."""
+"""A name with one of these characters is a pattern."""
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: of the user's file when it was read; empty if a task made the content."""
+    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: values of the user's file when it was read; empty if a task made the content."""
 
     digest: str
     size: int
@@ -23,7 +23,7 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``at_master``, ``at_worker``: whether master and worker have it. ``name``: its file name in the task."""
+    """A content that a task made. ``at_master``, ``at_worker``: whether the master or the worker has it. ``name``: file name in the task."""
 
     digest: str
     size: int
@@ -36,7 +36,7 @@ class ProducedContent(Struct, frozen=True, array_like=True):
 class ExpectedFile(Struct, frozen=True, array_like=True):
     """A file, or all files of a directory, that an earlier task of the run will leave.
 
-    ``maker``: index of the earlier task. ``name``: name in the earlier task. ``target``: name in the waiting task.
+    ``maker``: index of the earlier task. ``name``: name of the file in the earlier task. ``target``: name of the file in the waiting task.
     """
 
     maker: int

@@ -16,7 +16,7 @@ class Effect(Struct, frozen=True):
 
 
 class Send(Effect, frozen=True):
-    """Send a message. Its body is the payloads in order. ``whole``: send shared payloads too, because the peer cannot read their files."""
+    """Send a message with the payloads as its body. ``whole``: send the bytes of shared payloads, because the peer cannot read the files."""
 
     link: int
     message: Message
@@ -45,7 +45,7 @@ class SubmitPilot(Effect, frozen=True):
 
 
 class AdoptPilot(Effect, frozen=True):
-    """After a restart, find a pilot at its site by its tag. If it is not found, it was never submitted."""
+    """After a restart, find a pilot at its site by its tag. A pilot that is not found was never submitted."""
 
     pilot: str
     site: str
@@ -58,7 +58,7 @@ class CancelPilot(Effect, frozen=True):
 
 
 class DescribeSite(Effect, frozen=True):
-    """Use this configuration of a site; None: the site was removed."""
+    """Use this configuration of a site. If the configuration is None, the site was removed."""
 
     name: str
     site: Site | None
@@ -69,7 +69,7 @@ class ReadSites(Effect, frozen=True):
 
 
 class ReleasePayload(Effect, frozen=True):
-    """Delete a payload to which nothing refers any more. ``refused``: it was never used, and the sender may send it again."""
+    """Delete a payload to which nothing refers any more. ``refused``: the payload was never used, and its sender may send it again."""
 
     stored: StoredPayload
     refused: bool = False

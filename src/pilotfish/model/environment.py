@@ -1,4 +1,4 @@
-"""Removes variables that look like secrets from an environment. Such variables are passed on only if the user names them."""
+"""Removes from an environment the variables that look like secrets. Such a variable is passed on only if the user names it."""
 
 from __future__ import annotations
 

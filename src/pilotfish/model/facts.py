@@ -1,6 +1,7 @@
 """Lists what is recorded in the journal. Only facts change the state.
 
-A fact about many tasks has columns, because one fact per task would cost more than the task. Tags are part of the journal format.
+A fact about many tasks has one list per field, because one fact per task would cost more than the task. Tags are part of the journal
+format.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     specs: list[int]
     payloads: list[Payload]
     deps: dict[int, list[int]]
-    """By index in the run: indices of the tasks on which the task depends."""
+    """For each task, by its index in the run: the indices of the tasks on which it depends."""
     contents: dict[int, tuple[Content, ...]] = {}
-    """By index in the run: contents that the task needs."""
+    """For each task, by its index in the run: the contents that it needs."""
     costs: list[float] = []
     """Relative costs, one for each task; empty: all costs are equal."""
     expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
-    """By index in the run: files that other tasks will leave for the task."""
+    """For each task, by its index in the run: the files that other tasks will leave for it."""
     earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
-    """By index in the run: files that tasks of another run left for the task."""
+    """For each task, by its index in the run: the files that tasks of another run left for it."""
 
 
 class LinkMeasured(Fact, frozen=True, tag="link"):
-    """Bytes that the master sent to a site, and the seconds during which a transfer was active."""
+    """The master sent bytes to a site. The fact has their number, and the seconds during which a transfer was active."""
 
     site: str
     size: int
@@ -156,7 +157,7 @@ class TasksRecalled(Fact, frozen=True, tag="recalled"):
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Tasks are ready again without charge: they had not started, or something else was at fault.
+    """Tasks are ready again, and no budget is charged. Either they had not started, or they were not at fault.
 
     If a task has two attempts, the other attempt continues.
     """
@@ -165,13 +166,13 @@ class TasksReturned(Fact, frozen=True, tag="returned"):
     tasks: list[int]
     reason: str
     least_s: dict[int, float] = {}
-    """By task that the end of its worker's walltime cut off: the seconds that another worker must have left for the task."""
+    """For each task that was cut off by the end of its worker's walltime: the walltime that another worker must have left, in seconds."""
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
     """One attempt failed. The other fields say what follows (see ``core/tasks/retry_rules.py``).
 
-    ``budget``: the budget that is charged; empty if another attempt continues and none is charged.
+    ``budget``: the budget that is charged. It is empty if another attempt continues and no budget is charged.
     """
 
     worker: str
@@ -180,7 +181,7 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     budget: str
     final: bool
     memory: int
-    """Memory to request from now on if the limit was too small; otherwise 0."""
+    """If the memory limit was too small: the memory to request from now on. Otherwise 0."""
     avoid: bool
     """Whether the next attempt should be at another worker."""
     suspect: bool
@@ -246,7 +247,9 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``replica_of``: the queued pilot of which it is a replica. When one joins, the other is cancelled."""
+    """A pilot was requested. ``replica_of``: for a replica, the other pilot, which is queued. When one of the two joins, the other is
+    cancelled.
+    """
 
     pilot: str
     site: str
@@ -283,7 +286,7 @@ class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
 
 
 class SiteHeld(Fact, frozen=True, tag="held"):
-    """A site gets no more pilots until a user resumes it. With an empty reason, the site is resumed."""
+    """The hold of a site begins or ends. ``reason``: why the site gets no more pilots. An empty reason ends the hold."""
 
     site: str
     reason: str
@@ -298,7 +301,7 @@ class SiteDescribed(Fact, frozen=True, tag="site"):
 
 
 class SiteUseChanged(Fact, frozen=True, tag="site-wanted"):
-    """Number of pilots that this pool keeps at a site while there is work; -1: as many as are worthwhile; None: the site is not used."""
+    """How many pilots this pool keeps at a site while there is work. -1: as many as are worthwhile. None: the site is not used."""
 
     site: str
     pilots: int | None
@@ -309,7 +312,7 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class RequestAnswered(Fact, frozen=True, tag="answered"):
-    """The facts before this one in the same record carried out a client's command.
+    """A client's command was carried out by the facts before this one in the same record.
 
     A client that lost the answer asks again with the same ``request`` and gets this answer.
     """

@@ -20,7 +20,7 @@ class AgentMessage(Input, frozen=True):
     message: FromAgent
     payloads: list[Payload] = []
     pilot: str = ""
-    """Pilot whose key the agent used; empty for the key that is valid for any pilot."""
+    """Pilot whose key the agent used. It is empty if the agent used the key that is valid for all pilots."""
 
 
 class ClientMessage(Input, frozen=True):
@@ -34,7 +34,7 @@ class LinkClosed(Input, frozen=True):
 
 
 class LinkPaused(Input, frozen=True):
-    """The peer reads too slowly, so that nothing large may be sent over this link; if not ``paused``, it reads fast enough again."""
+    """If ``paused``, the peer reads too slowly: send nothing large over this link. Otherwise the peer reads fast enough again."""
 
     link: int
     paused: bool
@@ -49,7 +49,7 @@ class PilotAccepted(Input, frozen=True):
 
 
 class PilotSeen(Input, frozen=True):
-    """A site reports whether a pilot runs and, if not, the reason in the site's own words."""
+    """A site reports whether a pilot runs. If the pilot does not run, the site reports the reason in its own words."""
 
     pilot: str
     runs: bool
@@ -57,7 +57,7 @@ class PilotSeen(Input, frozen=True):
 
 
 class PilotEndReported(Input, frozen=True):
-    """A pilot is no longer at its site. ``well``: whether it ended in order. If not ``witnessed``, this is a guess.
+    """A pilot is no longer at its site. ``well``: whether it ended in order. If ``witnessed`` is False, the end is a guess.
 
     ``cause``: one word for how it ended (see ``model/site.py``).
     """
@@ -70,7 +70,7 @@ class PilotEndReported(Input, frozen=True):
 
 
 class SiteReachability(Input, frozen=True):
-    """A site answers and accepts pilots, or does not. ``trouble``: the site's own message about the problem; empty if there is none."""
+    """Whether a site answers and accepts pilots. ``trouble``: the site's own message about the problem; empty if there is no problem."""
 
     site: str
     trouble: str
@@ -79,9 +79,9 @@ class SiteReachability(Input, frozen=True):
 
 
 class CredentialSeen(Struct, frozen=True):
-    """One credential. ``left_s``: seconds that it is still valid; infinite if unlimited or unknown, minus infinite if it is missing.
+    """One credential. ``left_s``: seconds until it expires. Infinite: no limit, or unknown. Minus infinite: the credential is missing.
 
-    ``warn_s``: the user is warned when less is left. ``problem``: why the credential is missing or could not be checked.
+    ``warn_s``: the user is warned when fewer seconds are left. ``problem``: why the credential is missing or could not be checked.
     """
 
     name: str
@@ -92,7 +92,7 @@ class CredentialSeen(Struct, frozen=True):
 
 
 class CredentialsSeen(Input, frozen=True):
-    """All credentials of a site, as they are now. If there are none, they are no longer checked."""
+    """All credentials of a site, as they are now. If the list is empty, credentials of the site are no longer checked."""
 
     site: str
     credentials: tuple[CredentialSeen, ...]

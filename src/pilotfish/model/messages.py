@@ -2,7 +2,7 @@
 
 A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs in this module, written
 as a JSON array whose first item is the tag. The body consists of parts, one after the other; the header has their lengths. The agent reads
-and writes the same arrays with the standard library. ``tests/contract`` converts every message with both.
+and writes the same arrays with the standard library. ``tests/contract`` converts every message with this module and with the agent.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Bulk(Message, frozen=True, tag="bulk"):
 class Heartbeat(Message, frozen=True, tag="beat"):
     """Periodic message of an agent. ``started``: attempts [task, attempt] that started since the last heartbeat and still run.
 
-    ``moving``: contents in transfer to this node, or from this node to the master, as (digest, bytes so far, bytes in all).
+    ``moving``: contents in transfer to this node, or from this node to the master, as (digest, bytes so far, total bytes).
     """
 
     started: list[tuple[int, int]]
@@ -113,7 +113,7 @@ class Results(Message, frozen=True, tag="results"):
 
 
 class CacheReport(Message, frozen=True, tag="holds"):
-    """Contents that the node has gained and lost. ``all``: the node holds only the gained contents. ``held``: contents kept for runs."""
+    """Contents that the node gained and lost. ``all``: the node has only the contents in ``gained``. ``held``: contents kept for runs."""
 
     gained: list[str]
     lost: list[str]
@@ -122,21 +122,21 @@ class CacheReport(Message, frozen=True, tag="holds"):
 
 
 class Returned(Message, frozen=True, tag="returned"):
-    """Attempts that the agent returns and has not started."""
+    """Attempts that the agent returns because it has not started them."""
 
     items: list[tuple[int, int]]
 
 
 class SiteMasterClaim(Message, frozen=True, tag="reigns"):
-    """The agent is the site master in this term: appointed, or elected by its peers. 0: it is no longer the site master."""
+    """The agent is the site master in this term: it was appointed, or elected by its peers. Term 0: it is no longer the site master."""
 
     term: int
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Workers that a site master serves from now on, and workers that it no longer serves. All its other workers are alive.
+    """Workers that a site master serves from now on, and workers that it no longer serves. All other workers that it serves are alive.
 
-    The first such message after SiteMasterClaim names all workers of the site master.
+    After SiteMasterClaim, the first message of this kind names all workers that the site master serves.
     """
 
     joined: list[str]
@@ -228,7 +228,7 @@ class SentSpec(Struct, frozen=True, array_like=True):
 
 
 class SentTask(Struct, frozen=True, array_like=True):
-    """One attempt to run. ``cores``, ``memory``: granted amounts if they differ from the spec; otherwise 0."""
+    """One attempt to run. ``cores``, ``memory``: granted amounts. An amount is 0 if it is the same as in the spec."""
 
     task: int
     attempt: int
@@ -238,7 +238,7 @@ class SentTask(Struct, frozen=True, array_like=True):
     memory: int
     contents: tuple[Content, ...] = ()
     intermediate: tuple[IntermediateFile, ...] = ()
-    """Inputs that other tasks left and that the payload does not name. ``contents`` has them too."""
+    """Files that other tasks left for this task. The payload does not name them. ``contents`` includes them."""
 
 
 class Assign(Message, frozen=True, tag="assign"):
@@ -275,7 +275,7 @@ class Kill(Message, frozen=True, tag="kill"):
 
 
 class Recall(Message, frozen=True, tag="recall"):
-    """Return those of these attempts that have not started. The answer is Returned."""
+    """Return each of these attempts that has not started. The answer is Returned."""
 
     items: list[tuple[int, int]]
 
@@ -315,14 +315,16 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client will send the tasks. If such a client is disconnected for long, the run is closed. False: it only watches."""
+    """Whether this client will send the tasks. If such a client is disconnected for long, the run is closed. False: the client only
+    watches.
+    """
 
 
 class Submit(Message, frozen=True, tag="submit"):
     """Submit tasks of a run, from index ``first`` on. The message may be sent again: tasks that the master has are skipped.
 
     ``specs``: new specs, numbered from ``first_spec`` in the run. ``code_lengths``: lengths of their code in the body, before the payloads.
-    ``deps``: by offset in ``tasks``, the indices of the tasks that must be done first.
+    ``deps``: for each task, by its offset in ``tasks``, the indices of the tasks that must be done before it.
     """
 
     run: int
@@ -334,13 +336,13 @@ class Submit(Message, frozen=True, tag="submit"):
     """For each task: number of its spec in the run, and length of its payload."""
     deps: dict[int, list[int]] = {}
     advance: int = -1
-    """Only for applications: number of ended tasks that the application has handled. Recorded together with the new tasks."""
+    """Only for applications: number of ended tasks that the application has handled. The number is recorded together with the new tasks."""
     contents: dict[int, tuple[Content, ...]] = {}
-    """By offset in ``tasks``: large files that the task needs, besides the contents of its spec."""
+    """For each task, by its offset in ``tasks``: the large files that it needs in addition to the contents of its spec."""
     costs: list[float] = []
-    """Relative durations of the tasks, as far as the user knows them; empty: all durations are equal."""
+    """Relative durations of the tasks, as given by the user. If the list is empty, all durations count as equal."""
     expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
-    """By offset in ``tasks``: files that earlier tasks of the run will leave for the task."""
+    """For each task, by its offset in ``tasks``: the files that earlier tasks of the run will leave for it."""
 
 
 class Close(Message, frozen=True, tag="close"):
@@ -350,7 +352,7 @@ class Close(Message, frozen=True, tag="close"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Subscribe to ended tasks, from number ``cursor`` on in the order of their ends, with or without their payloads."""
+    """Subscribe to ended tasks, numbered in the order in which they end. ``cursor``: first number. ``payloads``: whether to send payloads."""
 
     run: int
     cursor: int
@@ -425,7 +427,7 @@ class RunFinished(Message, frozen=True, tag="finished"):
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """The answer to Ask. Body: bytes, for questions whose answer has bytes."""
+    """The answer to Ask. Body: the bytes of the answer, if it has bytes."""
 
     query: int
     data: Any
@@ -474,7 +476,7 @@ decode_from_client = msgspec.json.Decoder(FromClient).decode
 decode_to_client = msgspec.json.Decoder(ToClient).decode
 
 
-# The body is split by the lengths in the header. If the sums differ, the connection fails.
+# The body is split by the lengths in the header. If their sum differs from the length of the body, the connection fails.
 
 
 def split_body(message: object, body: memoryview) -> list[memoryview]:

@@ -14,7 +14,7 @@ from pilotfish.errors import BadInput
 _KIBI = 1024
 _BINARY = {letter: _KIBI**power for power, letter in enumerate("KMGTP", start=1)}
 _DECIMAL = {letter: 1000**power for power, letter in enumerate("KMGTP", start=1)}
-# A single letter is binary, as in every batch system. "GB" is decimal, as in the standards.
+# A unit of one letter is binary, as in every batch system. "GB" is decimal, as in the standards.
 _BYTES = {
     "": 1,
     "B": 1,
@@ -86,7 +86,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
 
 
 def parse_cores(value: str | int | float | tuple[float, float], field: str) -> tuple[float, float]:
-    """Parses a number or range of cores. Returns minimum and maximum; the maximum is 0 if there is no range."""
+    """Parses a number or range of cores. Returns minimum and maximum. For a single number, the maximum is 0."""
     ranged = True
     if _is_number(value):
         least, most, ranged = float(value), 0.0, False  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ LOCAL = "local"
 
 
 REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
-"""Ways in which a pilot can end out of order. Refused: its site did not accept it. Bootstrap: it ended before an agent joined. Expired: its
-walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the pilot or its node was
-killed.
+"""Causes of a pilot's end, except the end in order. Refused: its site did not accept it. Bootstrap: it ended before an agent joined.
+Expired: its walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the pilot or
+its node was killed.
 """
 
 
@@ -21,9 +21,9 @@ BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
 
 
 SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN, RELEASED = "submitted", "joined", "succeeded", "failed", "withdrawn", "released"
-"""Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted the pilot after ``seconds``. Joined: its first agent
-joined ``seconds`` after the request. Succeeded: it ended in order after an agent had joined. Failed: it was refused, or ended in another
-way. Withdrawn: it was cancelled after ``seconds`` in the queue. Released: a user resumed the site.
+"""Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted the pilot after ``seconds``. Joined: the first agent
+of the pilot joined ``seconds`` after the request. Succeeded: the pilot ended in order after an agent had joined. Failed: the pilot was
+refused, or it ended in any other way. Withdrawn: the pilot was cancelled after ``seconds`` in the queue. Released: a user resumed the site.
 """
 
 

@@ -13,7 +13,7 @@ MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
 UNNAMED = "task"
-"""Name of a task without a name. Then the name or command of the run describes the task."""
+"""Name of a task to which the user gave no name. The name or command of the run then describes the task."""
 
 
 MIN_COST, MAX_COST = 1e-6, 1e9
@@ -45,7 +45,7 @@ class Request(Struct, frozen=True, array_like=True):
     """What one task needs at a worker.
 
     If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. A task with several ``nodes`` has one
-    worker for each node, all of one pilot and at the same time. It needs these amounts at each worker.
+    worker for each node, all of one pilot and at the same time. The task needs these amounts at each worker.
     """
 
     cores: float = 1.0
@@ -65,7 +65,7 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     """Values that many tasks of one run share. A task is a spec and a payload.
 
     ``launch``: how the agent starts the task; only the agent reads it. ``code``: bytes that every task of the spec needs (a pickled
-    function, small input files). They are sent to a worker once. ``contents``: large files that every task of the spec needs.
+    function, small input files). These bytes are sent to a worker once. ``contents``: large files that every task of the spec needs.
     """
 
     kind: str
@@ -118,7 +118,7 @@ class RunOptions(Struct, frozen=True, array_like=True):
     command: str = ""
     cwd: str = ""
     owned: bool = False
-    """Whether the run belongs to one client. If that client is disconnected for a while, the run is cancelled."""
+    """Whether the run belongs to one client. If that client stays disconnected, the run is cancelled."""
     max_failures: int = 0
     """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""
@@ -126,7 +126,8 @@ class RunOptions(Struct, frozen=True, array_like=True):
     sites: tuple[str, ...] = ()
     """Sites where the tasks of the run may run; empty: any site with a worker."""
     speculate: bool | None = None
-    """Whether slow tasks may have speculative copies. Then effects outside the sandbox happen twice. None: the policy decides."""
+    """Whether slow tasks may have speculative copies. Effects of a copied task outside its sandbox happen twice. None: the policy decides.
+    """
     share: str = ""
     """Name of the share of the run. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0

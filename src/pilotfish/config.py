@@ -39,7 +39,7 @@ def print_note(text: str) -> None:
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Callable[[str], None] = print_note) -> PoolSettings:
-    """Reads the settings in the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace values of the file."""
+    """Reads the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace values of the file."""
     content = read_tables(path)
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})

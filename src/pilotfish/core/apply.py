@@ -41,7 +41,7 @@ from pilotfish.model.states import (
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
 
 LOSS_DECAY = 0.8
-"""Factor on the learnt start-up loss of a site when a pilot starts with a smaller loss."""
+"""If a pilot starts with a smaller start-up loss than the learnt loss of its site, the learnt loss is multiplied by this factor."""
 SAME_SUBMISSION_S = 1.0
 MAX_LOST_S, MAX_LOST = 30.0, 0.1
 """Maximum start-up loss that is learnt: MAX_LOST_S seconds plus MAX_LOST times the walltime. A longer loss counts as an accident."""
@@ -482,7 +482,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     state.pilot_replicas.pop(pilot.id, None)
     site = _site(state, pilot.site)
     if not pilot.joined and not fact.well:
-        # Pilots that were submitted together and refused together count as one failed start.
+        # If pilots were submitted together and refused together, they count as one failed start.
         site.bad_starts += not site.bad_starts or at - site.last_bad_at > SAME_SUBMISSION_S
         site.last_bad_at = at
         site.last_bad = fact.reason

@@ -1,6 +1,6 @@
 """Keeps the connections of workers, the transfers that workers report, and the contents of their caches.
 
-None of this is part of the state. After a restart of the master, no worker is connected. Workers report again on every connection.
+These data are not part of the state. After a restart of the master, no worker is connected. Workers report again on every connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MIN_INTERVAL_S = 0.5
 """Minimum seconds between two heartbeats from which a transfer rate is computed."""
 
 Moving = list[tuple[str, int, int]]
-"""Contents in transfer to or from a worker: digest, bytes so far, bytes in all."""
+"""Contents in transfer to or from a worker. Each has a digest, the bytes so far and the total bytes."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Returns bytes per second between the last heartbeats; None if the content was not in transfer at both."""
+        """Returns bytes per second between the last two heartbeats; None if the content was not in transfer at both heartbeats."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:
@@ -46,7 +46,7 @@ class TransferReport:
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """Holds the link to a worker, the end of its lease and the specs that the worker was sent.
+    """Holds the link to a worker, the end of its lease, and the specs that were sent to the worker.
 
     ``newest_link``: the link of the worker's last Hello, open or closed.
     """
@@ -61,7 +61,7 @@ class WorkerConnection:
     transfers: TransferReport = field(default_factory=TransferReport)
     sent_specs: dict[int, None] = field(default_factory=dict)
     delegated_specs: dict[int, None] = field(default_factory=dict)
-    """Specs that the worker was sent with delegated tasks."""
+    """Specs that were sent to the worker with delegated tasks."""
 
 
 class ReportedCaches:
@@ -89,7 +89,7 @@ class ReportedCaches:
                     del self._by_digest[digest]
 
     def has_only(self, worker: str, digests: Iterable[str]) -> None:
-        """Replaces the known contents of a worker by these."""
+        """Replaces the known contents of a worker by ``digests``."""
         wanted = dict.fromkeys(digests)
         self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
         self.gained(worker, wanted)

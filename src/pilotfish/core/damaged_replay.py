@@ -1,8 +1,8 @@
 """Replays a journal in which records are lost, and keeps what later records prove.
 
-Before each fact after a lost record, other facts are applied that must have come before it. Parts of the fact that contradict the state are
-left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the description of a task was
-lost, the task is listed as failed, so that the user learns of it.
+A fact after a lost record may need facts that were lost. These needed facts are applied before it. Parts of a fact that contradict the
+state are left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the description of a
+task was lost, the task is listed as failed, so that the user learns of it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 
 
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
-    """Yields the part of a fact that is still possible. A final state never changes, and only the end of a task matters."""
+    """Yields the part of a fact that is still possible. Leaves out tasks in a final state, and failures after which a task runs again."""
     if isinstance(fact, f.TasksDone):
         unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
         columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}
@@ -123,7 +123,7 @@ def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
         for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
             yield f.TasksReturned(holder, [number], "the journal was damaged")
         if task.state == WAITING:
-            # The task ran, so its dependencies succeeded, and the records about that are lost.
+            # The task ran, so its dependencies must have succeeded. The records of their success are lost.
             task.waits_for = 0
             move(task, READY)
             enqueue(state, task)

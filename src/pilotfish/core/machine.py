@@ -43,7 +43,7 @@ from pilotfish.model.states import ACTIVE, CANCELLED, DONE, ENDING, FAILED, JOIN
 from pilotfish.model.task import Failure, StoredPayload
 
 STALL_S = 1.0
-"""Seconds after its deadline from which a call counts as late. A late call means that the master was suspended."""
+"""A call counts as late if it comes this many seconds after its deadline. A late call means that the master was suspended."""
 MIN_DECISION_INTERVAL_S = 0.01
 """Minimum seconds until a policy or factory is asked again when nothing happens."""
 
@@ -63,7 +63,7 @@ class Machine:
     ended_per_message = 5_000
     """Maximum ended tasks in one message to a client. Tests make it smaller."""
     large_site = 200
-    """Minimum workers of a site that has a site master, if ``matching`` is auto. Tests make it smaller."""
+    """If ``matching`` is auto, sites with at least this number of workers have a site master. Tests make the number smaller."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Machine:
         self.refused_proposals = 0
         self.stale_results = 0
         self.pilot_status: dict[str, site_events.PilotStatus] = {}
-        """Last report of each site about pilots that have not joined. Not journaled."""
+        """Last report of each site about pilots that have not joined. The reports are not journaled."""
         self.caches = ReportedCaches()
         self.site_masters = site_masters.SiteMasters()
         self.site_problems: dict[str, i.SiteReachability] = {}
@@ -106,9 +106,9 @@ class Machine:
         self.finishing = False
         """Whether the master is ending. It requests no more pilots, even if tasks wait."""
         self.inspect_only = False
-        """Whether the pool was stopped and is only inspected. Then nothing is started. Set before ``start``."""
+        """Whether the pool was stopped and is only inspected. If so, nothing is started. The host sets it before ``start``."""
         self.decide_again = True
-        """Whether something changed that is not a fact, such as a connection, and needs a decision."""
+        """Whether a decision is needed because of a change that is not a fact, such as a new connection."""
         self._decide_at: float | None = None
         self._decided_at = 0.0
         self._timers: list[tuple[float, int, Callable[[Machine, str], None], str]] = []
@@ -129,7 +129,7 @@ class Machine:
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, leases.quarantine_expired, worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
-            # The user may have fixed the site before starting the master again.
+            # The user may have fixed the site before the master was started again.
             self.record(f.SiteHeld(name, ""))
         if not self.inspect_only:
             self._restart_applications()
@@ -182,7 +182,7 @@ class Machine:
         return turn
 
     def _notify_policy(self, first: int) -> int:
-        """Reports the facts of this turn from index ``first`` on to a listening policy. Returns the number of facts so far."""
+        """Reports facts of this turn to a listening policy, beginning with index ``first``. Returns the number of facts so far."""
         on_events = getattr(self.policy, "on_events", None)
         if on_events is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])

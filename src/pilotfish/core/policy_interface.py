@@ -68,7 +68,7 @@ Divide = Callable[[list[Worker]], tuple[SiteMasterGroups, list[Worker]]]
 class PolicyView:
     """The part of the state that a policy may read.
 
-    ``workers``: connected workers that may take tasks and that no site master serves. ``roomy``: those of these workers that have free
+    ``workers``: connected workers that may take tasks and that no site master serves. ``roomy``: the workers in ``workers`` that have free
     cores. Both are computed only if needed, because most of ten thousand workers are busy.
     """
 
@@ -130,7 +130,7 @@ class ListeningPolicy(Policy, Protocol):
 
 @dataclass(slots=True)
 class HoldProposal:
-    """Submit no more pilots to this site until a user resumes it."""
+    """Submit no more pilots to this site. The hold ends when a user resumes the site, the site is changed, or the master restarts."""
 
     site: str
     reason: str

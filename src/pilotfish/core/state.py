@@ -81,7 +81,7 @@ class TaskShape:
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Counts of failed attempts of one task. Most tasks have none. Snapshots contain the fields in this order."""
+    """Counts of failed attempts of one task. Most tasks have no failed attempts. Snapshots contain the fields in this order."""
 
     avoid: str = ""
     crashes: int = 0
@@ -102,7 +102,7 @@ class ContentRecord:
     digest: str
     size: int
     path: str = ""
-    """Path of the user's file. ``mtime_ns`` and ``inode`` are those of the file when it was read."""
+    """Path of the user's file. ``mtime_ns`` and ``inode`` are the values of the file when it was read."""
     mtime_ns: int = 0
     inode: int = 0
     at_master: bool = False
@@ -161,7 +161,7 @@ class Run:
         self.paused = False
         self.advanced = 0
         self.outputs_taken = 0
-        """Number of ended tasks, in the order of their ends, whose outputs the owning client has and the master does not keep."""
+        """The owning client has the outputs of this many tasks, in the order of their ends. The master does not keep these outputs."""
         self.specs: list[TaskSpec] = []
         self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
         self.contents: dict[str, None] = {}
@@ -220,7 +220,7 @@ class Run:
         return self._classes[spec]
 
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
-        """Returns the shape for a spec. ``memory``: the memory that is granted instead of the requested memory, if not 0."""
+        """Returns the shape for a spec. ``memory``: if it is not 0, it is granted instead of the requested memory."""
         spec = self.specs[number]
         request = spec.request
         needs = (
@@ -263,7 +263,7 @@ class Worker:
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
-        """Time of the first report that a task runs. A task that ends before the next heartbeat is never listed."""
+        """For each task: time of the first report that it runs. A task that ends before the next heartbeat is never listed."""
         self.delegated: dict[Task, None] = {}
         """If the worker is a site master: delegated tasks that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
@@ -337,7 +337,7 @@ class Worker:
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether the remaining walltime covers the time limit and, if such a task was cut off, is worth another attempt."""
+        """Returns whether the walltime left covers the time limit. If such a task was cut off, it must also be worth another attempt."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -354,7 +354,7 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task at another worker. ``worker`` is None after one of the two attempts ended; the task keeps the other."""
+    """A second attempt of a task at another worker. After one of the attempts ended, ``worker`` is None. The task keeps the other."""
 
     worker: Worker | None
     attempt: int
@@ -377,7 +377,7 @@ class State:
     sized: bool = False
     """Whether a user set the number of local cores. The user can also set it to zero."""
     roomy: dict[Worker, None] = field(default_factory=dict)
-    """Workers with free cores, including those that get no tasks now. Saves a search through thousands of busy workers."""
+    """Workers with free cores, including those that get no tasks now. This set saves a search through thousands of busy workers."""
     prefetching_workers: dict[Worker, None] = field(default_factory=dict)
     """Workers at which tasks may wait for room."""
     pilot_replicas: dict[str, None] = field(default_factory=dict)
@@ -396,7 +396,7 @@ class State:
     forecasts: Forecasts = field(default_factory=Forecasts)
     shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
-    """Time until which shares have been charged for the cores that they occupied."""
+    """Shares have been charged up to this time for the cores that they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
     traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
     """Returns the traits of a backend by its name. The host sets this function. It is not part of snapshots."""

@@ -13,7 +13,7 @@ MAGIC = frozenset("*?[")
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: values of the user's file when it was read; empty if a task made the content."""
+    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: those of the user's file when it was read; empty if a task made the file."""
 
     digest: str
     size: int
@@ -23,7 +23,7 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``at_master``, ``at_worker``: whether the master or the worker has it. ``name``: file name in the task."""
+    """A content that a task made. ``at_master``, ``at_worker``: whether master or worker have it. ``name``: file name in the task."""
 
     digest: str
     size: int

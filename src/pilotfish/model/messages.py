@@ -352,7 +352,7 @@ class Close(Message, frozen=True, tag="close"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Subscribe to ended tasks, numbered in the order in which they end. ``cursor``: first number. ``payloads``: whether to send payloads."""
+    """Subscribe to ended tasks, numbered in the order in which they end. ``cursor``: first number. ``payloads``: send payloads, too."""
 
     run: int
     cursor: int

@@ -34,11 +34,11 @@ MAX_AMOUNT = 1e15
 """Maximum amount of any resource."""
 MAX_COUNT = 1_000_000_000
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request before anything is done for it. Any other error is a bug that may have left an invalid state. Such an error
-ends the master, and the next master starts from the journal.
+"""Errors that refuse a request. They are raised before the request changes anything. Any other error is a bug that may have left an invalid
+state. Such an error ends the master, and the next master starts from the journal.
 """
 NO_QUERY = -1
-"""Query number of a Problem that is no answer to an Ask."""
+"""Query number of a Problem that does not answer an Ask."""
 MAX_REQUEST = 100
 PEEK_S = 10.0
 """Seconds in which a worker must send the output of a running task."""
@@ -207,7 +207,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    # After damage to the journal, tasks may have ended in another order than clients have counted.
+    # If the journal was damaged, the order of ended tasks may differ from the order in which clients counted them.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
@@ -248,8 +248,8 @@ ARGUMENTS = (
 
 
 def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """Carries out a request once and returns its answer. A client that lost the answer asks again and gets the first answer. If a request
-    recorded no facts, it changed nothing and may run again.
+    """Carries out a request once and returns its answer. A client that lost the answer asks again and gets the first answer. A request that
+    recorded no facts changed nothing, so it may run again.
     """
     if len(message.request) > MAX_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
@@ -297,7 +297,7 @@ def author_disconnected(machine: Machine, run: Run) -> None:
 
 
 def _author_timeout_s(machine: Machine, run: Run) -> float:
-    """Returns the seconds to wait for the client of a run. They are few for an application, because the master restarts its process."""
+    """Returns the seconds to wait for the client of a run. For an application the wait is short: the master restarts its process."""
     return min(APPLICATION_RESTART_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 

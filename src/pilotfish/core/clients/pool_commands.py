@@ -69,7 +69,7 @@ MAX_WEIGHT, MAX_PRIORITY, MAX_NAME, MAX_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
 def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Changes options of a run. If a share is named without a weight, it keeps its weight."""
+    """Changes options of a run. If a user names a share without a weight, the share keeps its weight."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     if run.finished:
         raise BadInput(f"run {run.id} has ended", "pilotfish status lists the runs")
@@ -136,7 +136,7 @@ def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[ExpectedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """Returns the files that rerun tasks need: those of tasks that also run again, and those of tasks that are done.
+    """Returns the files that rerun tasks need: files of tasks that also run again, and files of tasks that are done.
 
     ``places``: index in the new run by index in the old run.
     """
@@ -183,7 +183,7 @@ def _release_contents(machine: Machine, run: Run) -> None:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """Ends the master. With ``now``, unfinished tasks are cancelled. Otherwise they stay in the journal and can be resumed."""
+    """Ends the master. With ``now``, unfinished tasks are cancelled. Without ``now``, they stay in the journal and can be resumed."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):

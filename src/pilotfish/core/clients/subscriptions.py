@@ -1,7 +1,7 @@
 """Reports to subscribed clients which tasks ended. Each task is reported once.
 
-Each subscription has a cursor into the order in which tasks ended. So no task is reported twice or left out after a connection is cut, or
-after a restart of a client or master.
+Each subscription has a cursor into the order in which tasks ended. So after a lost connection or a restart of client or master, no task is
+reported twice and no task is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscriptions:
-    """Holds which runs each connected client watches and fills, and which clients read too slowly. Lost at a restart, like all links."""
+    """Holds which runs each client watches, to which runs it sends tasks, and which clients read too slowly. A restart clears it."""
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def peek_expired(machine: Machine, key: str) -> None:
 
 
 def notify(machine: Machine) -> None:
-    """Sends each client that is not paused what happened in the runs that it watches."""
+    """Reports to each client what happened in the runs that it watches. Clients that read too slowly get no report."""
     subscriptions = machine.subscriptions
     began: dict[int, list[int]] = {}
     for task in subscriptions.newly_running:

@@ -1,1 +1,1 @@
-"""Keeps which contents tasks need and make and where these contents are, and explains why a task waits for them."""
+"""Records which contents tasks need and make, and where these contents are. Explains why a task waits for contents."""

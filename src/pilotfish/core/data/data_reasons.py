@@ -35,9 +35,9 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Explains that output files are in transfer from the task's worker; None if there are none.
+    """Explains that output files are in transfer from the task's worker; None if no files are in transfer.
 
-    It is not known which task made the files before they arrive. If a task is shorter than a heartbeat, it is not known either whether the
+    Until the files arrive, it is not known which task made them. If a task ends before the next heartbeat, it is also not known whether the
     task started.
     """
     if task.worker is None or task in task.worker.delegated:
@@ -55,7 +55,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
-    """Explains that an input was kept at a worker and that no present worker has it; None if there is no such input."""
+    """Explains that an input was kept at a worker and that no present worker has this input; None if there is no such input."""
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
@@ -65,7 +65,7 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Explains that workers have room for the task, but none at the site where an input was kept; None if this is not so."""
+    """Explains that an input was kept at one site and that only workers of other sites have room for the task; otherwise None."""
     state = machine.state
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if machine.link_of(worker.id) is not None)

@@ -24,7 +24,7 @@ def inputs_of(task: Task) -> list[IntermediateFile]:
 
 
 def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
-    """Returns the file of that name, all files in a directory of that name, or all files that match the pattern.
+    """Returns the files for which the expected name stands: one file, all files in a directory, or all files that match a pattern.
 
     A missing file is listed without a digest. The worker then reports that the file is missing.
     """
@@ -48,7 +48,7 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Adds the files that tasks of its run left to the inputs of a task. Files of other runs are among the inputs already."""
+    """Adds to the inputs of a task the files that other tasks of its run left for it. Files of other runs are already among the inputs."""
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
     task.contents = (*task.contents, *replicas.refer_to(state, task.shape.run, contents))

@@ -82,7 +82,7 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
     """Returns whether a worker at this site can get all inputs of a task.
 
     If a content was kept at a worker, only workers of the same site can get it. If no suitable worker can get all inputs, the task may run
-    anywhere. It then fails with the name of the missing input.
+    anywhere. The attempt then fails, and its message names the missing input.
     """
     needed = needs(task)
     kept = [record for record in needed if not (record.at_master or record.path) and record.holders] if needed else ()

@@ -20,7 +20,7 @@ class Reason:
     data: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """Returns the reason as a dict. Most reasons have no data; their dicts do not have the key."""
+        """Returns the reason as a dict. If the reason has no data, the dict has no key ``data``."""
         row: dict[str, Any] = {"code": self.code, "text": self.text, "commands": list(self.commands)}
         return {**row, "data": self.data} if self.data else row
 

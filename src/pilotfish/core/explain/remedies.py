@@ -1,4 +1,4 @@
-"""Finds the command that fixes a problem with a pilot: it waits, was refused, or its agent did not start.
+"""Finds commands for a pilot that waits, that was refused, or whose agent did not start.
 
 In these commands, the user replaces the words in capitals.
 """
@@ -25,7 +25,7 @@ CHANGES = (
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
-"""Report about a job that its submitter cannot release."""
+"""Report about a held job that its submitter cannot release."""
 HOPELESS = re.compile(
     HELD.pattern + r"|Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)|NotAllowed|PerJob|Never"
     r"|HoldMaxRequeue|_HOLD\b|PSUSP|^[a-z]*E[a-z]*:|offers only [qh]f:|InvalidImage|ImagePull|ConfigError"
@@ -35,12 +35,12 @@ LATE_S = 30.0
 
 
 def is_hopeless(report: str) -> bool:
-    """Returns whether a queue reports a reason for which a pilot never starts without a user."""
+    """Returns whether a pilot never starts unless a user acts, according to the report of the queue."""
     return HOPELESS.search(report) is not None
 
 
 def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
-    """Returns fixes for a pilot that waits. If the site is changed, a new pilot replaces a submitted pilot."""
+    """Returns fixes for a pilot that waits. If the user changes the site, a new pilot replaces the submitted pilot."""
     if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(report)

@@ -87,7 +87,7 @@ def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
 
 
 def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """Returns why no pilot is submitted to the site; None if pilots are submitted."""
+    """Returns the reason why no pilot is submitted to the site; None if pilots are submitted."""
     assert record.site is not None
     if record.leaving:
         text = f"site {name} was removed, and its last pilots are ending"
@@ -104,7 +104,7 @@ def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Re
 
 
 def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Returns what tasks of this shape need and no pilot of the site has, by the configuration of the site."""
+    """Returns the resource that tasks of this shape need and that no pilot of the site has, according to the site's configuration."""
     needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
@@ -132,7 +132,7 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """Explains that no pilot has enough nodes. All nodes of a multi-node task must be of one pilot, without a site master."""
+    """Explains that no pilot has enough nodes. All nodes of a multi-node task must belong to one pilot that no site master serves."""
     if shape.nodes == 1:
         return None
     served = {name for term in machine.site_masters.by_site.values() for name in term.served}
@@ -175,7 +175,7 @@ def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> 
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """Explains why no worker and no site has enough walltime for tasks that were cut off; None if one has."""
+    """Explains that no worker and no site has enough walltime for tasks that were cut off; None if a worker or site has enough."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
@@ -205,7 +205,7 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
 
 
 def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """Returns which limit of the site forbids another pilot with ``more`` cores. If no limit does, returns how the last pilot failed."""
+    """Returns the limit of the site that forbids a pilot with ``more`` cores. If there is none, returns how the last pilot failed."""
     assert record.site is not None
     site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
@@ -301,7 +301,7 @@ def describe_credential(name: str, left_s: float, problem: str) -> str:
 
 
 def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns the credentials of a site as rows. ``left_s``: 0 if unusable, None if there is no end or the end is unknown."""
+    """Returns the credentials of a site as rows. ``left_s``: 0 for an unusable credential, None if the end is unlimited or unknown."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:

@@ -85,8 +85,8 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
 
 
 def _root_of_failure(task: Task) -> Task:
-    """Returns the task because of which this task never ran: a task that it needs, directly or through others."""
-    # A task needs only earlier tasks, so that one pass is enough for a chain of any length.
+    """Returns the failed or cancelled task because of which this task never ran. It needs that task, directly or indirectly."""
+    # A task needs only earlier tasks, so one pass is enough for a chain of any length.
     for other in reversed(task.shape.run.tasks[: task.id & INDEX_MASK]):
         if task.failure is None or task.failure.cause != DEPENDENCY:
             break
@@ -203,7 +203,7 @@ def no_workers(machine: Machine) -> Reason:
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
-    """Returns the resources of which every worker has too little, with the largest amount that a worker has."""
+    """Returns the resources of which every worker has too little. For each resource: the largest amount at any worker."""
     lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
@@ -217,7 +217,7 @@ def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
 
 
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Explains why no worker that is large enough and at an allowed site meets the requirement; None if one does."""
+    """Explains that no worker of ``able`` at an allowed site meets the requirement; otherwise None. ``able``: large enough workers."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
@@ -343,7 +343,7 @@ def status_of(run: Run) -> str:
             return "incomplete"
         if run.counts[FAILED]:
             return "failed"
-        # If the manager of an application failed, maybe no task was cancelled.
+        # If the manager of an application failed, the run may be cancelled without a cancelled task.
         return "cancelled" if run.counts[CANCELLED] or run.closed == "cancelled" else "done"
     if run.paused:
         return "paused"
@@ -413,7 +413,7 @@ def _cancelled(run: Run) -> Reason:
 
 
 def _failed(run: Run) -> Reason:
-    """Returns how many tasks failed, with the most frequent cause. The cause ``dependency`` is named only if there is no other cause."""
+    """Returns how many tasks failed, and the most frequent cause. The cause ``dependency`` is named only if there is no other cause."""
     causes: Counter[str] = Counter()
     examples: dict[str, Task] = {}
     for task in run.tasks:

@@ -25,8 +25,8 @@ MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark. Values beyond this limit are clamped."""
 MAX_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
-"""By place: whether to keep a pending observation when there are too many. Every second observation is kept, in Thue-Morse order, so that
-workers that alternate are thinned equally. Between two queries, tens of thousands of tasks can end.
+"""By position in the list of pending observations: whether to keep the observation when the list is too long. Half of the observations are
+kept, in Thue-Morse order, so that workers that alternate are thinned equally. Between two queries, tens of thousands of tasks can end.
 """
 YOUNG_SAMPLES = 64
 """Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
@@ -194,7 +194,7 @@ class Forecasts:
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """Returns recent ratios of actual to forecast task time in a class. Neither cost nor worker explains these differences."""
+        """Returns recent ratios of actual to forecast task time in a class. Cost and worker do not explain why a ratio is not 1."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
@@ -284,7 +284,7 @@ class Forecasts:
                     self._learn(kind, host, max(seconds, MIN_S))
         young = [kind for kind in changed if kind.early and kind.shared]
         for kind in young * 2:
-            # Each class is fitted twice, because it changes the slownesses that the other classes use.
+            # Each class is fitted twice, because each fit changes the slownesses that the other classes use.
             self._settle(kind)
         for kind in young:
             self._remeasure(kind)
@@ -315,7 +315,7 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fits a young class and its workers together: first its level, from slownesses without this class, then the slownesses."""
+        """Fits a young class and its workers together. First fits the level, from slownesses without this class, then the slownesses."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:
@@ -348,7 +348,7 @@ class Forecasts:
         return self._all.total / (self._all.weight + 1.0)
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
-        """Returns precision and log slowness of a worker without this class. Both are fixed for a worker that left."""
+        """Returns precision and log slowness of a worker, computed without this class. Both no longer change after the worker left."""
         if not host.present:
             return PRIOR / (1 - host.weight), host.log
         precision, weighted_sum = self._evidence(host, kind)

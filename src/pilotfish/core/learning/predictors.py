@@ -1,4 +1,4 @@
-"""Predicts one quantity by the simple predictor with the least recent error, as the Network Weather Service (NWS) does.
+"""Predicts one quantity by the simple predictor whose recent error is smallest, as the Network Weather Service (NWS) does.
 
 Transfers over a link are predicted by their seconds per byte. Observations are only stored; a query computes the predictions.
 """
@@ -116,7 +116,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Halves the pending values by averaging neighbours, if there was no query for long. Old values are averaged repeatedly."""
+        """Averages neighbouring pending values if there was no query for long. Half of the values are left. Repeats this for old values."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]
@@ -254,7 +254,7 @@ class LinkSeries:
 
 
 def _head(transfers: Sequence[tuple[float, float]]) -> float:
-    """Fits the head by least squares of relative errors. Nearly equal sizes contain no information about the latency."""
+    """Fits the head by least squares of relative errors. If all sizes are nearly equal, they contain no information about the latency."""
     least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
     if len(transfers) < 4 or most < 4 * max(least, 1.0):
         return 1.0

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pilotfish.core.state import State, Task, Worker
 
 Speedup = dict[int, tuple[int, float]]
-"""By cores in units of 1/10000: number of ended tasks, and mean seconds for cost 1."""
+"""For each number of cores, in units of 1/10000: the number of ended tasks, and their mean seconds for cost 1."""
 MAX_CLASSES = 1_000
 MAX_SAMPLES = 20
 """Maximum number of earlier tasks that count in the mean, so that the mean follows a change."""
 
 
 def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
-    """Learns from a task that succeeded. Must be called before the task's room is freed."""
+    """Learns from a task that succeeded. The caller must call it before the task's room is freed."""
     needs = worker.active.get(task)
     if needs is None:
         return

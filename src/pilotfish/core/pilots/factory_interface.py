@@ -42,7 +42,7 @@ class SiteView:
 class Demand:
     """Waiting tasks for which no present or coming worker has room.
 
-    ``sizes``: pilots that would take all these tasks, the most useful first. Each has the minimum size for some waiting task.
+    ``sizes``: sizes of pilots that would take all these tasks, the most useful first. Each size is the minimum for one of the tasks.
     """
 
     cores: float = 0.0
@@ -78,7 +78,7 @@ class PilotProposal:
 
 @dataclass(slots=True)
 class WithdrawalProposal:
-    """Cancel a queued pilot, or drain the workers of an active pilot. ``cause``: one word that the event of its end repeats."""
+    """Cancel a queued pilot, or drain the workers of an active pilot. ``cause``: one word, which the event of the pilot's end repeats."""
 
     pilot: str
     reason: str
@@ -86,7 +86,7 @@ class WithdrawalProposal:
 
 
 class Factory(Protocol):
-    """Requests pilots at several sites. It can keep state: it receives every event, and after a restart the latest events again."""
+    """Requests pilots at several sites. It can keep state: it receives every event. After a restart, it gets the latest events again."""
 
     def on_event(self, event: SiteEvent) -> None: ...
 

@@ -44,7 +44,7 @@ def pilot_accepted(machine: Machine, item: i.PilotAccepted) -> None:
 
 
 def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
-    """Keeps what a site reports about a pilot. It is not journaled, because the site is polled again soon."""
+    """Keeps what a site reports about a pilot. The report is not journaled, because the site is polled again soon."""
     if item.pilot in machine.state.pilots:
         machine.pilot_status[item.pilot] = PilotStatus(item.runs, item.reason, machine.now)
 
@@ -76,7 +76,7 @@ def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
 
 
 def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
-    """Keeps how long the credentials of a site are valid. It is not journaled: after a restart, the host soon reports it again."""
+    """Keeps how long the credentials of a site are valid. This is not journaled, because the host reports it again soon after a restart."""
     if item.credentials:
         machine.credentials[item.site] = (machine.now, item.credentials)
     else:
@@ -97,7 +97,7 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
             machine.effects.append(e.DescribeSite(name, site))
             machine.decide_again = True
             if site is not None and before is not None:
-                machine.record(f.SiteHeld(name, ""))  # the user may have fixed the cause
+                machine.record(f.SiteHeld(name, ""))  # the user may have fixed the problem
                 _replace_outdated(machine, name, before, site)
 
 

@@ -23,7 +23,7 @@ MAX_SIZES = 2000
 NODE_JOIN_WAIT_S = 60.0
 """Seconds to wait for the other agents of a pilot after its first agent joined."""
 START_S = 30.0
-"""Assumed seconds that a pilot needs to start and end, until a pilot was observed."""
+"""Seconds that a pilot is assumed to need for its start and end, as long as no pilot was observed."""
 
 
 def view_for_factory(state: State, now: float) -> FactoryView:
@@ -50,7 +50,7 @@ def usable_sites(state: State) -> list[SiteView]:
 
 @dataclass(slots=True)
 class WaitingTasks:
-    """Tasks of one shape. ``count``: how many further tasks could run at the same time and are worth a pilot."""
+    """Tasks of one shape. ``count``: how many more of these tasks could run at the same time and are worth a pilot."""
 
     shape: TaskShape
     least: PilotSize
@@ -139,7 +139,7 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
 
 
 def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
-    """Like ``_serve``, for multi-node tasks. Each task takes room at enough nodes of one pilot."""
+    """Does the same as ``_serve`` for multi-node tasks. Each task takes room at enough nodes of one pilot."""
     served = 0
     while waiting.count:
         able = [room for room in rooms if all(room.get(name, 0) >= amount for name, amount in waiting.shape.needs)]
@@ -192,7 +192,7 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Returns the seconds of walltime that a pilot needs to start and to end: what other pilots lost at the site, plus a margin."""
+    """Returns the seconds of walltime that a pilot needs to start and end: the seconds that earlier pilots lost there, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 

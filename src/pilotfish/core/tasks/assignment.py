@@ -39,7 +39,7 @@ def can_take(machine: Machine, worker: Worker) -> bool:
 
 
 def _may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
-    """Returns whether each task is ready and fits the worker, and the tasks that start at once have room together."""
+    """Returns whether each task is ready and fits the worker, and whether the worker has room for all tasks that start immediately."""
     worker = proposal.worker
     if not can_take(machine, worker) or not proposal.tasks:
         return False
@@ -70,7 +70,7 @@ def _may_assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
-    """Returns whether each task may have a speculative copy, and the copies have room together."""
+    """Returns whether each task may have a speculative copy, and whether the worker has room for all copies."""
     worker = proposal.worker
     if not can_take(machine, worker) or worker.runs_suspect:
         return False
@@ -88,7 +88,7 @@ def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """Returns whether a task may have a copy at this worker. A task that may have killed a worker gets none: it could kill two."""
+    """Returns whether a task may have a copy at this worker. A task that may have killed a worker gets no copy: it could kill two."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -102,7 +102,7 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 @dataclass(slots=True)
 class AssignmentBuilder:
-    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: the tasks are speculative copies."""
+    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: whether it is about speculative copies."""
 
     known: dict[int, None]
     copies: bool
@@ -157,7 +157,7 @@ def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None
 
 
 def stop_hosted_tasks(machine: Machine, worker: Worker) -> None:
-    """Stops multi-node tasks that occupy a leaving worker, at the workers that started these tasks."""
+    """Stops the multi-node tasks that occupy a leaving worker. Each task is stopped at the worker that started it."""
     kill(machine, ((task, task.worker, task.attempt) for task in multi_node.hosted_tasks(worker) if task.worker is not None))
 
 

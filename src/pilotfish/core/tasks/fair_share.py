@@ -1,7 +1,7 @@
 """Charges core-seconds to shares. The half-life of past usage is one hour.
 
 All runs of a share use one account. A share is charged only while tasks of other shares wait, so using an idle pool is free. The charge
-grows with time, by the cores that tasks of the share occupy, and does not wait for the end of these tasks.
+grows while tasks of the share occupy cores. It does not wait for the end of these tasks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def leave(state: State, run: Run, account: ShareAccount) -> None:
 
 
 def cores_of(needs: Needs) -> int:
-    """Returns the cores in the needs of a task. They come first in the needs (see ``Request.amounts``)."""
+    """Returns the cores in the needs of a task. Cores come first in the needs (see ``Request.amounts``)."""
     return needs[0][1] if needs and needs[0][0] == CORES else 0
 
 

@@ -32,7 +32,7 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""Number of workers that must die with a task before the task has to run alone. Only a death while it runs alone proves its fault."""
+"""If this many workers died with a task, the task has to run alone. Only the death of a worker while a task runs alone proves its fault."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
@@ -101,7 +101,7 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
     """Reduces the charge if another attempt of the task continues. A failed copy costs no retry and does not end the task.
 
-    Losses and deaths still count. So a task that kills workers is found as soon as it would be without copies.
+    Losses and deaths still count. So a task that kills workers is found as early as without copies.
     """
     budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")

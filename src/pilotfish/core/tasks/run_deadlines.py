@@ -20,7 +20,7 @@ def pool_cores(state: State) -> int:
 def needed(run: Run, now: float, pool: int) -> int:
     """Returns the cores that the run must occupy from now on to meet its deadline, in units of 1/10000.
 
-    0: the run is too late, or one task at a time is early enough. While task times are unknown: the cores of one task.
+    Returns 0 if the run is too late, or if one task at a time is fast enough. While task times are unknown, returns the cores of one task.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:

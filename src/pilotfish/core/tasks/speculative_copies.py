@@ -40,7 +40,7 @@ def is_reported_running(worker: Worker, task: Task) -> bool:
 
 
 def needs_at(worker: Worker, task: Task) -> Needs:
-    """Returns the room that an attempt occupies. A copy gets the same room."""
+    """Returns the room that an attempt occupies. A copy gets as much room as the first attempt."""
     return worker.active.get(task, task.shape.needs)
 
 

@@ -194,7 +194,7 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 
 
 def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
-    """Drops a result that is not current, and releases its outputs. Another attempt was faster, or the task was cancelled."""
+    """Drops a result that is not current, because another attempt was faster or the task was cancelled. Releases its outputs."""
     machine.stale_results += 1
     machine.release_payload(payload)
     if item.made:
@@ -260,7 +260,7 @@ def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
 
 
 def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """Records changes of contents that a run needs. Other contents of the cache are only kept in memory, for later runs."""
+    """Records gained and lost contents that a run needs. Other contents of the cache are only kept in memory, for later runs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:

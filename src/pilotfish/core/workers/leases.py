@@ -24,7 +24,7 @@ RECONNECT_S = 15.0
 
 
 def lease_s(machine: Machine, worker: Worker) -> float:
-    """Returns the seconds of silence after which a worker counts as lost. They are longer for a worker that polls."""
+    """Returns the seconds of silence after which a worker counts as lost. A worker that polls has more time."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
@@ -56,10 +56,10 @@ def quarantine_expired(machine: Machine, key: str) -> None:
 
 
 def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
-    """Requeues the tasks of a worker that fell silent or, with ``died``, certainly runs nothing any more.
+    """Requeues the tasks of a worker that fell silent. ``died``: whether the worker certainly runs nothing any more.
 
-    Tasks that had room at the worker may have started. If results were lost, as many waiting tasks may have started too. All these tasks
-    are charged for the loss. Otherwise a task that kills its worker early would do so for ever. The tasks behind them count as not started,
+    Tasks that had room at the worker may have started. If their results were lost, one waiting task for each of them may have started too.
+    All these tasks are charged for the loss. Otherwise a task could kill one worker after another. Tasks further back count as not started,
     but only at their first attempt. Otherwise short tasks in front could hide such a task again and again.
     """
     if worker.ends_at is not None and machine.now >= worker.ends_at:
@@ -74,7 +74,7 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
     if untouched:
         machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
     for task in reversed(started):  # reversed, so that the first task is first in the queue again
-        # If the run reached its maximum number of failures, it was cancelled, with its other tasks.
+        # If the run reached its maximum number of failures, the run and its other tasks were cancelled.
         if worker.has(task):
             machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
     end_worker(machine, worker, lost=True, reason=reason)

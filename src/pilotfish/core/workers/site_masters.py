@@ -31,7 +31,7 @@ MAX_CONTACTS = 20
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The site master of a site in one term. ``served``: the workers that it serves. It can serve itself."""
+    """The site master of a site in one term. ``served``: the workers that it serves. They can include the site master itself."""
 
     worker: str
     number: int
@@ -74,7 +74,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Returns term and address of the site master, and appoints this worker if there is none; (0, None) if the site needs none."""
+    """Returns term and address of the site master. If there is none, appoints this worker. If the site needs none, returns (0, None)."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)
@@ -106,14 +106,14 @@ def claimed(machine: Machine, worker: Worker, term: int) -> None:
 
 
 def worker_connected(machine: Machine, worker: Worker) -> None:
-    """Informs a worker on every connection that a site master serves it, so that the worker reports free room there."""
+    """On every connection, informs a worker that a site master serves it. The worker then reports free room to the site master."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is not None and worker.id in term.served:
         _set_heartbeats(machine, worker.id, True)
 
 
 def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
-    """Accepts a claim to be site master if its term is later, or equal with a lower peer id. Returns whether it was accepted."""
+    """Accepts a claim to be site master if its term is later, or if the term is equal and the peer id is lower. Returns whether it did."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -257,7 +257,7 @@ def delegate(machine: Machine, proposal: DelegationProposal) -> bool:
 
 
 def worker_ended(machine: Machine, worker: Worker) -> None:
-    """Handles the end of a worker. If it was the site master of its site, the site has none until another agent reports."""
+    """Handles the end of a worker. If it was a site master, its site has no site master until another agent claims to be one."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is None:
         return

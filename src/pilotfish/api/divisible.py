@@ -1,4 +1,4 @@
-"""Implements divide and iterate for divisible loads. Each worker gets a chunk, and its size fits the speed of the worker.
+"""Implements divide and iterate for divisible loads. Each worker gets a chunk. The size of the chunk fits the speed of the worker.
 
 Adaptive workload balancing (AWLB) finds the sizes from the times of earlier chunks. If workers join, leave or become slow, the sizes
 change in the next iteration.
@@ -49,7 +49,7 @@ MAX_IMBALANCE = 1.15
 """Maximum ratio of the slowest worker's time to the mean time. Above this ratio, the sizes are still wrong."""
 MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
-"""Number of iterations with equal chunks for ``baseline=True``. One is not enough: the first includes the start-up of the workers."""
+"""Number of iterations with equal chunks for ``baseline=True``. One is not enough: the first iteration includes the workers' start-up."""
 
 
 BALANCING_OPTIONS = {
@@ -80,8 +80,8 @@ def divide(
 
     ``combine([result, …])`` gets the results in order and returns the value of the report; by default, the value is the list of results.
 
-    A small part of the load is sent first to measure the workers. Then half of the remaining load is sent, until all workers take equally
-    long. Then the whole remaining load is sent.
+    A small part of the load is sent first to measure the workers. Each further round sends half of the remaining load, until all workers
+    take equally long. Then the whole remaining load is sent.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
@@ -304,7 +304,7 @@ def _read_ratio(ratio: Any) -> tuple[float | None, RatioSearch | None]:
 
 TICK_S = 0.1
 EXPLAIN_AFTER_S = 3.0
-"""Seconds until the reason is printed why no chunk has started."""
+"""If no chunk has started after this many seconds, the reason is printed."""
 LATE_RATIO = 3.0
 """A chunk is late if its elapsed time exceeds this factor times the expected time, plus GRACE_S."""
 GRACE_S = 1.0
@@ -318,7 +318,7 @@ class Chunk:
     start: int
     stop: int
     worker: str = ""
-    """The worker that the chunk is intended for. After the end, the worker that did it."""
+    """The worker for which the chunk is intended. After the end of the chunk: the worker that executed it."""
     avoid: str = ""
     future: TaskFuture[Any] | None = None
     sent_at: float = 0.0
@@ -461,7 +461,7 @@ class ChunkWorkers:
         future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
 
     def _calls_for(self, chunk: Chunk) -> CallEncoder:
-        """Returns the encoder for a chunk. The worker is only a rank: if it left or is full, another worker does the chunk."""
+        """Returns the encoder for a chunk. The worker is only preferred: if it left or is full, another worker executes the chunk."""
         key = chunk.worker, chunk.avoid
         if key not in self._calls:
             conditions = [f"({self._options.requirement})"] if self._options.requirement else []
@@ -496,7 +496,7 @@ class ChunkWorkers:
         chunk.ended = True
 
     def _idle(self, late_chunk: Chunk, chunks: Sequence[Chunk]) -> list[str]:
-        """Returns the idle workers for a late chunk, and sets its ``avoid`` to its worker. If it does not run, returns no workers."""
+        """Sets ``avoid`` of a late chunk to its worker, and returns the idle workers. If the chunk does not run, returns no workers."""
         assert late_chunk.future is not None
         late_chunk.looked_at = time.monotonic()
         late_chunk.avoid = self._session.client.ask("task", task=late_chunk.future.task_id)["worker"] or ""

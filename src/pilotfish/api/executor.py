@@ -159,7 +159,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         try:
             spec, payload = self._calls.encode(fn, args, kwargs)
         except CANNOT_SEND as error:
-            # As in the standard library, the future gets the error, so that a loop that submits continues.
+            # As in the standard library, the future gets the error, so that a loop that submits tasks continues.
             future.set_exception(error)
             return future
         return session.submit(future, spec, payload)

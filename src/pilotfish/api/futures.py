@@ -25,7 +25,7 @@ class TaskFuture(Future[Value]):
 
     # The defaults are class attributes to save memory: there may be a million pending futures, and most never change them.
     index: int = -1
-    """Index of the task in its run. If its arguments could not be sent, -1."""
+    """Index of the task in its run. It is -1 if the arguments of the task could not be sent."""
     stdout: bytes = b""
     stderr: bytes = b""
     _ended: EndedItem | None = None
@@ -78,7 +78,7 @@ class TaskFuture(Future[Value]):
             try:
                 self.set_running_or_notify_cancel()
             except InvalidStateError:
-                pass  # it ended or was cancelled at the same time
+                pass  # the task ended or was cancelled at the same time
 
     def ended(self, item: EndedItem, payload: memoryview) -> None:
         """Sets the result or error that the master reports."""

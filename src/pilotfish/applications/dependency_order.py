@@ -1,4 +1,4 @@
-"""Sorts entries topologically. If there is a cycle, reports it."""
+"""Sorts entries topologically. If there is a cycle, reports the cycle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 
 class DependencyCycle(Exception):
-    """Entries depend on each other in a cycle. Each entry in ``places`` depends on the entry before it, and the first on the last."""
+    """Entries depend on each other in a cycle. Each entry in ``places`` depends on the entry before it. The first depends on the last."""
 
     def __init__(self, places: list[int]) -> None:
         super().__init__(f"a cycle of {len(places)}")

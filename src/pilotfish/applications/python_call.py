@@ -38,7 +38,7 @@ _FROM_MAIN = b"\x8c\x08__main__\x94"
 """The module name ``__main__`` as pickle protocol 5 writes it."""
 _NOT_PICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 LARGE_BYTES = 64 * 1024
-"""Larger bytes objects are sent beside the pickle, so that they are not copied into it."""
+"""Bytes objects with more bytes than this are sent beside the pickle, so that they are not copied into the pickle."""
 _CLOSURES_PER_CODE = 16
 """Maximum number of closures of one code object that become specs. Further closures are sent with the arguments."""
 
@@ -70,7 +70,7 @@ def dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickles a value and its large buffers. Uses the standard library if that is enough, otherwise cloudpickle.
 
     A slot does not have the names that ``__main__`` defines in this process, so it cannot resolve a reference to them. cloudpickle sends
-    such names by value. It also sends modules by value that the user registered with it.
+    such names by value. If the user registered a module with cloudpickle, cloudpickle also sends this module by value.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -111,7 +111,7 @@ def _pack_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedPayload:
 
 
 def source_of(function: Callable[..., Any]) -> bytes:
-    """Returns the source of a function, for slots with another Python version. The function must not use names outside of it."""
+    """Returns the source of a function, for slots with another Python version. The function must not use names from outside of it."""
     name = _show(function)
     if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
         raise BadInput(f"{name}: only a function made with def can be sent as source", 'use form="pickle", or write it with def')
@@ -143,7 +143,7 @@ def _is_stateless(function: object) -> bool:
 
 
 class CallEncoder:
-    """Encodes the calls of one run with one set of options as spec numbers and payloads. ``wrap(function)`` is sent for a function."""
+    """Encodes the calls of one run with one set of options as spec numbers and payloads. The run sends ``wrap(function)``."""
 
     def __init__(
         self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function

@@ -140,7 +140,8 @@ class ApplicationHost:
     # --- called by the task list ----------------------------------------------------------------------------------------------------
 
     def _added(self) -> None:
-        # If a callback of the manager adds tasks, they are sent when the callback returns. Another thread must wake the manager's thread.
+        # Tasks that a callback of the manager adds are sent when the callback returns. If another thread adds tasks, it must wake the
+        # manager.
         if threading.current_thread() is not self._thread:
             self._queue.put([])
 
@@ -150,7 +151,7 @@ class ApplicationHost:
         self._posted.append(self._pool.submit(function, *args))
 
     def _wait_for_posts(self) -> None:
-        """Waits for the functions that the manager has posted. Their batch counts as processed only then. Raises their first error."""
+        """Waits for the functions that the manager has posted. Only then does their batch count as processed. Raises their first error."""
         posted, self._posted = self._posted, []
         for future in posted:
             future.result()

@@ -36,9 +36,9 @@ RECONNECT_S = 60.0
 FULL_DISK_S = 1.0
 """Seconds until the client sends tasks again, after the master reported that its disk is full."""
 _DIRECT_AFTER_S = 0.0001
-"""Seconds without sending, after which the calling thread sends its task itself. Tasks then come one by one and form no batch."""
+"""If nothing was sent for this many seconds, the calling thread sends its task itself. Tasks then come one by one and form no batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
-"""Maximum number of unsent bytes of a run. While a run has more, callers wait."""
+"""Maximum number of unsent bytes of a run. While a run has more unsent bytes, callers wait."""
 
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
@@ -206,7 +206,7 @@ class MasterClient:
         return request
 
     def close(self, wait: bool = True) -> None:
-        """Sends everything that is still unsent, then disconnects. ``wait``: return only when the client's thread has ended."""
+        """Sends everything that is still unsent, then disconnects. With ``wait``, returns only when the client's thread has ended."""
         if self._owner != os.getpid():
             return
         with self._lock:
@@ -417,7 +417,7 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise the runs fail.
+        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise runs fail.
 
         If the disk of the master is full, the client waits and sends everything again. Further refusals then have the same cause, so the
         client ignores them.

@@ -302,7 +302,7 @@ def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memory
 # --- requests -------------------------------------------------------------------------------------------------------------------------
 
 MAX_TRIES = 3
-"""Maximum number of connections that may break before a request is answered. After that the request fails: it may be the cause."""
+"""Maximum number of connections that may break before a request is answered. Then the request fails, because it may be the cause."""
 
 
 class Reply(NamedTuple):
@@ -365,7 +365,7 @@ class PendingRequests:
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
-        """Returns the frames of unsent requests. ``opens``: of requests that open a run; otherwise of all other requests.
+        """Returns the frames of unsent requests: of those that open a run if ``opens`` is True, otherwise of all others.
 
         Requests that open a run are sent before tasks. The other requests are sent after tasks, so that a request can be about a new task.
         """

@@ -40,7 +40,7 @@ LINE_COLUMN = "line"
 
 @dataclass(frozen=True, slots=True)
 class DescribedTask:
-    """A task with its command line and its parameter values, or None if they are not known. A label stands before the command line."""
+    """A task with its command line and its parameter values. Unknown values are None. A label stands before the command line."""
 
     row: dict[str, Any]
     command: str
@@ -237,9 +237,9 @@ def _check_unchanged(path: str, opened_at: float) -> None:
 MAX_REGISTER_BYTES = 64 << 20
 """Maximum size of a register. It is enough for millions of tasks. A larger run has no register."""
 FLUSH_TASKS = 1000
-"""Number of waiting descriptions that causes a write."""
+"""When this many descriptions wait, they are written."""
 FLUSH_S = 1.0
-"""Seconds after the last write, after which fewer descriptions are written, too."""
+"""If the last write was this many seconds ago, fewer descriptions are written, too."""
 
 Values = tuple[str, ...]
 

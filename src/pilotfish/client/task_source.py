@@ -59,7 +59,7 @@ MAX_PROGRAMS = 50
 Progress = Callable[[int, int], None]
 """Is called with the number of the run and the number of submitted tasks: first with 0 when the run is open, then after each task."""
 NewTask = tuple[TaskEntry, TaskDescription | None]
-"""A task, whose ``spec`` is a number in the run, and its description. The description is None if the register does not need it."""
+"""A task and its description. ``spec``: number of its spec in the run. The description is None if the register does not need it."""
 ReadInputs = Callable[[Iterable[str]], dict[str, Input]]
 
 

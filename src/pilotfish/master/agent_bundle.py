@@ -1,4 +1,4 @@
-"""Builds the one-file agent archive: agent, portable code and cloudpickle. The same content makes the same bytes.
+"""Builds the one-file agent archive: agent, portable code and cloudpickle. Equal files give an archive with equal bytes.
 
 Comments and docstrings of Pilotfish files are left out. Line numbers in tracebacks are the same as in the source.
 """

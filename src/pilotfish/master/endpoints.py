@@ -38,7 +38,7 @@ JOIN_BELOW_BYTES = 16 * 1024
 """Parts below this size share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""Maximum unsent bytes of a content in the kernel. They count as sent, so that a larger number would distort the measured bandwidth."""
+"""Maximum unsent bytes of a content in the kernel. These bytes count as sent. A larger number would distort the measured bandwidth."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Admission:
         self.epoch = 0
         self.revoked: dict[str, None] = {}
         self.received_all: Callable[[], None] = lambda: None
-        """Is called when all messages of one read have been received."""
+        """This function is called when all messages of one read have been received."""
         self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
         self.warn: Callable[[str], None] = lambda text: None
         self.transfer_server: TransferServer | None = None
@@ -216,7 +216,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         try:
             message = m.decode_from_client(header)
         except msgspec.ValidationError as problem:
-            # If the master closed the connection, the client would reconnect and send the same message again.
+            # The connection stays open. If the master closed it, the client would reconnect and send the same message again.
             kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
             query = number if kind == "ask" and isinstance(number, int) else -1
             self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
@@ -314,5 +314,5 @@ class EndpointLink(asyncio.BufferedProtocol):
 
 
 def _fits(role: str, key_id: str) -> bool:
-    """Returns whether a key belongs to a role. Clients and agents cannot use the keys of each other."""
+    """Returns whether a key belongs to a role. A client cannot use the key of an agent, and an agent cannot use the key of a client."""
     return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

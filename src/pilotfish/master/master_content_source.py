@@ -27,14 +27,14 @@ from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater
 from pilotfish.store.pool_directory import PoolDirectory
 
 ORPHANED_S = 86400.0
-"""Seconds until a content that no run knows is removed. It never became part of a result."""
+"""Seconds until a content that no run knows is removed. Such a content never became part of a result."""
 UNBOUNDED = 1 << 62
 MAX_ASKED = 1000
 """Maximum number of pairs of worker and content whose waiting time is kept."""
 MAX_ASKERS = 10_000
 """Maximum number of workers whose site is kept."""
 LATE_S = 3600.0
-"""Seconds that a released content is kept while tasks are unfinished. A result of such a task may still name it."""
+"""Seconds that a released content is kept while tasks are unfinished. The result of an unfinished task may still name the content."""
 HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
 """Seconds between two requests for a content whose holder does not answer. The requests end after ``HOLDER_S`` seconds."""
@@ -50,7 +50,7 @@ LOOK_UP_S = 30.0
 LATER_S = 1.0
 """Seconds after which a worker asks again, if the master cannot serve it now."""
 READ_EVERY_S = 2.0
-"""Seconds between two readings of the meter while contents are sent."""
+"""Seconds between two readings of the LinkMeter while contents are sent."""
 MIN_MEASURED_BYTES = 32_768
 """Minimum bytes of a measurement. A smaller number of bytes may still be in buffers of this machine."""
 
@@ -121,7 +121,7 @@ class KnownContent(NamedTuple):
     holder_connected: bool
     asker: SiteLimit
     sources: list[Any]
-    """Contacts of workers that can send the content. If the list is empty, the master sends it."""
+    """Contacts of workers that can send the content. If the list is empty, the master sends the content."""
 
 
 class TransferLookup:
@@ -152,7 +152,8 @@ class TransferLookup:
         """Returns contacts of workers that have the content or get it earlier than the asking worker.
 
         If several workers of one site ask for the same content, they form a binary tree. The first worker gets the content from the master.
-        Each other worker gets it from the workers above it in the tree, while they still receive it. An empty list means the master.
+        Each other worker gets it from the workers above it in the tree, even while these still receive it. The list is empty for the first
+        worker.
         """
         workers = self._machine.state.workers
         worker = workers.get(asker)
@@ -197,7 +198,7 @@ class MasterContentSource:
         self._released: dict[str, float] = {}
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
-        """Times of the first and the last request, by worker and content. Each of these contents is only at another worker."""
+        """Times of the first and the last request, by worker and content, for contents that only another worker has."""
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
         self._space_problem = ""
@@ -270,7 +271,7 @@ class MasterContentSource:
         now = time.monotonic()
         with self._lock:
             since, last = self._asked.pop((asker, record.digest), (now, now))
-            since = since if now - last < HOLDER_S else now  # This request belongs to another task than the last one.
+            since = since if now - last < HOLDER_S else now  # This request and the last request belong to different tasks.
             self._asked[asker, record.digest] = since, now
             if len(self._asked) > MAX_ASKED:
                 del self._asked[next(iter(self._asked))]
@@ -402,7 +403,7 @@ class LinkMeter:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
-        """Returns the measurements since the last reading, and whether contents are still sent, so that another reading is needed."""
+        """Returns the measurements since the last reading, and whether another reading is needed, because contents are still sent."""
         with self._lock:
             measured = [
                 i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)

@@ -135,7 +135,7 @@ class MasterServer:
         await self._end()
 
     def _stop_by_signal(self) -> None:
-        """Stops the master because of a logout or a shutdown. Releases all workers. The next master continues unfinished runs."""
+        """Stops the master after a logout or before a shutdown. Releases all workers. The next master continues unfinished runs."""
         self.machine.finish("the master received a signal to end")
         self._turn()
 
@@ -244,7 +244,7 @@ class MasterServer:
             self._loop.call_soon(self._turn)
 
     def _received_all(self) -> None:
-        """Takes the turn at once if no other link has data. A detour through the event loop would only take time."""
+        """If no other link has data, takes the turn immediately. A detour through the event loop would only take time."""
         if self._inbox and not self._turn_scheduled:
             # asyncio has no public name for its list of ready callbacks. If the list does not exist, schedule the turn.
             if getattr(self._loop, "_ready", True):
@@ -351,7 +351,7 @@ class MasterServer:
                 self._renew_lock()
 
     def _set_timer(self) -> None:
-        """Sets the timer of the next turn. A timer that fires too early does no harm, so that most turns keep the old timer."""
+        """Sets the timer of the next turn. A timer that fires too early does no harm, so most turns keep the old timer."""
         deadline = self.machine.deadline
         if deadline is None or self._turn_scheduled:
             return
@@ -370,7 +370,7 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
-        """Encodes the messages to local peers, or the messages to all others. Returns the links with messages other than confirmations.
+        """Encodes the messages to local peers, or to all other peers. Returns the links with messages other than confirmations.
 
         Confirmations always wait for the sync.
         """

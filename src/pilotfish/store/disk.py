@@ -1,6 +1,6 @@
 """Wraps the system calls of the store, so that tests can simulate failures.
 
-Tests can lose, split, reorder and refuse each call. A method makes one call. Callers choose an order of calls that survives a crash.
+Tests can lose, split, reorder and refuse each call. Each method makes one call. Callers choose an order of calls that survives a crash.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Disk:
         os.posix_fallocate(descriptor, offset, length)
 
     def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
-        """Starts writing a range of a file to the device and drops its cached pages, if possible. Length 0 is the rest of the file.
+        """Starts writing a range of a file to the device and drops its cached pages, if possible. Length 0: up to its end.
 
-        A ``sync`` after this call waits less. A read after a ``sync`` and this call comes from the device.
+        A ``sync`` after this call waits less. If this call follows a ``sync``, later reads come from the device.
         """
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)

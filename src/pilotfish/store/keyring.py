@@ -80,7 +80,7 @@ def require_private(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file atomically. Only its owner can read it, at any time."""
+    """Replaces a file atomically. Other users can never read it, not even during the replacement."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:

@@ -76,7 +76,7 @@ class PayloadStore:
             return bytes(reference)
 
     def load(self, payload: Payload, *, whole: bool) -> bytes:
-        """Returns the bytes to send for a payload. For a shared payload they are a reference, except if ``whole`` is True.
+        """Returns the bytes to send for a payload. For a shared payload, these bytes are a reference, unless ``whole`` is True.
 
         If the payload is lost, returns zeros, which are never valid in the payload format.
         """
@@ -209,9 +209,9 @@ class SharedPayloads:
 class PayloadSegments:
     """Payloads in segment files, which keep large payloads out of the journal.
 
-    A payload is named by segment, offset and length. It is durable after ``sync``. The journal may refer to it only after that. ``collect``
-    removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier master get
-    no more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
+    A payload is named by segment, offset and length. It is durable after ``sync``. Only then may the journal refer to it. ``collect``
+    removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier master get no
+    more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
     """
 
     def __init__(self, disk: Disk, directory: str, sizes: dict[int, int], segment_bytes: int) -> None:

@@ -95,7 +95,7 @@ def pool_home(name: str) -> PoolDirectory:
 def stop_mark_path(directory: Path) -> Path:
     """Returns the path of the stop mark, which exists while a pool is stopped by a user.
 
-    While it exists, clients that watch the pool must not restart its master. A master that is started only to show the pool starts no work.
+    While it exists, clients that watch the pool must not restart its master. A master that is started only to show the pool runs no tasks.
     """
     return directory / "stopped"
 
@@ -108,7 +108,7 @@ class StopMark(Struct, frozen=True):
 
 
 def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Writes the runs into an existing stop mark. Never creates the mark, because a user may resume the pool and remove it at any time."""
+    """Writes the runs into an existing stop mark. Never creates the mark, because it disappears when a user resumes the pool."""
     stop = read_stop_mark(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:

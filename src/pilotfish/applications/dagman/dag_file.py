@@ -98,7 +98,7 @@ class Dag:
 
 
 def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
-    """Reads a DAG file with its includes and splices. Marks the nodes as done that a rescue file lists. ``rescue`` selects it."""
+    """Reads a DAG file with its includes and splices. Marks each node in the rescue file as done. ``rescue`` selects this file."""
     reader = _Reader()
     top = _Scope("", "", reader.notices)
     reader.read(path, top)
@@ -253,7 +253,7 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
 
 
 def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
-    """Returns one node in a list. For a splice, returns its nodes without children in it (``last``) or without parents in it."""
+    """Returns one node in a list. For a splice, returns its last nodes if ``last`` is True, otherwise its first nodes."""
     splice = scope.splices.get(name)
     if splice is None:
         if name.upper() == ALL_NODES:

@@ -1,8 +1,8 @@
 """Turns DAG nodes into tasks with PRE and POST scripts.
 
 A node becomes one task in the node's directory. PRE script, job and POST script form one shell script, so that one worker runs all of them
-as one task. The DAG node fails if its PRE script fails, or if its POST script fails. If there is no POST script, it fails if its job fails.
-The tasks need the directory, so they run on this machine or on machines that share the directory.
+as one task. The DAG node fails if its PRE script fails, or if its POST script fails. Without a POST script, the DAG node fails if its job
+fails. The tasks need the directory, so they run on this machine or on machines that share the directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BRING_NEW = """for file in "$scratch"/*; do
   case "$before" in *"$line${file##*/}$line"*) ;; *) if [ -f "$file" ]; then cp -p "$file" . || exit 1; fi ;; esac
 done
 """
-"""Shell lines that copy all files back that were not inputs."""
+"""Shell lines that copy back each file that was not an input."""
 
 
 class NodeTask(NamedTuple):
@@ -142,9 +142,9 @@ def _read(dag: Dag, node: DagNode, number: int) -> SubmitDescription:
 
 
 def _program(program: str, here: str, node: DagNode) -> str:
-    """Returns the path of a program. As in HTCondor, a name without a slash is a file of the directory. If there is none, it is a command.
+    """Returns the path of a program. As in HTCondor, a name without a slash is a file of the directory. Otherwise it is a command.
 
-    If the node has parents or a PRE script, these may create the file later, so a missing file is no error.
+    If the node has parents or a PRE script, these may create the file later. A missing file is then no error.
     """
     path = os.path.join(here, program)
     if os.path.isfile(path):

@@ -13,7 +13,7 @@ from pilotfish.errors import BadInput
 
 Row = tuple[str, ...]
 _EXACT = Context(prec=1000)
-"""Has more digits than any parameter, so that no number is rounded."""
+"""Decimal context with more digits than any parameter, so that no number is rounded."""
 
 
 @runtime_checkable

@@ -178,7 +178,7 @@ SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class TaskFlow:
-    """Dependencies of a list. ``order``: task indices in topological order. ``parents``: positions of the parents, in this order."""
+    """Dependencies of a list. ``order``: task indices in topological order. ``parents``: for each task in this order, its parents."""
 
     order: tuple[int, ...]
     parents: tuple[tuple[int, ...], ...]

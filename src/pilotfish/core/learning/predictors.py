@@ -116,7 +116,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Averages neighbouring pending values if there was no query for long. Half of the values are left. Repeats this for old values."""
+        """Replaces pairs of neighbouring pending values by their means. Without a query for long, old values are averaged repeatedly."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]

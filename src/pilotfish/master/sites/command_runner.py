@@ -21,11 +21,12 @@ MAX_SESSIONS = 8
 """Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
 MAX_LOG_BYTES = 1 << 20
 BURST_S = 5.0
-"""Seconds of the submission rate that are available at once, after a pause."""
+"""After a pause, as many submissions are allowed at the same time as the rate allows in this many seconds."""
 NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Shell script that runs a command with the variables in the first line of its input. All users could read variables on a command line.
-The shell reads only that line. The script is one line, because csh as a login shell accepts only one line."""
+"""Shell script that runs a command with the variables in the first line of its input. On the command line, all users could read the
+variables. The shell reads only this first line. The script is one line, because csh as a login shell accepts only one line.
+"""
 
 
 class RateLimit:

@@ -1,4 +1,4 @@
-"""Checks how long the credentials are valid that a site requires: tickets, proxies, certificates and tokens."""
+"""Checks how long the credentials of a site are valid: tickets, proxies, certificates and tokens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_INTERVAL_S = 300.0
 MIN_INTERVAL_S = 15.0
 """Minimum seconds between two checks. It applies shortly before a credential expires and while pilots wait for a new credential."""
 WARN_S = 3600.0
-"""Maximum seconds between the warning of the user and the end of a credential."""
+"""The user is warned at most this many seconds before a credential expires."""
 WARN_SHARE = 0.25
-"""Maximum part of the lifetime that is left at the warning. Without this limit, a ticket for ten minutes would cause a warning at once."""
+"""The user is warned when at most this part of the lifetime is left. Without this limit, a ticket for ten minutes would warn at once."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Starts, watches and ends pilots on this machine: the site ``local``.
 
-A pilot is a process, and the controller waits for its end, so that no queue is polled. A restarted master takes over the processes of the
-previous master.
+A pilot is a process, and the controller waits for its end. No queue is polled. A restarted master takes over the processes of the previous
+master.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalProcess:
     pid: int
     pidfd: int
     child: bool
-    """Whether this master started the process. Only then it can wait for the process and read its exit status."""
+    """Whether this master started the process. If so, it can wait for the process and read its exit status."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     kill_timer: asyncio.TimerHandle | None = None
     """Set after SIGTERM was sent."""
@@ -77,7 +77,7 @@ class LocalController:
         return process.pid
 
     def _write_credentials(self, pilot: str) -> None:
-        """Writes the credentials of a pilot. An adopted pilot gets new ones, because a new master may listen at another port."""
+        """Writes the credentials of a pilot. An adopted pilot gets new credentials, because a new master may listen at another port."""
         directory = self._pool.pilot(pilot)
         for folder in (directory.parent, directory):
             # Parent directories are not created: if the pool directory was deleted, a new one would be readable by other users.
@@ -124,7 +124,7 @@ class LocalController:
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
 
     def _kill(self, process: LocalProcess) -> None:
-        """Kills a process that ignored SIGTERM. The process leads its own session, so that its whole group is killed."""
+        """Kills a process that ignored SIGTERM. The process leads its own process group, and the whole group is killed."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -16,9 +16,9 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
 MAX_MISSES = 3
-"""Number of consecutive clear answers without a pilot after which the pilot counts as ended."""
+"""If this many consecutive clear answers do not list a pilot, the pilot counts as ended."""
 CANCEL_AGAIN = 5
-"""Number of polls that list a cancelled pilot until it is cancelled again."""
+"""If this many polls still list a cancelled pilot, the pilot is cancelled again."""
 EARLY_POLL_S = 1.0
 
 
@@ -99,7 +99,7 @@ class PilotMonitor:
         return clear
 
     async def _handle_missing(self, missing: list[PilotRecord]) -> None:
-        """Asks the accounting for pilots that the queue does not list. Some systems have no accounting, so no answer proves nothing."""
+        """Asks the accounting about pilots that the queue does not list. Without an answer, a pilot may still exist."""
         if not missing:
             return
         pilots = self._pilots

@@ -25,7 +25,7 @@ Endpoint = dict[str, Any]
 
 
 class SiteAccess:
-    """Runs the commands of one site and keeps its tunnels. Methods other than ``read_log_tail`` raise UnclearAnswer or CommandRefused.
+    """Runs the commands of one site and keeps its tunnels. All methods except ``read_log_tail`` can raise UnclearAnswer or CommandRefused.
     ``master_address``: host and port at which the master listens, as seen from this machine."""
 
     def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:

@@ -54,13 +54,13 @@ CONNECTION_KEYS = (
 )
 """Keys of a site that a controller cannot change. If one of them changes, new pilots get another controller."""
 SUBMITTED_S = 8.0
-"""Seconds that ``end`` waits for submissions and look-ups. The next master continues those that are not complete."""
+"""Seconds that ``end`` waits for submissions and look-ups. The next master continues the incomplete ones."""
 CANCELLED_S = 45.0
 """Seconds that ``end`` waits for cancelled pilots. A batch system needs less time to kill a job that ignores SIGTERM."""
 REMOVED_S = 5.0
 """Seconds that ``end`` waits for files to be removed."""
 MIN_LOOKUPS = 2
-"""Number of clear look-ups without a result that are needed before a batch is submitted again."""
+"""A batch is submitted again only after this many clear look-ups have not found it."""
 ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
 """Seconds during which a submission without an answer may still reach the site. It is not repeated before that time is over."""
 AVOID_S = 60.0
@@ -82,7 +82,7 @@ class SiteController:
         self._submissions = BackgroundTasks()
 
     def accepts(self, site: Site) -> bool:
-        """Returns whether this controller can also serve the site with another description."""
+        """Returns whether this controller can serve the site with this new description."""
         return all(getattr(self._pilots.site, key) == getattr(site, key) for key in CONNECTION_KEYS)
 
     def change_site(self, site: Site) -> None:
@@ -312,7 +312,7 @@ class SiteController:
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
     async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
-        """Looks up the missing jobs of a batch until it is clear whether the site took them, and for ``arrival_s`` seconds at least."""
+        """Looks up the missing jobs of a batch for at least ``arrival_s`` seconds, until it is clear whether the site accepted them."""
         clear_answers = 0
         arrives_until = time.monotonic() + arrival_s
         while any(not pilot.job for pilot in self._pilots.of_batch(batch)):
@@ -328,7 +328,7 @@ class SiteController:
 
     def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
         if len(missing) < len(self._pilots.of_batch(batch)):
-            # The site knows other pilots of the batch, so it took the missing pilots, too.
+            # The site knows other pilots of the batch, so it accepted the missing pilots, too.
             for pilot in missing:
                 reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
                 self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))

@@ -27,7 +27,7 @@ RETRY_S = 5.0
 MAX_BACKOFF = 10
 """Maximum factor by which intervals grow while a site does not answer or refuses pilots."""
 COLLECT_S = 0.05
-"""Seconds during which new pilots or cancellations are collected for one command."""
+"""Seconds during which new pilots, or pilots to cancel, are collected for one command."""
 SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
 """Activities that can be in trouble. If several are in trouble, the trouble of the first of them is reported."""
 
@@ -124,7 +124,7 @@ class SitePilots:
             self._tell_trouble()
 
     async def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Removes the files of a batch as soon as possible, because they include keys. The registry keeps the batch until then."""
+        """Removes the files of a batch as soon as possible, because they include keys. Until then, the registry keeps the batch."""
         pause_s = RETRY_S
         while not self.of_batch(batch):
             try:

@@ -43,11 +43,11 @@ class SiteRouter:
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
         self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
-        """The controller that submitted each pilot. A pilot keeps it, even if its site gets another controller later."""
+        """The controller that submitted each pilot. A pilot keeps this controller, even if its site gets another controller later."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._unusable: dict[str, str] = {}
-        """Reasons by site, for sites without a controller because its creation failed."""
+        """For each site whose controller could not be created: the reason."""
         self._master: MasterEndpoint | None = None
 
     def set_address(self, host: str, port: int) -> None:

@@ -1,7 +1,7 @@
 """Keeps an ssh tunnel and its relay open, for sites whose nodes cannot reach the master.
 
-ssh creates a Unix socket on the login node that leads to the port of the master. The relay (``agent/relay.py``) on the login node accepts
-connections of agents and forwards them to the socket. If the tunnel or the relay fails, both start again, at the same port if possible.
+ssh creates a Unix socket on the login node, which leads to the master's port. The relay (``agent/relay.py``) on the login node accepts
+connections of agents and forwards them to the socket. If the tunnel or the relay fails, both start again, if possible at the same port.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Gap:
 class DamageReport:
     """Damage that was found while reading. An entry is added before the reader returns the first record after the damage.
 
-    If there are ``damages``, write a snapshot soon, because every start finds them again until then. ``durable`` of a gap is known only
-    after the last record.
+    If there are ``damages``, write a snapshot soon. Until then, every start finds them again. ``durable`` of a gap is known only after the
+    last record.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -116,7 +116,7 @@ class JournalReader:
     def _choose_snapshot(self) -> int:
         """Returns the number of the newest snapshot; 0 means the start of the journal.
 
-        If that snapshot is damaged, returns an older snapshot, if all segments after the older snapshot still exist.
+        If that snapshot is damaged and all segments after an older snapshot still exist, returns the older snapshot.
         """
         present = set(self._listing.segments)
         bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]

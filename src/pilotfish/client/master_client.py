@@ -417,7 +417,7 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise runs fail.
+        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise unconfirmed runs fail.
 
         If the disk of the master is full, the client waits and sends everything again. Further refusals then have the same cause, so the
         client ignores them.

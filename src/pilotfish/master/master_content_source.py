@@ -152,8 +152,7 @@ class TransferLookup:
         """Returns contacts of workers that have the content or get it earlier than the asking worker.
 
         If several workers of one site ask for the same content, they form a binary tree. The first worker gets the content from the master.
-        Each other worker gets it from the workers above it in the tree, even while these still receive it. The list is empty for the first
-        worker.
+        Each other worker gets it from workers above it, even while these still receive it. If the list is empty, the master sends it.
         """
         workers = self._machine.state.workers
         worker = workers.get(asker)

@@ -108,7 +108,7 @@ class StopMark(Struct, frozen=True):
 
 
 def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Writes the runs into an existing stop mark. Never creates the mark, because it disappears when a user resumes the pool."""
+    """Writes the runs into an existing stop mark. Never creates the mark: a user may have just resumed the pool."""
     stop = read_stop_mark(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:

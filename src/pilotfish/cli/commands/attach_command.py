@@ -37,7 +37,7 @@ HOPELESS = frozenset({"too-big", "too-few-nodes", "tags", "requirement", "wallti
 SITES_AT_FAULT = frozenset({"no-site", "site-paused", "site-trouble", "batch-limit", "site-unused", "bootstrap"})
 QUEUED = "pending"
 QUEUE_SHOWN_AFTER_S = 10.0
-"""Seconds until queued pilots are mentioned, because short queue waits are normal."""
+"""Queued pilots are mentioned only after this many seconds, because short queue waits are normal."""
 MAY_CHANGE = SITES_AT_FAULT | {QUEUED, "starting", "site-limit"}
 """Reasons that may end without the user. While one site has such a reason, waiting is useful, even if another site is hopeless."""
 WORTH_SHOWING = (
@@ -53,7 +53,7 @@ FAILURE_COLUMNS = (
 
 @dataclass(slots=True)
 class RunTiming:
-    """Sums up the times of a run and its tasks, as the client measured them."""
+    """Holds the sums of times of a run and its tasks, as the client measured them."""
 
     started: float
     elapsed_s: float = 0.0
@@ -61,7 +61,7 @@ class RunTiming:
     run_s: float = 0.0
     cpu_s: float = 0.0
     turnaround_s: float = 0.0
-    """Sum over all ended tasks of the seconds from the start of the run to the end of the task."""
+    """Seconds from the start of the run to the end of a task, summed over all ended tasks."""
     ended: int = 0
 
     def note(self, now: float, wall_us: int, cpu_us: int) -> None:
@@ -85,7 +85,7 @@ class RunOutcome:
     failures: list[dict[str, str]] = field(default_factory=list)
     """The first failed tasks. ``wrote`` is the last line of output about the failure."""
     parameters: list[str] = field(default_factory=list)
-    """Parameter values of the tasks in ``failures``. If the terminal is too narrow for the commands, they are shown instead."""
+    """Parameter values of the tasks in ``failures``. If the terminal is too narrow for the commands, these values are shown instead."""
     manager_output: str = ""
     """If the run was cancelled: the last output line of its application manager, which may tell the reason."""
     state: str = ""
@@ -131,7 +131,7 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Read which tasks already run: the master does not report them again. A call before ``watch_run`` would miss some tasks."""
+        """Read which tasks already run: the master does not report them again. Call it after ``watch_run``, or tasks are missed."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
@@ -318,7 +318,7 @@ def show_left(screen: Screen, outcome: RunOutcome) -> None:
 def attach(run: str | None, quiet: bool, pool: str, as_json: bool) -> int:
     """Follow a run until it finishes.
 
-    RUN is its number or name; by default the last run. Ctrl-C detaches; the run continues.
+    RUN is the number or name of a run; by default the last run. Ctrl-C detaches; the run continues.
     """
     master = connect(pool)
     row = find_run(master, run)

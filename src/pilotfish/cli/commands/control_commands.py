@@ -61,8 +61,8 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
 def forget(subjects: tuple[str, ...], pool: str) -> None:
     """Delete finished runs and their stored results.
 
-    RUN is a number or name; a name means only the newest run with this name. Files in run-N/, files saved with results --save and files
-    that other runs need are kept.
+    RUN is the number or name of a run. A name means only the newest run with this name. Files in run-N/, files saved with results --save
+    and files that other runs need are kept.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -151,8 +151,8 @@ def _nothing_failed(row: dict[str, Any]) -> BadInput:
 def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
     """Run the failed tasks of a run again.
 
-    The tasks form a new run with its own numbers and results; the first run does not change. Tasks that never ran because a task that they
-    need failed are run, too. Cancelled tasks are not run again.
+    The tasks form a new run with its own numbers and results; the first run does not change. If a task never ran because a task that it
+    needs failed, it is run, too. Cancelled tasks are not run again.
     """
     master = connect(pool)
     row = find_run(master, run)

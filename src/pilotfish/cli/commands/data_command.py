@@ -26,8 +26,8 @@ DIGITS = 12
 def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bool) -> None:
     """Show files, where they are, and transfers.
 
-    RUN is its number or name; by default all runs. Inputs and outputs up to 64 KiB are sent with their tasks and are not listed; kept
-    files are listed in all sizes. Files in transfer come first, then files that most unfinished tasks need.
+    RUN is the number or name of a run; by default all runs. Inputs and outputs up to 64 KiB are sent with their tasks and are not listed.
+    Kept files of any size are listed. Files in transfer come first, then lost files, then files that many unfinished tasks need.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -59,7 +59,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
 
 
 def _check_user_file(row: dict[str, Any]) -> dict[str, Any]:
-    """Check whether a file of the user is still the same as at submission. If the pool has a copy, nothing is checked."""
+    """Check whether a file of the user is unchanged since submission. If the pool has a copy, nothing is checked."""
     if not row["path"] or row.get("stored"):
         return {}
     try:
@@ -77,7 +77,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     made = answer["total"] - inputs["contents"]
     parts = [f"{inputs['contents']:,} of yours ({size(inputs['bytes'])})"] if inputs["contents"] else []
     parts += [f"{made:,} made by tasks ({size(answer['bytes'] - inputs['bytes'])})"] if made else []
-    if parts:  # none yet: a new output is counted when its transfer is complete
+    if parts:  # without parts, there are no files yet: a new output counts when its transfer is complete
         screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
     if answer["moving"]:
         screen.line(screen.paint(f"{describe_transfers(answer['moving'])}.", "blue"))

@@ -54,8 +54,8 @@ def write_bytes(data: bytes, stream: Any, raw: bool) -> None:
 def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str) -> None:
     """Print the output of a task.
 
-    A task is RUN.INDEX, such as 3.17, or RUN.ID with its name in a task list or DAG. For a run, the outputs of all its tasks are printed,
-    each below its task; the output of an application manager comes first.
+    A task is RUN.INDEX, such as 3.17, or RUN.ID. ID is the name of the task in a task list or DAG. For a run, the outputs of all its tasks
+    are printed, each below the line of its task. The output of an application manager comes first.
     """
     master = connect_read_only(pool)
     if name is not None and "." in name:
@@ -148,7 +148,7 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 
 
 def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> bytes:
-    """Return the output of a task from byte ``offset`` on. If the task runs, this may be only the first part of it."""
+    """Return the output of a task from byte ``offset`` on. If the task runs, the returned output may end early."""
     if row["state"] in ENDED:
         whole: bytes = getattr(fetch_output(master, row), stream)
         return whole[offset:]

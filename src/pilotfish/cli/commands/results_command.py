@@ -75,7 +75,7 @@ CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failu
 def results(run: str | None, as_csv: bool, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
     """Show task results; save output files.
 
-    RUN is its number or name; by default the last run.
+    RUN is the number or name of a run; by default the last run.
     """
     forms = [option for option, given in (("--csv", as_csv), ("--json", as_json), ("--save", directory is not None)) if given]
     if len(forms) > 1:

@@ -36,7 +36,7 @@ NOT_ASSIGNED = ("waiting", "ready")
 def status(everything: bool, pool: str, as_json: bool) -> None:
     """Show runs, workers and warnings.
 
-    RUNNING counts tasks that are assigned or running, WAITING tasks that are waiting or ready.
+    RUNNING counts tasks that are assigned or running. WAITING counts tasks that are waiting or ready.
     """
     screen = Screen.of()
     stop = last_stop(pool)
@@ -75,7 +75,7 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
 
 
 def _without_estimate(row: dict[str, Any]) -> dict[str, Any]:
-    """Remove the finish time, which is estimated from the current rate: if other runs go first or end, the rate changes."""
+    """Remove the finish time. It is estimated from the current rate, and the rate changes if other runs go first or end."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
@@ -102,7 +102,7 @@ def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
 
 
 NEAR_S = 600.0
-"""A deadline that is fewer seconds away from now than this is shown with seconds."""
+"""If a deadline is fewer than this many seconds away from now, it is shown with seconds."""
 LATEST = 2.5e11
 """Latest time (in seconds since 1970) that can be shown as a date."""
 
@@ -171,8 +171,8 @@ RUN_COLUMNS = (
 def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
     """List the tasks of a run.
 
-    RUN is its number or name; by default the last run. WORKER is shown while a task is assigned or running. MAX MEMORY includes about
-    16 MiB of the process that starts the program.
+    RUN is the number or name of a run; by default the last run. WORKER is shown while a task is assigned or running. MAX MEMORY includes
+    about 16 MiB of the process that starts the program.
     """
     screen = Screen.of()
     master = connect_read_only(options["pool"])

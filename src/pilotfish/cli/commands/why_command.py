@@ -24,7 +24,7 @@ from pilotfish.plugins import SECTIONS
 def why(name: str | None, pool: str, as_json: bool) -> None:
     """Explain why a task, run, worker, pilot or site is in its state.
 
-    A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID with its name in a task list or DAG. By default, the last run is explained.
+    A task is RUN.INDEX, such as 3.17 or NAME.17, or RUN.ID. ID is the name of the task in a task list or DAG. The default is the last run.
     """
     screen = Screen.of()
     master = connect_read_only(pool)

@@ -33,9 +33,9 @@ COLUMNS = (
 def forecasts(pool: str, as_json: bool) -> None:
     """Show learned task times, link speeds and queue waits.
 
-    ITEM is a task class (time of a task of cost 1 on a worker of average speed; "on N cores" for moldable tasks), the queue wait of
-    pilots at a site, or the link to a site (bandwidth). MEDIAN ERROR is the median error of recent forecasts, PREDICTOR the method that
-    was best recently.
+    ITEM is a task class, the queue wait of pilots at a site, or the link to a site. For a task class, the value is the time of a task of
+    cost 1 on a worker of average speed; "on N cores" is for moldable tasks. For a link, the value is the bandwidth. MEDIAN ERROR is the
+    median error of recent forecasts. PREDICTOR is the method that was best recently.
     """
     screen = Screen.of()
     answer = connect_read_only(pool).ask("forecasts")

@@ -50,8 +50,8 @@ class ReplayRow(NamedTuple):
 def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: bool) -> None:
     """Simulate a finished run again under another policy.
 
-    Tasks arrive when they did and take as long as they did; workers join and leave as they did. Only the assignment of tasks is
-    decided again.
+    Tasks arrive at the recorded times and have the recorded durations. Workers join and leave at the recorded times. Only the assignment of
+    tasks is decided again.
     """
     from pilotfish.sim.projections.run_replay import RunHistory, RunReplay, max_cores, similar_stays, worker_stays
     from pilotfish.sim.scenarios.scenario_file import read_policies

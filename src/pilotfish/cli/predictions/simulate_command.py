@@ -166,7 +166,7 @@ def read_list(path: str) -> Workload:
 
 
 def read_nodes(path: str) -> Workload:
-    """Read the unfinished DAG nodes of a DAGMan file. Each gets the cost 1, because the file contains no times."""
+    """Read the unfinished DAG nodes of a DAGMan file. Each DAG node gets the cost 1, because the file contains no times."""
     from pilotfish.applications.dagman.dag_file import read_dag
     from pilotfish.applications.dagman.node_tasks import node_tasks
     from pilotfish.sim.workload import Workload

@@ -36,7 +36,7 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
     pilotfish pilots
     pilotfish pilots add SITE 2
 
-    With add, request N pilots (default: 1) at a site at once, even without waiting tasks.
+    With add, request N pilots (default: 1) at a site immediately, even without waiting tasks.
     """
     if words:
         add_pilots(words, pool, as_json)
@@ -56,7 +56,7 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
 
 
 def _waited(row: dict[str, Any], now: float) -> float | None:
-    """Return the seconds from the request of a pilot until its first worker joined. A pilot that waits is counted until now."""
+    """Return the seconds from the request of a pilot until its first worker joined. If the pilot still waits, count until now."""
     # A master of the previous version sends rows without these times.
     until = row.get("joined_at") or (now if row["state"] in WAITING else None)
     return None if until is None or "requested_at" not in row else max(0.0, until - row["requested_at"])

@@ -136,7 +136,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
     pilotfish site set hpc environment.SLURM_CONF=/etc/slurm/slurm.conf
     pilotfish site set hpc queue=
 
-    An empty value restores the default. The keys are those of sites.toml. Running pilots keep the old values.
+    An empty value restores the default. The keys are the keys of sites.toml. Running pilots keep the old values.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.apply_changes(name, table, changes)))
     _notify_and_print(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
@@ -199,7 +199,7 @@ def _notify_and_print(sentence: str) -> None:
 def list_sites(as_json: bool) -> None:
     """List configured sites.
 
-    For their pilots and failures: pilotfish sites
+    To see their pilots and failures, use: pilotfish sites
     """
     screen = Screen.of()
     found = read_sites(sites_path())
@@ -237,7 +237,7 @@ def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
 def login(name: str, pool: str) -> None:
     """Log in to a site once; the master reuses the connection for twelve hours.
 
-    For sites that ask for a password or a code.
+    Use this for sites that ask for a password or a code.
     """
     from pilotfish.cli.site_commands.site_dry_run import log_in
 
@@ -282,7 +282,7 @@ def test(name: str, **options: Any) -> int:
 def log_(name: str, lines: int, pool: str) -> None:
     """Show the commands that were run for a site.
 
-    Each with its time, duration, exit status and error output.
+    Each command is shown with its time, duration, exit status and error output.
     """
     from pilotfish.store.pool_directory import pool_home
 

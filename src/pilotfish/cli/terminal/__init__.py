@@ -1,1 +1,1 @@
-"""Output to the terminal: tables, progress, errors."""
+"""Writes output to the terminal: tables, progress, errors."""

@@ -140,8 +140,7 @@ class ApplicationHost:
     # --- called by the task list ----------------------------------------------------------------------------------------------------
 
     def _added(self) -> None:
-        # Tasks that a callback of the manager adds are sent when the callback returns. If another thread adds tasks, it must wake the
-        # manager.
+        # Tasks that a callback of the manager adds are sent when it returns. If another thread adds tasks, it must wake the manager.
         if threading.current_thread() is not self._thread:
             self._queue.put([])
 

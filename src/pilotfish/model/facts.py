@@ -1,7 +1,6 @@
 """Lists what is recorded in the journal. Only facts change the state.
 
-A fact about many tasks has one list per field, because one fact per task would cost more than the task. Tags are part of the journal
-format.
+A fact about many tasks has one list per field, because one fact per task would cost too much time. Tags are part of the journal format.
 """
 
 from __future__ import annotations
@@ -247,9 +246,7 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``replica_of``: for a replica, the other pilot, which is queued. When one of the two joins, the other is
-    cancelled.
-    """
+    """A pilot was requested. ``replica_of``: the queued pilot whose replica it is. When one of the two joins, the other is cancelled."""
 
     pilot: str
     site: str

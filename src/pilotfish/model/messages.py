@@ -315,9 +315,7 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client will send the tasks. If such a client is disconnected for long, the run is closed. False: the client only
-    watches.
-    """
+    """Whether this client sends the tasks. If such a client is disconnected for long, the run is closed. False: it only watches the run."""
 
 
 class Submit(Message, frozen=True, tag="submit"):

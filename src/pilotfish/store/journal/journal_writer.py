@@ -290,8 +290,7 @@ class Journal:
     def _preallocate(self) -> None:
         """Reserves space for later records. A sync that does not extend the file is a third faster, and cannot fail for lack of space.
 
-        Readers take zeros at the end of a segment for reserved space. If the file system cannot reserve space, the journal works without
-        it.
+        Readers take zeros at the end of a segment for reserved space. If the file system cannot reserve space, nothing is reserved.
         """
         self._length = self._size
         if self._preallocates:

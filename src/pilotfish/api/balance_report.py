@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """The work of one worker in one iteration. If the worker had several chunks, the times are those of its slowest chunk."""
+    """The work of one worker in one iteration. If the worker had several chunks, the times are the times of its slowest chunk."""
 
     units: int
     """Number of units that the worker did."""

@@ -109,8 +109,8 @@ def iterate(
 ) -> BalanceReport:
     """Executes a load repeatedly. ``step(piece, state)`` executes a part of the load.
 
-    ``update(state, [result, …])`` returns the next state; by default, this is the list of results. It may raise StopIteration to end early.
-    The value of the report is the last state.
+    ``update(state, [result, …])`` returns the next state; by default, this is the list of results. ``update`` may end the loop with
+    StopIteration. The value of the report is the last state.
     """
     if not _is_count(iterations) or iterations < 0:
         raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
@@ -345,7 +345,7 @@ class Chunk:
 
 
 def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
-    """Makes consecutive chunks, one per worker. Workers with size 0 get none."""
+    """Makes consecutive chunks, one per worker. Workers with size 0 get no chunk."""
     chunks = []
     for size, worker in zip(sizes, workers, strict=True):
         if size > 0:
@@ -412,7 +412,7 @@ class ChunkWorkers:
         return min((int(capacity.get(name, 0) / amount + 1e-6) for name, amount in self._options.request.amounts()), default=1)
 
     def wait_for_slots(self, timeout_s: float) -> list[str]:
-        """Returns the connected workers. If there are none, waits up to ``timeout_s`` seconds for the first."""
+        """Returns the connected workers. If no worker is connected, waits up to ``timeout_s`` seconds for the first worker."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.slots()) and time.monotonic() < deadline:
             time.sleep(TICK_S)

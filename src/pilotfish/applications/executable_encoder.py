@@ -33,7 +33,7 @@ from pilotfish.model.task import TaskSpec
 
 
 class ExecutableKeywords(TaskKeywords, total=False):
-    """Keywords of an executable, in addition to those of every task."""
+    """Keywords of an executable, in addition to the keywords of every task."""
 
     inputs: Inputs
     outputs: Sequence[str]

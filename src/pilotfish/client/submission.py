@@ -365,7 +365,7 @@ class PendingRequests:
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
-        """Returns the frames of unsent requests: of those that open a run if ``opens`` is True, otherwise of all others.
+        """Returns frames of unsent requests. If ``opens`` is True, these are requests that open a run, otherwise all other requests.
 
         Requests that open a run are sent before tasks. The other requests are sent after tasks, so that a request can be about a new task.
         """

@@ -429,6 +429,6 @@ class State:
 
 
 MAX_ANSWERS = 1000
-"""Maximum answers that are kept for clients that ask again. Clients do so within a minute."""
+"""Maximum answers that are kept for clients that ask again. Clients ask again within a minute."""
 MAX_ENDED_WORKERS = 1000
 """Maximum ended workers that are kept: users can look at them, and the master refuses them if they reconnect."""

@@ -86,7 +86,7 @@ class DagNode:
 class Dag:
     """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files``: all files that were read. Submit descriptions have their lines here, other files have none.
+    ``files``: all files that were read. Submit descriptions are here with their lines, other files without lines.
     """
 
     path: str

@@ -150,9 +150,8 @@ def run(context: click.Context, /, **options: Any) -> int:
     pilotfish run workflow.py
     pilotfish run flow.dag
 
-    {name} is a parameter value, {} the line, {#} the task number. Ctrl-C detaches; the run continues.
-    Exit status: 0 all tasks succeeded, 1 some failed, 2 wrong usage, 3 nothing can run the tasks yet (the run is kept),
-    4 Pilotfish itself failed.
+    {name} stands for a parameter value, {} for the line, {#} for the task number. Ctrl-C detaches; the run continues. Exit status: 0 all
+    tasks succeeded, 1 some tasks failed, 2 wrong usage, 3 nothing can run the tasks yet (the run is kept), 4 Pilotfish itself failed.
     """
     check_name(options["name"])
     line = DelayedStatusLine(_progress_screen(options["quiet"] or options["as_json"]), time.monotonic, READING_S)

@@ -192,7 +192,7 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Returns the seconds of walltime that a pilot needs to start and end: the seconds that earlier pilots lost there, plus a margin."""
+    """Returns the seconds of walltime that a pilot needs to start and end: the seconds that pilots of the site lost, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 

@@ -3,13 +3,13 @@
 Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
 
 * failures         The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
-* losses           The worker or site is to blame, such as a silent worker. Limit: ``losses`` of the spec, together with deaths.
+* losses           The worker or site is to blame: for example, the worker fell silent. Limit: ``losses`` of the spec, together with deaths.
 * deaths           The worker died while the task may have been running. Limit: ``losses`` of the spec, together with losses.
 * crashes          The task or its slot crashed or was killed. Limit: CRASH_BUDGET or KILLED_BUDGET, or ``retries`` if that is more.
 * ooms             The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
 * second_opinions  Another worker must confirm the failure: the worker fails every task, or its site lacks the directory of the task.
 
-If two attempts of a task run and one of them fails, it is charged only for the loss or death of its worker.
+If two attempts of a task run and one of them fails, the task is charged only if the worker of this attempt was lost or died.
 """
 
 from __future__ import annotations

@@ -74,7 +74,9 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Returns term and address of the site master. If there is none, appoints this worker. If the site needs none, returns (0, None)."""
+    """Returns term and address of the site master. Appoints this worker if there is no site master. Returns (0, None) if the site needs
+    none.
+    """
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)

@@ -24,8 +24,8 @@ BURST_S = 5.0
 """After a pause, as many submissions are allowed at the same time as the rate allows in this many seconds."""
 NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Shell script that runs a command with the variables in the first line of its input. The shell reads only this line. On the command line,
-all users could read the variables. The script is one line, because csh as a login shell accepts only one line.
+"""Shell script that runs a command with the variables in the first line of its input. The shell reads only this line. On a command line,
+all users could read them. The script is one line, because csh as a login shell accepts only one line.
 """
 
 

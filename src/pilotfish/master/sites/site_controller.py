@@ -175,7 +175,7 @@ class SiteController:
         await self._submit(batch)
 
     async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
-        """Makes a batch and writes it to disk, so that the batch can be found by its tag if its submission gets no answer."""
+        """Makes a batch and writes it to disk. If its submission gets no answer, the batch can be found by its tag."""
         await self._pilots.credentials.require_valid()
         host = self._choose_host(pilots)
         try:

@@ -13,7 +13,7 @@ MAGIC = frozenset("*?[")
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """The bytes of a file. ``path``, ``mtime_ns``, ``inode``: of the user's file when it was read. They are empty if a task made it."""
+    """The bytes of a file. ``path``, ``mtime_ns`` and ``inode`` describe the user's file when it was read; empty if a task made it."""
 
     digest: str
     size: int

@@ -74,9 +74,7 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Returns term and address of the site master. Appoints this worker if there is no site master. Returns (0, None) if the site needs
-    none.
-    """
+    """Returns term and address of the site master; (0, None) if the site needs none. If there is no site master, appoints this worker."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)

@@ -337,7 +337,7 @@ class Worker:
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether the walltime left covers the time limit. If such a task was cut off, it must also be worth another attempt."""
+        """Returns whether the remaining walltime covers the time limit. After a cut-off, it must also be worth another attempt."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now

@@ -24,7 +24,7 @@ TASKS_PER_ROW = 5_000
 
 
 def dump(state: State) -> Iterator[f.Restored]:
-    """Yields facts. Applied to an empty state, these facts make it equal to this state."""
+    """Yields facts that make an empty state equal to this state when they are applied."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
         *plain, history = (getattr(site, field) for field in SiteRecord.__slots__)

@@ -34,7 +34,7 @@ class BackendTraits(NamedTuple):
     helpers: dict[str, str] = {}
     """Optional programs. Each has a text that says what is not possible without the program."""
     harmless_word: str = ""
-    """Argument that makes each program end without doing anything."""
+    """Argument with which each program ends and changes nothing, such as ``--version``."""
     variables: tuple[str, ...] = ()
     """Prefixes of the environment variables that the programs read."""
     passes_environment: bool = False

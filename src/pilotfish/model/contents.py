@@ -23,7 +23,7 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``at_master``, ``at_worker``: whether master or worker have it. ``name``: file name in the task."""
+    """A content that a task made. ``at_master``: the master has it. ``at_worker``: the worker has it. ``name``: file name in the task."""
 
     digest: str
     size: int

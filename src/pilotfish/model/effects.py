@@ -16,7 +16,7 @@ class Effect(Struct, frozen=True):
 
 
 class Send(Effect, frozen=True):
-    """Send a message with the payloads as its body. ``whole``: send the bytes of shared payloads: the peer cannot read the files."""
+    """Send a message with the payloads as its body. ``whole``: send shared payloads as bytes, because the peer cannot read files."""
 
     link: int
     message: Message

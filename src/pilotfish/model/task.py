@@ -126,7 +126,7 @@ class RunOptions(Struct, frozen=True, array_like=True):
     sites: tuple[str, ...] = ()
     """Sites where the tasks of the run may run; empty: any site with a worker."""
     speculate: bool | None = None
-    """Whether slow tasks may have speculative copies. A copied task has its effects outside the sandbox twice. None: the policy decides."""
+    """Whether slow tasks may have speculative copies. With a copy, effects outside the sandbox happen twice. None: the policy decides."""
     share: str = ""
     """Name of the share of the run. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0

@@ -132,7 +132,7 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """Explains that no pilot has enough nodes. All nodes of a multi-node task must belong to one pilot that no site master serves."""
+    """Explains that no pilot has enough nodes. All workers of a multi-node task must be of one pilot and without a site master."""
     if shape.nodes == 1:
         return None
     served = {name for term in machine.site_masters.by_site.values() for name in term.served}

@@ -369,7 +369,7 @@ class Fetcher:
         return False
 
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
-        """Returns holders of the content. Two searches are at least PEER_SEARCH_APART_S seconds apart."""
+        """Returns holders of the content. Returns nothing if the last search began less than PEER_SEARCH_APART_S seconds ago."""
         now = time.monotonic()
         if now < fetching.next_search_at:
             return ()

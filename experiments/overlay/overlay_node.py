@@ -11,7 +11,7 @@ from pilotfish.agent.node.attempts import Attempt
 from pilotfish.agent.node.peer_handshake import node_id
 from pilotfish.agent.node.peer_network import valid_contacts
 from pilotfish.agent.peers.contacts import Contact
-from pilotfish.agent.peers.peer import SiteMember
+from pilotfish.agent.peers.peer import Peer
 from pilotfish.agent.peers.site_matching import SiteMatching
 from pilotfish.portable.expressions.worker_properties import worker_properties
 from tests.simulation.world.wire_codec import Frame, read_to_agent, write_from_agent
@@ -46,7 +46,7 @@ class OverlayNode:
         if world.plan.has_table:
             offer.info["peer"] = self.me.wire
         self.machine = AgentMachine(offer, link, world.now)
-        self.member: SiteMember | None = None
+        self.member: Peer | None = None
         self.cache: dict[str, int] = {}
         self.delays: list[tuple[float, float]] = []
         """Seconds from the end of a job to the start of the next, and the part until the next job was known here. Only while other jobs
@@ -200,12 +200,12 @@ class OverlayNode:
             offer = self.machine.offer
             properties = worker_properties(self.worker, header[1], offer.capacity, offer.tags, offer.info)
             matching = SiteMatching(self.me, self.worker, properties, self.machine.staging.holds, offer.capacity)
-            self.member = SiteMember(matching, self.link, now, self.world.plan.tuning)
+            self.member = Peer(matching, self.link, now, self.world.plan.tuning)
         contacts, term, master = header[5:8]
         self.member.kademlia.bootstrap(list(valid_contacts(contacts)), now)
+        self.member.matching.connected()
         for contact in valid_contacts([master] if master else []):
             self.member.election.consider_claim(term, contact, now)
-        self.member.matching.connected(self.member.election.term)
         self._member_turn()
 
     def _delegate(self, header: list[Any], body: Any) -> None:

@@ -17,7 +17,7 @@ from pilotfish.agent.node.peer_handshake import PeerIdentity, dial_peer, node_id
 from pilotfish.agent.node.peer_network import PeerNetwork
 from pilotfish.agent.peers.contacts import Contact
 from pilotfish.agent.peers.kademlia import Kademlia
-from pilotfish.agent.peers.peer import SiteMember
+from pilotfish.agent.peers.peer import Peer
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.transfer_client import fetch
 from pilotfish.portable.wire.frame_link import FrameLink, LinkLost
@@ -107,13 +107,13 @@ def open_links(agent: PeerNetwork) -> int:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(tmp_path)
-    unreachable = SiteMember.unreachable
+    unreachable = Peer.unreachable
 
-    def call_dead(self: SiteMember, node: int, now: float) -> None:
+    def call_dead(self: Peer, node: int, now: float) -> None:
         made.dead.append(node)
         unreachable(self, node, now)
 
-    monkeypatch.setattr(SiteMember, "unreachable", call_dead)
+    monkeypatch.setattr(Peer, "unreachable", call_dead)
     yield made
     made.end()
 

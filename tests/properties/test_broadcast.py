@@ -41,7 +41,7 @@ class Watched:
 
     def _answer(self, peer: Peer, name: str) -> None:
         if peer.me.node in self.network.peers:
-            peer.broadcast.answer(name, [peer.me.node])
+            peer.broadcast.answer(name, [peer.me.node], self.network.now)
             self.network.step(peer)
 
     def _sent(self, sender: Contact, to: Contact, message: list[Any]) -> None:
@@ -54,7 +54,7 @@ class Watched:
     def send_to_all(self, peer: Peer) -> str:
         self.began_at = self.network.now
         self.depth[peer.me.node] = 0
-        name = peer.send_to_all({"tasks": [1, 2]}, self.network.now, SECONDS)
+        name = peer.send_to_all(["tasks", [1, 2]], SECONDS, self.network.now)
         self.network.step(peer)
         return name
 
@@ -154,19 +154,19 @@ def test_hosts_that_answer_too_late_are_not_counted_and_delay_no_other() -> None
 def test_a_broadcast_without_answers_counts_the_peers_reached() -> None:
     network = grown(4, 50)
     peer = network.any_peer()
-    name = peer.send_to_all("stop", network.now, SECONDS, wants_answer=False)
+    name = peer.broadcast.send_to_all(["host", ["tasks", "stop"]], SECONDS, False, network.now)
     network.step(peer)
     network.run(5.0)
     assert ("gathered", name, 50, None) in network.reports[peer.me.node]
     told = [effect for reports in network.reports.values() for effect in reports if effect[0] == "deliver"]
-    assert len(told) == 50 and all(effect[2:] == ("stop", False) for effect in told)
+    assert len(told) == 50 and all(effect[2:] == ("stop",) for effect in told)
 
 
 def test_only_the_latest_broadcasts_are_remembered() -> None:
     network = grown(5, 10, QUICK._replace(max_broadcasts=4))
     for _ in range(20):
         peer = network.any_peer()
-        peer.send_to_all("x" * 100, network.now, 5.0, wants_answer=False)
+        peer.broadcast.send_to_all(["host", "x" * 100], 5.0, False, network.now)
         network.step(peer)
         network.run(1.0)
     assert all(len(peer.broadcast._known) <= 4 for peer in network.peers.values())

@@ -14,7 +14,7 @@ from pilotfish.agent.peers.contacts import BITS, Contact, MalformedMessage, Over
 from pilotfish.agent.peers.content_holders import ContentHolders
 from pilotfish.agent.peers.kademlia import RoutingTable
 from pilotfish.agent.peers.peer import Peer
-from tests.support.simulated_overlay import QUICK, Network, grown, nodes_of
+from tests.support.simulated_overlay import QUICK, IdleMatching, Network, grown, nodes_of
 
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from(["join", "join", "leave", "silent death", "death"])
@@ -165,13 +165,13 @@ def test_a_content_is_kept_by_the_three_nearest_and_all_its_holders_are_found(
     keepers = [node for node, peer in network.peers.items() if peer.kademlia.content_holders.holders(key, network.now)]
     assert set(keepers) == set(network.nearest(key, 3))
     seeker = network.any_peer()
-    found = network.find(seeker, key, min_holders=0)
+    found = network.find(seeker, key)
     assert set(nodes_of(found)) == {peer.me.node for peer in holding} - {seeker.me.node}
     first = holding[0]
     first.kademlia.withdraw(key)
     network.step(first)
     network.run(1.0)
-    found = network.find(seeker, key, min_holders=0)
+    found = network.find(seeker, key)
     assert set(nodes_of(found)) == {peer.me.node for peer in holding[1:]} - {seeker.me.node}
 
 
@@ -191,7 +191,7 @@ def test_contents_are_found_during_churn_while_a_holder_lives(seed: int, size: i
             seeker = network.any_peer()
             live = set(holders) - {seeker.me.node}
             if live:
-                found = network.find(seeker, key, min_holders=0)
+                found = network.find(seeker, key)
                 assert live & set(nodes_of(found))
         network.run(network.tuning.republish_s / 2)
 
@@ -332,7 +332,7 @@ def test_malformed_messages_are_refused_or_ignored_and_harm_nothing(words: list[
 
 def test_a_lookup_ends_although_a_peer_invents_nodes_for_ever() -> None:
     random = Random(1)
-    peer = Peer(Contact(0, None), random, 0.0, OverlayTuning(k=4))
+    peer = Peer(IdleMatching(Contact(0, None)), 1, 0.0, OverlayTuning(k=4))
     liar = Contact(1 << 200, None)
     peer.received(liar, ["ping", 1], 0.0)
     peer.turn(0.0)
@@ -342,7 +342,7 @@ def test_a_lookup_ends_although_a_peer_invents_nodes_for_ever() -> None:
     effects = peer.turn(0.0)
     while effects:
         asked += 1
-        _, contact, message = effects.pop()
+        _, contact, message, _ = effects.pop()
         if message[0] == "find":
             nearer = [Contact((1 << 250) ^ random.getrandbits(250 - min(asked, 200)), None).wire for _ in range(4)]
             peer.received(contact, ["answer", message[1], nearer, []], 0.0)
@@ -360,5 +360,5 @@ def test_a_peer_that_left_sends_nothing_any_more() -> None:
     assert {effect[2][0] for effect in peer.turn(network.now)} == {"leave"}
     peer.kademlia.find_holders(7, lambda contacts, at: None, network.now)
     peer.kademlia.publish(7, network.now)
-    peer.send_to_all("x", network.now)
+    peer.send_to_all("x", 20.0, network.now)
     assert peer.turn(network.now) == [] and peer.deadline == float("inf")

@@ -75,7 +75,7 @@ class Node:
     _terminate = _kill
 
     def _introduce(self, header: Row, body: Any) -> None:
-        self._later(lambda: self.agent.matching.connected(self.agent.matching.term))
+        self._later(self.agent.matching.connected)
 
     def _delegate(self, header: Row, body: Any) -> None:
         self._later(lambda: self.agent.matching.delegated(header, bytes(body), self.pool.site.now))

@@ -10,18 +10,33 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from pilotfish.agent.peers.broadcast import BroadcastState
 from pilotfish.agent.peers.contacts import BITS, NEVER, Contact, Effect, OverlayTuning
-from pilotfish.agent.peers.kademlia import MIN_HOLDERS
-from pilotfish.agent.peers.peer import Peer
+from pilotfish.agent.peers.peer import Peer, topic_of
+from pilotfish.agent.peers.site_matching import SiteMatching
 
 QUICK = OverlayTuning(k=5, timeout_s=1.0, refresh_s=20.0, republish_s=60.0, expire_s=180.0, heartbeat_s=5.0, silence_s=18.0)
 """Small buckets, so that small networks have full ones; and short intervals."""
 LATENCY_S = 0.01
 
 
+class IdleMatching(SiteMatching):
+    """Assigns no tasks and begins no rounds: reports its inputs to the test."""
+
+    def __init__(self, me: Contact, report: Callable[[Effect], None] = lambda event: None) -> None:
+        super().__init__(me, "", {}, {}, {})
+        self._report = report
+
+    def site_master_changed(self, term: int, contact: Contact) -> None:
+        self._report(("master", term, contact))
+
+    def delivered(self, name: str, payload: Any, now: float) -> None:
+        self._report(("deliver", name, payload))
+
+
 class Network:
-    """Performs the effects of peers; answers for the host are collected in ``reports``, per node. Messages may overtake each other, unlike
-    those of real connections."""
+    """Performs the effects of peers. ``reports`` has the inputs of each matching, per node, and ("gathered", name, count, result) of each
+    broadcast. Messages may overtake each other, unlike messages on real connections."""
 
     def __init__(self, seed: int, tuning: OverlayTuning = QUICK, as_json: bool = False) -> None:
         self.random = Random(seed)
@@ -48,7 +63,9 @@ class Network:
     def join(self, node: int | None = None, knows: int = 3) -> Peer:
         node = self.random.getrandbits(BITS) if node is None else node
         known = [peer.me for peer in self.random.sample(list(self.peers.values()), min(knows, len(self.peers)))]
-        peer = Peer(Contact(node, ["127.0.0.1", len(self.peers)]), Random(self.random.random()), self.now, self.tuning)
+        matching = IdleMatching(Contact(node, ["127.0.0.1", len(self.peers)]), lambda event: self._report(peer, event))
+        peer = Peer(matching, self.random.getrandbits(64), self.now, self.tuning)
+        peer.broadcast.gathered = lambda state, count, result, now: self._gathered(peer, state, count, result)
         self.peers[node] = peer
         self.reports[node] = []
         peer.kademlia.bootstrap([Contact(contact.node, contact.address) for contact in known], self.now)
@@ -90,15 +107,20 @@ class Network:
     def step(self, peer: Peer) -> None:
         node = peer.me.node
         for effect in peer.turn(self.now):
-            if effect[0] == "send_to_peer":
-                self._send(peer.me, effect[1], effect[2])
-            else:
-                self.reports[node].append(effect)
-                self.on_report(peer, effect)
+            assert effect[0] == "send_to_peer" and effect[3] == (), "the matching is idle"
+            self._send(peer.me, effect[1], effect[2])
         self.after_step(peer)
         if peer.deadline < self._turns.get(node, float("inf")):
             self._turns[node] = peer.deadline
             self.at(peer.deadline, lambda: self._wake(peer))
+
+    def _report(self, peer: Peer, event: Effect) -> None:
+        self.reports[peer.me.node].append(event)
+        self.on_report(peer, event)
+
+    def _gathered(self, peer: Peer, state: BroadcastState, count: int, result: Any) -> None:
+        if topic_of(state.payload)[0] == "host":
+            self._report(peer, ("gathered", state.name, count, result))
 
     def _wake(self, peer: Peer) -> None:
         node = peer.me.node
@@ -137,10 +159,10 @@ class Network:
         self.run(1000.0, until=lambda: bool(found))
         return found[0]
 
-    def find(self, peer: Peer, key: int, min_holders: int = MIN_HOLDERS) -> list[Contact]:
+    def find(self, peer: Peer, key: int) -> list[Contact]:
         """Run until the peer has found holders of a key."""
         found: list[list[Contact]] = []
-        peer.kademlia.find_holders(key, lambda contacts, at: found.append(contacts), self.now, min_holders)
+        peer.kademlia.find_holders(key, lambda contacts, at: found.append(contacts), self.now)
         self.step(peer)
         self.run(1000.0, until=lambda: bool(found))
         return found[0]

@@ -185,7 +185,7 @@ class Site:
         if not missing & {agent.me.node for agent in self.living()}:
             origin.matching.gathered(answers, self.now)
 
-    def _send_to_peer(self, agent: Agent, contact: Contact, message: Row) -> None:
+    def _send_to_peer(self, agent: Agent, contact: Contact, message: Row, parts: tuple[()]) -> None:
         message = json.loads(json.dumps(message))
         self.later(agent, self.agents[contact.node], lambda: self.agents[contact.node].matching.received(agent.me, message, self.now))
 

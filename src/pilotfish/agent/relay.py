@@ -18,6 +18,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+from ..portable.transfer.cache_directory import remove
+
 LISTENING_PREFIX = "pilotfish-relay "
 """Prefix of the line that reports the address at which the relay listens."""
 ENDED_LINE = "pilotfish-relay-ended"
@@ -146,18 +148,11 @@ def main(arguments: List[str]) -> None:
     options = _parse(arguments)
     _raise_limit()
     _end_predecessors(options.name)
-    _remove(options.remove)
+    remove(options.remove)
     try:
         asyncio.run(_serve(options))
     finally:
-        _remove(options.to)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
+        remove(options.to)
 
 
 async def _serve(options: Any) -> None:

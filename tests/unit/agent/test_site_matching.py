@@ -222,7 +222,7 @@ def test_a_site_master_replaced_while_disconnected_reports_it_when_connected() -
     site.agents[1].matching.disconnected()
     site.appoint(2, 2)
     sent = len(site.messages_of(1, "loans"))
-    site.agents[1].matching.connected(2)
+    site.agents[1].matching.connected()
     site.settle(IDLE_ROUND_S)
     assert site.messages_of(1, "loans")[sent:] == [["loans", []]]
     assert site.messages_of(1, "reigns")[-1] == ["reigns", 0], "or it would be lent tasks, and return them, without end"
@@ -250,9 +250,23 @@ def test_a_reconnected_site_master_reports_exactly_its_workers() -> None:
     site.appoint(1, 3)
     site.settle(IDLE_ROUND_S)
     sent = len(site.messages_of(1, "vouch"))
-    matching.connected(3)
+    matching.connected()
     site.step(site.agents[1])
     assert [(sorted(joined), gone) for _, joined, gone, _ in site.messages_of(1, "vouch")[sent:]] == [(["w1", "w2"], [])]
+
+
+def test_a_site_master_appointed_again_while_disconnected_keeps_its_claims() -> None:
+    site = Site(1, 1)
+    site.appoint(1)
+    site.settle()
+    site.agents[1].matching.disconnected()
+    site.delegate(1, task_row(0), task_row(1))
+    site.settle(ROUND_S)
+    site.appoint(2, 2)
+    site.appoint(1, 3)
+    site.agents[1].matching.connected()
+    site.step(site.agents[1])
+    assert {task for _, task, _ in site.claimed()} == {0, 1}
 
 
 def test_a_delegated_task_without_its_spec_is_returned() -> None:
@@ -301,7 +315,7 @@ def test_without_the_master_a_site_continues_and_reports_its_claims_afterwards()
             agent.end(next(iter(agent.has)))
         site.settle(5.0)
     assert len(site.assignments) == 6 and site.sent == []
-    site.agents[1].matching.connected(1)
+    site.agents[1].matching.connected()
     site.step(site.agents[1])
     assert {task for _, task, _ in site.claimed()} == {2, 3, 4, 5}
     kinds = [header[0] for _, header in site.sent]

@@ -26,7 +26,7 @@ from ...portable.transfer.transfer_server import TransferServer
 from ...portable.wire.frame_link import FrameLink, LinkLost
 from ...portable.wire.frames import FrameError
 from ..peers.contacts import NEVER, Contact, MalformedMessage
-from ..peers.peer import SiteMember
+from ..peers.peer import Peer
 from ..peers.site_matching import SiteMatching
 from .agent_machine import WorkerOffer
 from .assignment_reader import check_assignment
@@ -68,7 +68,7 @@ class PeerNetwork:
         self._identity: Optional[PeerIdentity] = None
         self._transfer_server: Optional[TransferServer] = None
         self._content_source = PeerContentSource(cache)
-        self._member: Optional[SiteMember] = None
+        self._peer: Optional[Peer] = None
         self._selector = selectors.DefaultSelector()
         self._inbox: Deque[Callable[[], None]] = deque()
         self._links: OrderedDict[int, FrameLink] = OrderedDict()
@@ -112,7 +112,7 @@ class PeerNetwork:
             properties = worker_properties(offer.worker, site, offer.capacity, offer.tags, offer.info)
             matching = SiteMatching(self.me, offer.worker, properties, self.holds, offer.capacity)
             matching.ends_at = NEVER if offer.ends_at is None else offer.ends_at
-            self._member = SiteMember(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
+            self._peer = Peer(matching, int.from_bytes(os.urandom(8), "big"), time.monotonic())
             threading.Thread(target=self._run, name="peers", daemon=True).start()
         known, masters = list(valid_contacts(contacts)), list(valid_contacts([master])) if master else []
         self._post(lambda: self._introduced(known, term, masters))
@@ -130,12 +130,12 @@ class PeerNetwork:
 
     def disconnected(self) -> None:
         """Handles the loss of the connection to the master."""
-        if self._member is not None:
-            self._post(self._member.matching.disconnected)
+        if self._peer is not None:
+            self._post(self._peer.matching.disconnected)
 
     def find(self, digest: str) -> List[Contact]:
         """Returns peers that have the content or are fetching it. Waits up to FIND_TIMEOUT_S for the answer."""
-        if self._member is None or not self._links:
+        if self._peer is None or not self._links:
             return []
         found: SimpleQueue[List[Contact]] = SimpleQueue()
         self._post(lambda: self._overlay.kademlia.find_holders(int(digest, 16), lambda contacts, at: found.put(contacts), time.monotonic()))
@@ -185,14 +185,14 @@ class PeerNetwork:
     def leave(self) -> None:
         """Leaves the overlay; gives up after one second."""
         self._left = True
-        if self._member is not None:
+        if self._peer is not None:
             done = threading.Event()
             self._post(lambda: self._leave_overlay(done))
             done.wait(1.0)
 
     def _post(self, act: Callable[[], None]) -> None:
         """Lets the peer thread call ``act``. Does nothing before the introduction."""
-        if self._member is None:
+        if self._peer is None:
             return
         self._inbox.append(act)
         try:
@@ -203,10 +203,10 @@ class PeerNetwork:
     # --- event loop -----------------------------------------------------------------------------------------------------------------------
 
     @property
-    def _overlay(self) -> SiteMember:
-        """The site member. It exists before the peer thread starts."""
-        assert self._member is not None
-        return self._member
+    def _overlay(self) -> Peer:
+        """This agent in the overlay. It exists before the peer thread starts."""
+        assert self._peer is not None
+        return self._peer
 
     def _run(self) -> None:
         assert self._listener is not None
@@ -237,7 +237,7 @@ class PeerNetwork:
     def _perform(self) -> None:
         for effect in self._overlay.turn(time.monotonic()):
             if effect[0] == "send_to_peer":
-                self._send(effect[1], effect[2], effect[3])
+                self._send(*effect[1:])
             elif effect[0] == "assigned":
                 self.notify("assigned_by_peer", effect[1], effect[2])
             elif effect[0] == "send":
@@ -248,9 +248,9 @@ class PeerNetwork:
     def _introduced(self, contacts: List[Contact], term: int, master: List[Contact]) -> None:
         now = time.monotonic()
         self._overlay.kademlia.bootstrap(contacts, now)
+        self._overlay.matching.connected()
         for contact in master:
             self._overlay.election.consider_claim(term, contact, now)
-        self._overlay.matching.connected(self._overlay.election.term)
         for digest in list(self.holds):
             if int(digest, 16) not in self._overlay.kademlia.published:
                 self._overlay.kademlia.publish(int(digest, 16), now)

@@ -1,4 +1,4 @@
 """The pure peer overlay: agents of a site find contents, send broadcasts and elect a site master.
 
-A host drives ``SiteMember``. The other modules are parts of it.
+A host drives ``Peer``. The other modules are parts of it.
 """

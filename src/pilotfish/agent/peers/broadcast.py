@@ -30,7 +30,6 @@ from .contacts import (
     MAX_NUMBER,
     NEVER,
     Contact,
-    Effect,
     MalformedMessage,
     read_count,
     read_fields,
@@ -107,15 +106,15 @@ class BroadcastState:
 
 class Broadcast:
     """Broadcasts of this peer and of other peers. ``deliver(state, now)`` is called once for each broadcast, and
-    ``gathered(state, count, result)`` at the end of each broadcast of this peer."""
+    ``gathered(state, count, result, now)`` at the end of each broadcast of this peer. ``count`` is the number of peers reached, and
+    ``result`` has their answers."""
 
-    def __init__(self, kademlia: Kademlia, random: Random, effects: List[Effect]) -> None:
+    def __init__(self, kademlia: Kademlia, random: Random) -> None:
         self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
-        self.gathered: Callable[[BroadcastState, int, Any], None] = lambda state, count, result: None
+        self.gathered: Callable[[BroadcastState, int, Any, float], None] = lambda state, count, result, now: None
         self._kademlia = kademlia
         self._me = kademlia.me
         self._random = random
-        self._effects = effects
         self._known: OrderedDict[str, BroadcastState] = OrderedDict()
         self._agenda: List[Tuple[float, str, Part]] = []
 
@@ -170,7 +169,7 @@ class Broadcast:
             heappush(self._agenda, (duty.deadline, state.name, part))
         for region in duty.regions if new else []:
             self._delegate(state, duty, region, [], now)
-        self._conclude(state, duty)
+        self._conclude(state, duty, now)
 
     def _divide(self, length: int) -> List[BroadcastRegion]:
         deeper = min(length + SPLIT_BITS, BITS)
@@ -196,7 +195,7 @@ class Broadcast:
     def _found(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, nodes: List[Contact], now: float) -> None:
         if not region.closed and region.delegate is None:
             self._delegate(state, duty, region, nodes, now)
-            self._conclude(state, duty)
+            self._conclude(state, duty, now)
 
     def _assign(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, contact: Contact, now: float) -> None:
         left = duty.deadline - now
@@ -210,20 +209,20 @@ class Broadcast:
         def then(answer: Optional[Sequence[Any]], now: float) -> None:
             if (not answer or answer[0] is not True) and region.delegate is contact and not region.closed:
                 self._delegate(state, duty, region, [], now)
-                self._conclude(state, duty)
+                self._conclude(state, duty, now)
 
         self._kademlia.requests.ask(contact, "spread", message, then, now)
 
     # --- answering up the tree ------------------------------------------------------------------------------------------------------
 
-    def answer(self, name: str, answer: Any) -> None:
+    def answer(self, name: str, answer: Any, now: float) -> None:
         """Takes the answer of this host to a broadcast."""
         state = self._known.get(name)
         if state is None or state.answered or state.ended:
             return
         state.answered, state.answer = True, answer
         for duty in list(state.duties.values()):
-            self._conclude(state, duty)
+            self._conclude(state, duty, now)
 
     def on_gathered(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         name, length, above, count, result = read_fields(message, 5)
@@ -236,9 +235,9 @@ class Broadcast:
             for region in duty.regions:
                 if region.part == part and region.delegate is not None and region.delegate.node == sender.node and not region.closed:
                     region.closed, region.count, region.result = True, count, result
-            self._conclude(state, duty)
+            self._conclude(state, duty, now)
 
-    def _conclude(self, state: BroadcastState, duty: RelayDuty, late: bool = False) -> None:
+    def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
         """Answers the peers above if this host and all parts have answered, or if the time is over (``late``)."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
@@ -252,11 +251,11 @@ class Broadcast:
         duty.regions = []
         self._answer(state, duty, duty.result)
         if state.origin.node == self._me.node and duty.part == (0, ()):
-            self.gathered(state, count, result)
+            self.gathered(state, count, result, now)
 
     def _answer(self, state: BroadcastState, duty: RelayDuty, result: Tuple[int, Any]) -> None:
-        message = ["gathered", state.name, *write_part(duty.part), *result]
-        self._effects.extend(("send_to_peer", parent, message) for parent in duty.parents.values())
+        for parent in duty.parents.values():
+            self._kademlia.send(parent, ["gathered", state.name, *write_part(duty.part), *result])
         duty.parents = {}
 
     # --- time and deaths ------------------------------------------------------------------------------------------------------------
@@ -274,12 +273,12 @@ class Broadcast:
 
     def _check_duty(self, state: BroadcastState, duty: RelayDuty, now: float) -> None:
         if now >= duty.deadline:
-            self._conclude(state, duty, late=True)
+            self._conclude(state, duty, now, late=True)
             return
         for region in duty.regions:
             if not region.closed and region.due <= now:
                 self._delegate(state, duty, region, [], now)
-        self._conclude(state, duty)
+        self._conclude(state, duty, now)
 
     def unreachable(self, node: int, now: float) -> None:
         for state in list(self._known.values()):
@@ -287,7 +286,7 @@ class Broadcast:
                 for region in duty.regions:
                     if region.delegate is not None and region.delegate.node == node and not region.closed:
                         self._delegate(state, duty, region, [], now)
-                self._conclude(state, duty)
+                self._conclude(state, duty, now)
 
 
 def write_part(part: Part) -> List[Any]:

@@ -24,19 +24,19 @@ The site master broadcasts ["claim", term].
 from __future__ import annotations
 
 from random import Random
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from .broadcast import Broadcast
-from .contacts import MAX_NUMBER, NEVER, Contact, Effect, read_count, read_fields, read_number
+from .contacts import MAX_NUMBER, NEVER, Contact, read_count, read_fields, read_number
 from .kademlia import Kademlia
 
 MasterClaim = Tuple[int, Contact]
 
 
 class Election:
-    """The claim that this peer believes: ``term`` and ``master``."""
+    """The claim that this peer believes: ``term`` and ``master``. ``on_change(term, master)`` is called for each new claim."""
 
-    def __init__(self, kademlia: Kademlia, broadcast: Broadcast, random: Random, effects: List[Effect]) -> None:
+    def __init__(self, kademlia: Kademlia, broadcast: Broadcast, random: Random, on_change: Callable[[int, Contact], None]) -> None:
         self.term = 0
         self.master: Optional[Contact] = None
         self.deadline = NEVER
@@ -46,7 +46,7 @@ class Election:
         self._me = kademlia.me
         self._tuning = kademlia.tuning
         self._random = random
-        self._effects = effects
+        self._on_change = on_change
         self._checking = False
 
     @property
@@ -60,7 +60,7 @@ class Election:
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
-            self._effects.append(("master", term, contact))
+            self._on_change(term, contact)
             self._master_alive(now)
             if self.is_site_master:
                 self._send_heartbeat(now)

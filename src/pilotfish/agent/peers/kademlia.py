@@ -151,9 +151,9 @@ class PeerRequests:
     no answer to a question of its predecessor.
     """
 
-    def __init__(self, timeout_s: float, first: int, effects: List[Effect], on_silent: Callable[[int], None]) -> None:
+    def __init__(self, timeout_s: float, first: int, send: Callable[[Contact, List[Any]], None], on_silent: Callable[[int], None]) -> None:
         self._timeout_s = timeout_s
-        self._effects = effects
+        self._send = send
         self._on_silent = on_silent
         self._pending: OrderedDict[int, Tuple[float, int, OnAnswer]] = OrderedDict()
         self._last = first
@@ -167,11 +167,11 @@ class PeerRequests:
     def ask(self, contact: Contact, kind: str, arguments: List[Any], then: OnAnswer, now: float) -> None:
         self._last += 1
         self._pending[self._last] = (now + self._timeout_s, contact.node, then)
-        self._effects.append(("send_to_peer", contact, [kind, self._last, *arguments]))
+        self._send(contact, [kind, self._last, *arguments])
 
     def answer(self, sender: Contact, question: int, arguments: List[Any]) -> None:
         if question:
-            self._effects.append(("send_to_peer", sender, ["answer", question, *arguments]))
+            self._send(sender, ["answer", question, *arguments])
 
     def on_answer(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         (question,) = read_fields(message, 1)
@@ -204,18 +204,16 @@ class NodeLookup:
     """Finds the k live nodes nearest to a target. Asks the nearest known nodes for nearer nodes until the k nearest have answered. The
     result is exact if every node knows a live node of each of its full buckets, and all nodes of its other buckets."""
 
-    def __init__(
-        self, target: int, k: int, wants_holders: bool, stop_after: Tuple[int, int], then: Callable[[NodeLookup, float], None]
-    ) -> None:
+    def __init__(self, target: int, k: int, max_keepers: int, then: Callable[[NodeLookup, float], None]) -> None:
         self.target = target
-        self.wants_holders = wants_holders
-        """Whether the target is a key whose holders are wanted. ``stop_after`` is (H, K): the lookup ends when H holders are known, or when
-        K nodes that keep records of the key have answered. If H is 0, it ends when the k nearest nodes have answered."""
+        self.wants_holders = max_keepers > 0
+        """Whether the target is a key whose holders are wanted. Then the lookup ends when MIN_HOLDERS are known, or when ``max_keepers``
+        nodes that keep records of the key have answered. Otherwise it ends when the k nearest nodes have answered."""
         self.then = then
         self.holders: OrderedDict[int, Contact] = OrderedDict()
         self.ended = False
         self._k = k
-        self._stop_after = stop_after
+        self._max_keepers = max_keepers
         self._ranked: List[Tuple[int, Contact]] = []
         """Candidates by distance, except nodes that did not answer."""
         self.known: Set[str] = set()
@@ -239,8 +237,7 @@ class NodeLookup:
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
         """Returns the next node to ask among the k nearest, or None if enough questions are open. Sets ``ended`` when the lookup ends."""
-        holders, keepers = self._stop_after
-        found_enough = holders and (len(self.holders) >= holders or self._keepers >= keepers)
+        found_enough = self.wants_holders and (len(self.holders) >= MIN_HOLDERS or self._keepers >= self._max_keepers)
         if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:
             self.ended = True
             return None
@@ -280,12 +277,13 @@ class Kademlia:
         self.tuning = tuning
         self.table = RoutingTable(me.node, tuning.k)
         self.content_holders = ContentHolders(tuning.max_keys, tuning.max_holders, tuning.expire_s)
-        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), effects, self.table.forget)
+        self.requests = PeerRequests(tuning.timeout_s, random.getrandbits(32), self.send, self.table.forget)
         self.published: Dict[int, float] = {}
         """key -> time at which this node publishes it again"""
         self._agenda: List[Tuple[float, int]] = []
         self.keepers: Dict[int, List[Contact]] = {}
         """key -> other nodes that acknowledged the record of this node"""
+        self.left = False
         self._random = random
         self._effects = effects
         self._seeds: List[Contact] = []
@@ -309,6 +307,11 @@ class Kademlia:
                 self.publish(key, now)
         while self._waiting and self._lookups < self.tuning.max_lookups:
             self._begin(self._waiting.popleft(), now)
+
+    def send(self, contact: Contact, message: List[Any]) -> None:
+        """Sends a message to a peer. Does nothing if this node has left."""
+        if not self.left:
+            self._effects.append(("send_to_peer", contact, message, ()))
 
     # --- membership -----------------------------------------------------------------------------------------------------------------
 
@@ -357,28 +360,27 @@ class Kademlia:
                 rows.setdefault(contact.node, []).append(write_row(key, others))
         for node, mine in rows.items():
             for start in range(0, len(mine), MAX_ROWS):
-                self._effects.append(("send_to_peer", successors[node], ["inherit", mine[start : start + MAX_ROWS]]))
+                self.send(successors[node], ["inherit", mine[start : start + MAX_ROWS]])
         known = {contact.node: contact for kept in self.keepers.values() for contact in kept}
         known.update((contact.node, contact) for contact in self.table)
-        self._effects.extend(("send_to_peer", contact, ["leave"]) for contact in known.values())
+        for contact in known.values():
+            self.send(contact, ["leave"])
+        self.left = True
 
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
     def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
         """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, k nodes are found."""
-        lookup = NodeLookup(target, count or self.tuning.k, False, (0, 0), lambda done, at: then(done.found(), at))
+        lookup = NodeLookup(target, count or self.tuning.k, 0, lambda done, at: then(done.found(), at))
         lookup.offer(extra, self.me.node)
         self._begin(lookup, now)
 
-    def find_holders(self, key: int, then: Found, now: float, min_holders: int = MIN_HOLDERS) -> None:
+    def find_holders(self, key: int, then: Found, now: float) -> None:
         """Calls ``then`` with holders of the key. This node is not among them, and some of them may have left.
 
-        The search ends when ``min_holders`` are known, or when the nodes that should keep the records have answered. If ``min_holders`` is
-        0, the search goes on and finds all holders. Use 0 if the holders of an earlier search were useless.
+        The search ends when MIN_HOLDERS are known, or when the nodes that should keep the records have answered.
         """
-        lookup = NodeLookup(
-            key, self.tuning.k, True, (min_holders, self.tuning.replicas), lambda done, at: then(list(done.holders.values()), at)
-        )
+        lookup = NodeLookup(key, self.tuning.k, self.tuning.replicas, lambda done, at: then(list(done.holders.values()), at))
         lookup.offer_holders(self.content_holders.holders(key, now), self.me.node)
         self._begin(lookup, now)
 
@@ -442,7 +444,7 @@ class Kademlia:
         self.published.pop(key, None)
         self.content_holders.remove(key, self.me.node)
         for contact in self.keepers.pop(key, []):
-            self._effects.append(("send_to_peer", contact, ["withdraw", "%064x" % key]))
+            self.send(contact, ["withdraw", "%064x" % key])
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
         """Finds nodes that should keep the record of a key. Finds more nodes than needed, because some nodes may fail."""
@@ -474,7 +476,7 @@ class Kademlia:
 
     def _pass_on(self, row: List[Any], found: List[Contact], now: float) -> None:
         for contact in found[: self.tuning.replicas]:
-            self._effects.append(("send_to_peer", contact, ["keep", 0, [row]]))
+            self.send(contact, ["keep", 0, [row]])
 
     def on_withdraw(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         (key,) = read_fields(message, 1)

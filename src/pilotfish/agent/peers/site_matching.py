@@ -19,13 +19,13 @@ There is no I/O here, as in ``peer.py``. Inputs
     received(sender, message, now)  a message of one peer
     free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
     assignment_received(sender, header, now)   a site master assigned tasks to this worker
-    connected(term)                 this agent is connected to the master; disconnected(): it is not
+    connected()                     this agent is connected to the master; disconnected(): it is not
     unreachable(node)               this agent cannot reach the peer ``node``
 
 Effects (tuples)
     ("broadcast", payload, seconds) send a broadcast that wants answers to all peers
     ("answer", name, answer)        answer a broadcast
-    ("send_to_peer", contact, message)   send a message to one peer
+    ("send_to_peer", contact, message, parts)   send a message to one peer. ``parts`` is empty
     ("assign", contact, header, parts)   assign tasks to a peer (or to this agent). Header and parts are as in an Assign of the master.
                                     The receiver calls ``assignment_received`` of its own SiteMatching
     ("send", header)                send a message to the master
@@ -249,7 +249,7 @@ class SiteMatching:
         return min(claims_at, self._last_round + apart_s)
 
     def turn(self, now: float) -> List[Effect]:
-        if self.is_site_master and self._claims and self.linked and now >= self._claims_at:
+        if self.is_site_master and now >= self._claims_at:
             self._send_claims()
         if now >= self.deadline:
             self._begin_round(now)
@@ -268,11 +268,9 @@ class SiteMatching:
         self.site_master, self.term = contact, term
         if self.is_site_master:
             self._last_round = -NEVER
-            if not was_master:
-                self._introduce(term)
+            self._introduce()
         elif was_master:
-            if self._claims and self.linked:
-                self._send_claims()
+            self._send_claims()
             self.backlog = TaskBacklog()
             self.site_workers.clear()
             self._with_free.clear()
@@ -280,14 +278,13 @@ class SiteMatching:
         if not self.is_site_master and self.free:
             self._send_free()
 
-    def connected(self, term: int) -> None:
+    def connected(self) -> None:
         """Reports everything to the master again, because the master may be a new process."""
-        self.linked, self.term = True, term
+        self.linked = True
         if self.is_site_master:
-            self._introduce(term)
+            self._introduce()
         else:
-            if self._claims:
-                self._send_claims()
+            self._send_claims()
             if self.site_master is not None:
                 self._send(["reigns", 0])  # another peer may have been elected while the master was unreachable
             self._send(["loans", self.holding()])  # an empty list: only a site master has delegated tasks
@@ -295,18 +292,19 @@ class SiteMatching:
     def disconnected(self) -> None:
         self.linked = False
 
-    def _introduce(self, term: int) -> None:
+    def _introduce(self) -> None:
         """Reports this site master to the master, with all its tasks and workers. Earlier reports may be lost."""
         self._joined_workers, self._left_workers = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
-        self._send(["reigns", term])
-        if self._claims:
-            self._send_claims()
+        self._send(["reigns", self.term])
+        self._send_claims()
         self._send(["loans", self.holding()])
         self._report_workers()
 
     def _send_claims(self) -> None:
-        self._send(["claims", [[worker, items] for worker, items in self._claims.items()]])
-        self._claims = {}
+        """Sends the collected claims. If this agent is disconnected, the claims are kept."""
+        if self._claims and self.linked:
+            self._send(["claims", [[worker, items] for worker, items in self._claims.items()]])
+            self._claims = {}
 
     def _send(self, header: List[Any]) -> None:
         if self.linked:
@@ -570,7 +568,7 @@ class SiteMatching:
         if sender.node == self.me.node:
             self._on_acknowledged(sender, acknowledgement, now)
         else:
-            self.effects.append(("send_to_peer", sender, acknowledgement))
+            self.effects.append(("send_to_peer", sender, acknowledgement, ()))
 
     def free_changed(self, free: Amounts, now: float) -> None:
         self.free = dict(free)
@@ -584,4 +582,4 @@ class SiteMatching:
 
     def _send_free(self) -> None:
         if self.site_master is not None:
-            self.effects.append(("send_to_peer", self.site_master, ["room", self.free, self.assigned_count]))
+            self.effects.append(("send_to_peer", self.site_master, ["room", self.free, self.assigned_count], ()))

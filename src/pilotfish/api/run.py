@@ -25,8 +25,8 @@ from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_paylo
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
 from pilotfish.applications.task_options import TaskKeywords, read_task_options
 from pilotfish.client.pools import PoolHandle, ensure_pool
-from pilotfish.client.run_handle import state_of_run
 from pilotfish.client.run_options import RunKeywords, read_run_keywords
+from pilotfish.client.session import state_of_run
 from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pilotfish.api.futures import TaskFuture
 from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
 from pilotfish.client.pools import PoolHandle
-from pilotfish.client.session import all_tasks, open_session
+from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
@@ -46,7 +46,7 @@ class RunFutures:
         self._finished = threading.Event()
         self.leftovers: list[str] = []
         self.failure: PilotfishError | None = None
-        self.client = open_session(pool)
+        self.client = PoolSession.connect(pool.directory, pool.revive)
         self.client.on_end = self._at_end
         try:
             self._submission = self.client.begin(options, uid, self)

@@ -33,10 +33,6 @@ pool_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _read_share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, float] | None:
-    return None if text is None else read_share(text, "--share")
-
-
 def _read_deadline(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
@@ -46,7 +42,7 @@ def _read_deadline(context: click.Context, parameter: click.Parameter, text: str
 share_option = click.option(
     "--share",
     metavar="NAME[:WEIGHT]",
-    callback=_read_share,
+    callback=lambda context, parameter, text: None if text is None else read_share(text, "--share"),
     shell_complete=completions.complete_share,
     help="Fair-share group of the run and its weight.  [default: one group for all runs without a share]",
 )

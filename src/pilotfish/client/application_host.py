@@ -22,8 +22,7 @@ from typing import Any
 from pilotfish.applications.application_manager import ApplicationManager, TaskDone, read_ending
 from pilotfish.applications.run_file import SHAPE, load_application
 from pilotfish.applications.task_list import TaskEntry, TaskList
-from pilotfish.client.master_client import MasterClient
-from pilotfish.client.run_handle import MANAGER_FAILED
+from pilotfish.client.session import MANAGER_FAILED, PoolSession
 from pilotfish.client.submission import Submission
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, command_in
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
@@ -43,7 +42,7 @@ _QueueItem = list[TaskDone] | PilotfishError
 class ApplicationHost:
     """Runs one manager to its end. The thread that calls ``run`` is the manager's thread."""
 
-    def __init__(self, client: MasterClient, submission: Submission, manager: ApplicationManager) -> None:
+    def __init__(self, client: PoolSession, submission: Submission, manager: ApplicationManager) -> None:
         self._client = client
         self._manager = manager
         self._queue: queue.SimpleQueue[_QueueItem] = queue.SimpleQueue()
@@ -182,7 +181,7 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
     create tasks for the same results.
     """
     try:
-        client = MasterClient.connect(pool_directory, reconnect_s=0.0)
+        client = PoolSession.connect(pool_directory, reconnect_s=0.0)
     except ConnectionFailed as error:
         print(f"{path.name}: {error}", file=sys.stderr)
         return 1
@@ -199,7 +198,7 @@ def _exit_at_once() -> None:
     os._exit(1)
 
 
-def _host(client: MasterClient, uid: str, path: Path) -> int:
+def _host(client: PoolSession, uid: str, path: Path) -> int:
     run = client.open_run(uid, RunOptions())
     try:
         row = client.ask("run", run=run.run)

@@ -166,11 +166,6 @@ class MasterClient:
             self._wake()
         return indices
 
-    def known_run(self, number: int) -> Submission | None:
-        """Returns the run with this number if this client has opened it; otherwise None."""
-        with self._lock:
-            return self._runs.get(number)
-
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
         """Reports the ended tasks of a run to ``listener``. The first ended task to report has the number ``cursor``."""
         with self._lock:

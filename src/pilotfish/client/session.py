@@ -6,14 +6,17 @@ import math
 import queue
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from pilotfish.client.master_client import MasterClient
-from pilotfish.client.pools import PoolHandle, ensure_pool, is_served
+from pilotfish.client.pools import ensure_pool, is_served
 from pilotfish.client.submission import RunListener, Submission
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
+from pilotfish.model.states import TASK_STATES
 from pilotfish.model.task import RunOptions
 from pilotfish.store.pool_directory import pool_home
 
@@ -21,6 +24,9 @@ PEEK_S = 2.0
 """Seconds to wait for the answer of a worker."""
 PAGE = 10_000
 """Maximum number of rows in one answer of the master."""
+TAIL_BYTES = 64 << 10
+MANAGER_FAILED = "its application manager failed"
+"""The reason with which the process of a failed manager cancels its run."""
 
 
 class NoPool(PilotfishError):
@@ -96,7 +102,8 @@ class PoolSession(MasterClient):
 
     def watch_run(self, run: int, cursor: int) -> RunWatcher:
         """Returns a watcher for the updates of a run. The first update has the ended task with number ``cursor``."""
-        submission = self.known_run(run)
+        with self._lock:
+            submission = self._runs.get(run)
         if submission is None:
             row = self.ask("run", run=run)
             submission = self.open_run(row["uid"], RunOptions(name=row["name"], command=row["command"]), sends_tasks=False)
@@ -120,7 +127,8 @@ def connect(pool: str, start: bool = False, local_cores: int | None = None, read
         return _connector(pool, start, local_cores)
     if not start and not pool_home(pool).directory.is_dir():
         raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
-    session = open_session(ensure_pool(pool, read_only))
+    handle = ensure_pool(pool, read_only)
+    session = PoolSession.connect(handle.directory, handle.revive)
     if start and local_cores is not None:
         session.ask("workers_set", local=local_cores)
     return session
@@ -139,12 +147,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
     return PoolSession.connect(directory, reconnect_s=0.0) if is_served(directory) else None
 
 
-def open_session(pool: PoolHandle) -> PoolSession:
-    """Opens a session that starts the master again if the master dies."""
-    return PoolSession.connect(pool.directory, pool.revive)
-
-
-# --- rows -----------------------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------------------------------------------
 
 
 def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
@@ -174,3 +177,41 @@ def task_name(text: str) -> str:
     if not (dot and run.isascii() and run.isdigit() and index.isascii() and index.isdigit()):
         raise BadInput(f"{text!r} does not name a task", "A task is RUN.INDEX, such as 3.17; list them: pilotfish tasks")
     return f"{int(run)}.{int(index)}"
+
+
+def manager_log(master: PoolSession, run: int) -> bytes:
+    """Returns the end of the log of a run's manager. Returns no bytes if the run has no log."""
+    path = master.directory / f"application-{run}.log"
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
+    """Returns the log of a manager that failed. Returns no bytes if the run was cancelled for another reason."""
+    for task in all_tasks(master, row["run"], "cancelled", limit=1):
+        if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
+            return b""
+    return manager_log(master, row["run"])
+
+
+def state_of_run(row: dict[str, Any]) -> str:
+    """Returns the state of a run as users see it. A row from a master of the previous version has no ``status``."""
+    if "status" in row:
+        return str(row["status"])
+    from pilotfish.core.explain.task_reasons import status_of
+
+    run: Any = SimpleNamespace(**row)
+    run.finished, run.counts = row["state"] == "done", [row["counts"].get(state, 0) for state in TASK_STATES]
+    return status_of(run)
+
+
+def forget_run(master: PoolSession, run: int) -> None:
+    """Asks the master to forget a run, and removes the run's files from the pool directory."""
+    master.ask("forget", run=run)
+    for name in (f"register-{run}.gz", f"application-{run}.log"):
+        with suppress(OSError):
+            (master.directory / name).unlink()

@@ -37,10 +37,6 @@ class TaskOutput:
             outcome = decode_value(payload)
             self.value, self.has_value = (outcome.value, True) if outcome.error is None else (outcome.error, True)
 
-    def headline(self) -> str:
-        """Returns one line with the failure of the task, or with its result."""
-        return self.failure_line() or self.result_line()
-
     def result_line(self) -> str:
         """Returns the value of a Python call, or the last line of the output."""
         return repr(self.value) if self.has_value else last_line(self.stdout)

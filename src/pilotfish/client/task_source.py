@@ -36,9 +36,8 @@ from pilotfish.applications.sweeps.sweep import Sweep, make_sweep
 from pilotfish.applications.sweeps.task_list_file import ListedTask, TaskFile, read_task_file
 from pilotfish.applications.task_list import TaskEntry, TaskList, TaskNeeds
 from pilotfish.applications.task_options import TaskOptions
-from pilotfish.client.run_handle import forget_run
 from pilotfish.client.run_options import RunRequest
-from pilotfish.client.session import PoolSession, connect, connect_read_only, task_name
+from pilotfish.client.session import PoolSession, connect, connect_read_only, forget_run, task_name
 from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, columns_of, command_in
 from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import BadInput, PilotfishError, did_you_mean
@@ -165,7 +164,8 @@ def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs:
         return _from_list(request, env, environ, resolve_inputs)
     sweep = make_sweep(request.parameters, request.tables, request.each_line, request.zipped)
     sandbox = _sandbox(request, bool(request.inputs or request.outputs or request.keep))
-    varying = {name: value for name, value in env.items() if "{" in value and name in _variables_set(request)}
+    set_by_user = {text.partition("=")[0] for text in request.environment if "=" in text}
+    varying = {name: value for name, value in env.items() if "{" in value and name in set_by_user}
     own_inputs = [text for text in request.inputs if "{" in text or is_past_output(text)]
     shared_inputs = [text for text in request.inputs if text not in own_inputs]
     names = sweep.names
@@ -211,10 +211,6 @@ def _check_source(request: RunRequest) -> None:
     if request.task_list is None and not request.command:
         fix = "Write the command after --, such as: pilotfish run --param seed=1..10 -- ./simulate {seed}"
         raise BadInput("there is a sweep, but no command to run" if sweeping else "there is no command to run", fix)
-
-
-def _variables_set(request: RunRequest) -> set[str]:
-    return {text.partition("=")[0] for text in request.environment if "=" in text}
 
 
 def _sandbox(request: RunRequest, needs_one: bool) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.pools import PoolHandle, private_pool
-from pilotfish.client.session import PoolSession, open_session
+from pilotfish.client.session import PoolSession
 from pilotfish.model.task import RunOptions
 
 
@@ -33,7 +33,7 @@ class PrivatePool:
 @contextmanager
 def private_master(cores: int) -> Iterator[PrivatePool]:
     pool = private_pool(cores)
-    master = open_session(pool)
+    master = PoolSession.connect(pool.directory, pool.revive)
     private = PrivatePool(pool, master)
     try:
         yield private

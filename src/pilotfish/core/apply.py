@@ -10,7 +10,7 @@ from pilotfish.core import state_snapshot
 from pilotfish.core.data import intermediate_files, replicas
 from pilotfish.core.learning import speedups
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, UNIT, FailureCounts, Run, State, Task, Worker
+from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, FailureCounts, Run, State, Task, Worker
 from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
 from pilotfish.core.tasks.transitions import dequeue, end, enqueue, mark_if_ended, move, occupy, put_back, release, take_away
@@ -38,7 +38,7 @@ from pilotfish.model.states import (
     WORKER_STEPS,
     step,
 )
-from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, Failure
+from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure
 
 LOSS_DECAY = 0.8
 """If a pilot starts with a smaller start-up loss than the learnt loss of its site, the learnt loss is multiplied by this factor."""

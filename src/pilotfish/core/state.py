@@ -18,12 +18,9 @@ from pilotfish.model import ids
 from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile
 from pilotfish.model.states import ACTIVE, DRAINING, JOINED, READY, TASK_STATES
-from pilotfish.model.task import CORES, MEMORY, UNNAMED, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.model.task import CORES, MEMORY, UNIT, UNNAMED, Failure, Payload, RunOptions, TaskSpec
 from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
-
-UNIT = 10_000
-"""Units per core, byte or GPU. Resources are integers in these units, so that sums of fractions are exact."""
 
 CLIENT_DISCONNECTED = "its client is gone"
 """Reason for closing a run whose client disconnected and did not close it."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pilotfish.core.pilots.factory_interface import Factory, PilotProposal, WithdrawalProposal
 from pilotfish.core.pilots.unmet_demand import view_for_factory
 from pilotfish.core.policy_interface import HoldProposal
-from pilotfish.core.state import UNIT, Run, State, Worker
+from pilotfish.core.state import Run, State, Worker
 from pilotfish.model.site import LOCAL, PilotSize
 from pilotfish.model.states import DRAINING
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 
 MIN_INTERVAL_S = 0.5
 """Minimum seconds between two calls of the factory. Sites do not change faster."""

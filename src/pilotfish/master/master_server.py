@@ -78,7 +78,7 @@ class MasterServer:
         self.machine.host_status = {"pool": pool.name, "pid": os.getpid()}
         self.admission = Admission(self.keyring, self._received, self._closed)
         self.admission.received_all = self._received_all
-        self.admission.paused = self._paused
+        self.admission.paused = lambda link, paused: self._enqueue(i.LinkPaused(link.number, paused))
         self.admission.warn = self._warn
         self.admission.revoked = state.revoked
         self.admission.pilot_of = lambda worker: state.workers[worker].pilot if worker in state.workers else None
@@ -275,9 +275,6 @@ class MasterServer:
     def _closed(self, link: EndpointLink) -> None:
         if self.links.pop(link.number, None) is not None:
             self._enqueue(i.LinkClosed(link.number))
-
-    def _paused(self, link: EndpointLink, paused: bool) -> None:
-        self._enqueue(i.LinkPaused(link.number, paused))
 
     def _warn(self, text: str) -> None:
         """Logs the same warning at most once per minute, so that an unauthenticated peer cannot fill the log."""

@@ -12,6 +12,8 @@ from pilotfish.portable.payload_format import REFERENCE_BYTES
 MEMORY = "memory"
 CORES = "cores"
 GPUS = "gpus"
+UNIT = 10_000
+"""Units per core, byte or GPU. Resources are integers in these units, so that sums of fractions are exact."""
 UNNAMED = "task"
 """Name of a task to which the user gave no name. The name or command of the run then describes the task."""
 

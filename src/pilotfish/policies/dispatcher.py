@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
-from pilotfish.core.state import UNIT, Task, TaskShape, Worker
+from pilotfish.core.state import Task, TaskShape, Worker
 from pilotfish.core.tasks import multi_node
 from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.states import ASSIGNED
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.policies.matcher_interface import Matcher, Matching
 from pilotfish.policies.matchers import FirstComeMatcher, LocalityMatcher
 from pilotfish.policies.moldable import MoldableCores
@@ -95,7 +95,7 @@ class Dispatcher:
         short = []
         for offer in offers:
             offer.taken = taken
-            if _is_short(offer.shape) and offer.shape not in governed:
+            if offer.shape.samples > 0 and offer.shape.mean_us <= LONG_US and offer.shape not in governed:
                 short.append(offer)
         # Workers without room matter only for tasks that are short enough to be prefetched.
         candidates = [worker for worker in view.workers if not worker.runs_suspect and worker.id not in excluded] if short else roomy
@@ -314,10 +314,6 @@ def _has_room_for(view: PolicyView, shape: TaskShape, roomy: list[Worker], reser
         if worker.fits(shape.needs) and worker.id not in reserved and worker.suits(shape, view.now):
             return True
     return False
-
-
-def _is_short(shape: TaskShape) -> bool:
-    return shape.samples > 0 and shape.mean_us <= LONG_US
 
 
 def _is_uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotfish.core.learning.speedups import Speedup
-from pilotfish.core.state import UNIT, Needs, State, Task, TaskShape, Worker
+from pilotfish.core.state import Needs, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.fair_share import cores_of
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 
 MIN_GAIN = 0.98
 """More cores are chosen only if the time is less than this factor times the time with fewer cores."""

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from pilotfish.core.state import UNIT, Needs, Run, State, Task, TaskShape, Worker
+from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, cores_of, typical_s, weighted_usage
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.policies.offered_tasks import OfferedTasks
 
 Key = tuple[int, float, float]
@@ -35,7 +35,7 @@ class QueueOrder:
         self._given = 0
         if len(shapes) < 2:
             return
-        shapes.sort(key=_oldest)
+        shapes.sort(key=lambda shape: (-shape.priority, next(iter(shape.queue)).id))
         if len(state.shares) > 1:
             self._typical = typical_s(shapes)
             self._standing = {account: weighted_usage(account, seconds) for account, seconds in self._typical.items()}
@@ -117,7 +117,3 @@ class QueueOrder:
             return offer.shape is self.shapes[0] or not any(other.left and other.shape.priority > offer.shape.priority for other in offers)
         key = self._key(offer.shape)
         return not any(other.left and self._key(other.shape) < key for other in offers)
-
-
-def _oldest(shape: TaskShape) -> tuple[int, int]:
-    return -shape.priority, next(iter(shape.queue)).id

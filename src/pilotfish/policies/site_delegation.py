@@ -7,8 +7,8 @@ from itertools import islice
 
 from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import DelegationProposal, PolicyView, RecallProposal
-from pilotfish.core.state import UNIT, Task, TaskShape, Worker
-from pilotfish.model.task import CORES
+from pilotfish.core.state import Task, TaskShape, Worker
+from pilotfish.model.task import CORES, UNIT
 
 MIN_AHEAD = 4
 AHEAD_S = 30.0

@@ -1,4 +1,4 @@
-"""Rebuilds the state from the journal, and writes the state to the journal as a snapshot."""
+"""Rebuilds the state from the journal, even if records are lost. Writes the state to the journal as a snapshot."""
 
 from __future__ import annotations
 
@@ -6,27 +6,44 @@ import logging
 import os
 import stat
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from pilotfish.core import damaged_replay, state_snapshot
+from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.state import State
-from pilotfish.errors import JournalError
-from pilotfish.model.facts import AnyFact, Restored, TurnRecord, decode_record, encode_record
-from pilotfish.model.task import StoredPayload
+from pilotfish.core.tasks.speculative_copies import attempts
+from pilotfish.core.tasks.transitions import enqueue, move
+from pilotfish.errors import IllegalTransition, JournalError
+from pilotfish.model import facts as f
+from pilotfish.model.ids import INDEX_MASK, run_of
+from pilotfish.model.states import DONE, READY, WAITING
+from pilotfish.model.task import Failure, RunOptions, StoredPayload, TaskSpec
 from pilotfish.store.journal.journal_reader import JournalReader
 from pilotfish.store.journal.journal_writer import Journal
 
 log = logging.getLogger("pilotfish.journal")
 
-OnFact = Callable[[State, AnyFact, float], None]
+OnFact = Callable[[State, f.AnyFact, float], None]
 MIN_BYTES = 64 * 1024 * 1024
 GROWTH = 3
 """Ratio of journal size to snapshot size above which the journal is compacted."""
+LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
+LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
+"""Placeholder for a lost payload of a task. No packed payload begins like this."""
+_ABOUT_HOLDERS = (
+    f.TasksAssigned,
+    f.TasksDelegated,
+    f.TasksClaimed,
+    f.TasksDuplicated,
+    f.TasksStarted,
+    f.TasksReturned,
+    f.TasksRecalled,
+)
+_COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
 def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
@@ -44,31 +61,31 @@ def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
         for fact in turn.facts:
             if not damaged:
                 _apply(state, fact, turn.at)
-            elif not damaged_replay.apply_repaired(state, fact, turn.at):
+            elif not apply_repaired(state, fact, turn.at):
                 unusable += 1
                 continue
             if on_fact is not None:
                 on_fact(state, fact, turn.at)
     if damaged or damage.gaps or damage.damages:
-        damaged_replay.settle(state, state.at)
+        settle(state, state.at)
         log.error("the journal is damaged: %s %s; %d facts after that could not be used", damage.damages, damage.gaps, unusable)
     if damage.cut is not None:
         log.warning("an unfinished write at the end of the journal was cut off: %s", damage.cut)
     return state
 
 
-def _decode(record: bytes) -> TurnRecord:
+def _decode(record: bytes) -> f.TurnRecord:
     try:
-        return decode_record(record)
+        return f.decode_record(record)
     except msgspec.ValidationError as problem:
         raise _of_another_version(problem) from problem
 
 
-def _apply(state: State, fact: AnyFact, at: float) -> None:
+def _apply(state: State, fact: f.AnyFact, at: float) -> None:
     try:
         apply(state, fact, at)
     except (ValueError, TypeError) as problem:
-        if isinstance(fact, Restored):  # Rows of a snapshot have no field names. Another version may have other fields.
+        if isinstance(fact, f.Restored):  # Rows of a snapshot have no field names. Another version may have other fields.
             raise _of_another_version(problem) from problem
         raise
 
@@ -76,6 +93,112 @@ def _apply(state: State, fact: AnyFact, at: float) -> None:
 def _of_another_version(problem: Exception) -> JournalError:
     text = f"the pool's journal was written by another version of Pilotfish ({problem})"
     return JournalError(text, "Go on with that version, or begin a new pool: pilotfish run --pool NEW ...")
+
+
+# --- a damaged journal ----------------------------------------------------------------------------------------------------------------
+
+# Before each fact after a lost record, other facts are applied that must have come before it. Parts of the fact that contradict the state
+# are left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the description of a task
+# was lost, the task is listed as failed, so that the user learns of it.
+
+
+def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
+    """Applies a fact after a lost record. Returns False if the fact could not be applied."""
+    try:
+        for part in _repair(state, fact):
+            apply(state, part, at)
+    except (LookupError, IllegalTransition):
+        return False
+    return True
+
+
+def settle(state: State, at: float) -> None:
+    """Requeues every task that is not in a final state. After such a replay, it is unknown which tasks the workers really hold."""
+    for worker in list(state.workers.values()):
+        held = [task.id for task in worker.tasks]
+        if held:
+            apply(state, f.TasksReturned(worker.id, held, "the journal was damaged"), at)
+        apply(state, f.WorkerEnded(worker.id, True, "the journal was damaged"), at)
+    for run in state.runs.values():
+        lost = [task.id for task in run.tasks if task.payload == LOST_PAYLOAD and task.state < DONE]
+        if lost:
+            apply(state, f.TasksSkipped(lost, LOST), at)
+
+
+def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
+    if isinstance(fact, _ABOUT_HOLDERS):
+        return  # ``settle`` requeues these tasks at the end
+    numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
+    for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
+        if run not in state.runs and not isinstance(fact, f.RunOpened):
+            yield f.RunOpened(run, f"damaged-{run}", RunOptions(name="damaged"))
+    if isinstance(fact, f.SpecsAdded):
+        yield from _placeholder_specs(state, fact.run, fact.first)
+    elif isinstance(fact, f.TasksAdded):
+        yield from _placeholder_specs(state, fact.run, max(fact.specs, default=0) + 1)
+        yield from _placeholder_tasks(state, fact.run, fact.first)
+    for number in numbers:
+        yield from _placeholder_tasks(state, run_of(number), (number & INDEX_MASK) + 1)
+    worker = getattr(fact, "worker", None)
+    if worker is not None and worker not in state.workers and not isinstance(fact, f.WorkerJoined):
+        yield f.WorkerJoined(worker, "", {"cores": 0.0}, {}, {}, None, 0.0)
+    yield from _possible(state, fact)
+
+
+def _placeholder_specs(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+    known = len(state.runs[run].specs)
+    if wanted > known:
+        yield f.SpecsAdded(run, known, [TaskSpec("lost")] * (wanted - known))
+
+
+def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
+    known = len(state.runs[run].tasks)
+    if wanted > known:
+        yield from _placeholder_specs(state, run, 1)
+        missing = wanted - known
+        yield f.TasksAdded(run, known, [0] * missing, [LOST_PAYLOAD] * missing, {})
+
+
+def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
+    """Yields the part of a fact that is still possible. A final state never changes, and only the end of a task matters."""
+    if isinstance(fact, f.TasksDone):
+        unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
+        columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}
+        fact = msgspec.structs.replace(fact, **columns)
+        yield from _assign_to(state, fact.worker, fact.tasks)
+    elif isinstance(fact, f.AttemptFailed):
+        if not fact.final or state.task(fact.task).state >= DONE:
+            return
+        yield from _assign_to(state, fact.worker, [fact.task])
+    elif isinstance(fact, f.WorkerEnded | f.WorkerJoined) and fact.worker in state.workers:
+        worker = state.workers[fact.worker]
+        held = [task.id for task in worker.tasks]
+        if held:
+            yield f.TasksReturned(fact.worker, held, "the journal was damaged")
+    elif isinstance(fact, f.TasksSkipped | f.TasksCancelled):
+        fact = msgspec.structs.replace(fact, tasks=[number for number in fact.tasks if state.task(number).state < DONE])
+    yield fact
+
+
+def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
+    """Yields facts that move these tasks to this worker, despite lost records."""
+    ready = []
+    for number in tasks:
+        task = state.task(number)
+        for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
+            yield f.TasksReturned(holder, [number], "the journal was damaged")
+        if task.state == WAITING:
+            # The task ran, so its dependencies succeeded, and the records about that are lost.
+            task.waits_for = 0
+            move(task, READY)
+            enqueue(state, task)
+        if task.state == READY:
+            ready.append(number)
+    if ready:
+        yield f.TasksAssigned(worker, ready, len(ready), {})
+
+
+# --- snapshots ------------------------------------------------------------------------------------------------------------------------
 
 
 def stored_payloads(state: State) -> list[StoredPayload]:
@@ -117,7 +240,7 @@ class Compaction:
             try:
                 _close_sockets()
                 for fact in state_snapshot.dump(self._state):
-                    self._writer.write([encode_record(TurnRecord(now, [fact]))])
+                    self._writer.write([f.encode_record(f.TurnRecord(now, [fact]))])
                 self._writer.commit()
                 status = 0
             except BaseException:  # noqa: BLE001 - the child must end here after any error

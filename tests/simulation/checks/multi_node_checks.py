@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from pilotfish.agent.node.attempts import Attempt
 from pilotfish.core.machine import Machine
-from pilotfish.core.state import UNIT, State, Task, TaskShape, Worker
+from pilotfish.core.state import State, Task, TaskShape, Worker
 from pilotfish.core.tasks.multi_node import can_get_inputs, hosted_tasks
 from pilotfish.core.tasks.speculative_copies import attempt_at
 from pilotfish.core.workers.leases import RECONNECT_S
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.policies.multi_node_placement import RESERVE_AFTER_S
 from tests.simulation.checks.reason_checks import could_take
 from tests.simulation.world.simulated_slot import LOST_A_NODE

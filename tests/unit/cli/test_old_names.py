@@ -12,7 +12,7 @@ from pilotfish.cli.main import invoke
 from pilotfish.cli.main import pilotfish as command_group
 from pilotfish.cli.predictions.whatif_command import read_variation
 from pilotfish.cli.shared_options import OldOption
-from pilotfish.client.run_handle import state_of_run
+from pilotfish.client.session import state_of_run
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
 from tests.support.fake_session import FakeMaster, FakeRun

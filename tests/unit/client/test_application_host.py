@@ -11,7 +11,7 @@ import pytest
 from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
 from pilotfish.applications.task_list import TaskList
 from pilotfish.client.application_host import ApplicationHost, host
-from pilotfish.client.master_client import MasterClient
+from pilotfish.client.session import PoolSession
 from pilotfish.errors import BadInput, ConnectionFailed
 from pilotfish.model import messages as wire
 from pilotfish.model.task import RunOptions
@@ -60,7 +60,7 @@ def book() -> Book:
 
 def run_with(directory: Path, book: Book, manager: ApplicationManager) -> FakeMaster:
     master = FakeMaster(directory, book, do_task).start()
-    client = MasterClient.connect(directory)
+    client = PoolSession.connect(directory)
     try:
         ApplicationHost(client, client.open_run("u", RunOptions()), manager).run()
     finally:
@@ -229,7 +229,7 @@ def test_a_lost_advance_without_tasks_is_said_again(tmp_path: Path, book: Book) 
     def revive() -> None:
         FakeMaster(directory, book, do_task).start()
 
-    client = MasterClient.connect(directory, revive)
+    client = PoolSession.connect(directory, revive)
     run = client.open_run("u", RunOptions())
     tasks = TaskList()
     tasks.call(abs, -1)
@@ -280,7 +280,7 @@ def test_a_manager_that_raises_ends_its_run_with_a_traceback(
 
 def test_a_host_without_its_master_gives_up(tmp_path: Path) -> None:
     with pytest.raises(ConnectionFailed):
-        MasterClient.connect(tmp_path)
+        PoolSession.connect(tmp_path)
 
 
 def test_work_without_a_worker_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pilotfish.core.apply import apply
-from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.state import State
 from pilotfish.model import effects as e
@@ -17,6 +16,7 @@ from pilotfish.model.states import DONE
 from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from pilotfish.store.state_storage import apply_repaired, settle
 from tests.support.local_provisioner import LocalProvisioner
 from tests.support.state_check import check
 

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotfish.core.damaged_replay import settle
 from pilotfish.core.pilots.factory_interface import OUTRUN, RELIEVED, PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_interface import AssignmentProposal, HoldProposal, PolicyView, Provisioner
 from pilotfish.core.state import State, Task
@@ -35,6 +34,7 @@ from pilotfish.model.site import (
 )
 from pilotfish.model.states import ACTIVE, ASSIGNED, DRAINING, ENDING, READY
 from pilotfish.model.task import TaskSpec
+from pilotfish.store.state_storage import settle
 from tests.support.machine_stage import Stage
 from tests.support.state_check import check, fingerprint
 from tests.unit.core.test_state_snapshot import round_trip

@@ -9,9 +9,8 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
-from pilotfish.core.damaged_replay import apply_repaired, settle
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, DelegationProposal, PolicyView, RecallProposal
-from pilotfish.core.state import UNIT, State, Task, Worker
+from pilotfish.core.state import State, Task, Worker
 from pilotfish.core.tasks.speculative_copies import attempts
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -21,9 +20,10 @@ from pilotfish.model.contents import ProducedContent
 from pilotfish.model.facts import decode_record
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, FAILED, READY, RUNNING
-from pilotfish.model.task import Request, TaskSpec
+from pilotfish.model.task import UNIT, Request, TaskSpec
 from pilotfish.policies.dispatcher import Dispatcher
 from pilotfish.policies.matchers import LocalityMatcher
+from pilotfish.store.state_storage import apply_repaired, settle
 from tests.support.machine_stage import Stage, fail
 from tests.support.state_check import fingerprint
 

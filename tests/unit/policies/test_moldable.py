@@ -9,9 +9,9 @@ import pytest
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.explain import queries
-from pilotfish.core.state import UNIT, State, Task
+from pilotfish.core.state import State, Task
 from pilotfish.model.states import ASSIGNED
-from pilotfish.model.task import Request, TaskSpec
+from pilotfish.model.task import UNIT, Request, TaskSpec
 from pilotfish.policies.moldable import AmdahlCurve, best, choices, fit
 from tests.support.machine_stage import Stage
 

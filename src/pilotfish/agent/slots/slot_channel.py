@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from typing import Any, Deque, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterator, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
 from ...portable.payload_format import pack_head
@@ -45,7 +45,8 @@ class ReportWriter:
         size = len(record) + len(text) + length
         if size > MAX_SMALL_REPORT_BYTES:
             self.flush()
-            self._send_parts([record, text, head, *parts])
+            for part in join_small([record, text, head, *parts], LARGE_BYTES):  # large parts are not joined, so only the kernel copies them
+                self._channel.sendall(part)
             return
         if self.filled + size > REPORT_BUFFER_BYTES:
             self.flush()
@@ -57,11 +58,6 @@ class ReportWriter:
         if self.filled:
             self._channel.sendall(self._memory[: self.filled])
             self._words32[UNFLUSHED_BYTES] = self.filled = 0
-
-    def _send_parts(self, parts: List[Any]) -> None:
-        """Sends large parts without joining them, so that only the kernel copies them."""
-        for part in join_small(parts, LARGE_BYTES):
-            self._channel.sendall(part)
 
 
 class OrderReader:

@@ -16,8 +16,7 @@ from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.error_messages import NOT_STARTED, SOME_FAILED
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, plural
-from pilotfish.client.run_handle import state_of_run, why_manager_failed
-from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run
+from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run, state_of_run, why_manager_failed
 from pilotfish.client.task_descriptions import describe
 from pilotfish.client.task_output import failure_note, failure_with_output, fetch_output, last_line
 from pilotfish.errors import PilotfishError

@@ -14,8 +14,7 @@ from pilotfish.cli.commands.dag_rescue import retire_rescues_of
 from pilotfish.cli.commands.status_commands import shown_command
 from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
 from pilotfish.cli.terminal.screen import Screen, plural
-from pilotfish.client.run_handle import forget_run, state_of_run
-from pilotfish.client.session import PoolSession, connect, connect_read_only, find_run, task_name
+from pilotfish.client.session import PoolSession, connect, connect_read_only, find_run, forget_run, state_of_run, task_name
 from pilotfish.client.task_descriptions import named_task, write_rerun_register
 from pilotfish.errors import BadInput
 

@@ -16,8 +16,7 @@ from pilotfish.cli.completions import complete_run, complete_running_task
 from pilotfish.cli.shared_options import pool_option
 from pilotfish.cli.terminal.error_messages import SOME_FAILED
 from pilotfish.cli.terminal.screen import Screen, clean
-from pilotfish.client.run_handle import manager_log
-from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run, task_name
+from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run, manager_log, task_name
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import TaskOutput, failure_note, fetch_output
 from pilotfish.model.task import MISSING_INPUT

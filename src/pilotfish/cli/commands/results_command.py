@@ -104,7 +104,8 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
     tasks = []
     for task in described.found:
         output, parameters = fetch_output(master, task.row), task.parameters(described.names)
-        shown = {"command": task.command, "parameters": parameters, "result": output.headline(), "files": " ".join(output.file_names())}
+        result = output.failure_line() or output.result_line()
+        shown = {"command": task.command, "parameters": parameters, "result": result, "files": " ".join(output.file_names())}
         tasks.append({**task.row, **shown})
     columns = (*RESULT_COLUMNS, FILES) if any(task["files"] for task in tasks) else RESULT_COLUMNS
     screen.table(with_parameters(screen, columns, tasks), tasks)

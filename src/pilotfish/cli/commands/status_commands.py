@@ -13,8 +13,7 @@ from pilotfish.cli.shared_options import OldWords, json_option, note_new_name, o
 from pilotfish.cli.site_commands.site_requests import add_pilots
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, fits, plural, rate, size
 from pilotfish.client.pools import is_served
-from pilotfish.client.run_handle import state_of_run
-from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run
+from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run, state_of_run
 from pilotfish.client.task_descriptions import described_rows
 from pilotfish.client.task_output import failure_note
 from pilotfish.model.site import LOCAL

@@ -9,8 +9,7 @@ import click
 from pilotfish.cli.completions import complete_subject
 from pilotfish.cli.shared_options import json_option, pool_option
 from pilotfish.cli.terminal.screen import Screen, clean
-from pilotfish.client.run_handle import why_manager_failed
-from pilotfish.client.session import PoolSession, connect_read_only
+from pilotfish.client.session import PoolSession, connect_read_only, why_manager_failed
 from pilotfish.client.task_descriptions import named_task, with_commands
 from pilotfish.client.task_output import fetch_output, last_line
 from pilotfish.errors import BadInput, ConnectionFailed

@@ -17,7 +17,7 @@ from pilotfish.cli.site_commands.test_pilot import CHECK, check_pilot
 from pilotfish.cli.terminal.check_results import BAD, DOUBTFUL, GOOD, MIN_DESCRIPTORS, MIN_PROCESSES, CheckResult, judge_space, show_check
 from pilotfish.cli.terminal.interruptible_wait import InterruptibleWait
 from pilotfish.cli.terminal.screen import Screen, clean, duration, plural, size
-from pilotfish.client.session import connect_if_served
+from pilotfish.client.pools import is_served
 from pilotfish.client.sites_file import sites_path
 from pilotfish.config import make_site
 from pilotfish.errors import BadInput
@@ -25,6 +25,7 @@ from pilotfish.master.sites import site_files
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.model.quantities import parse_seconds
 from pilotfish.model.site import Site
+from pilotfish.store.pool_directory import pool_home
 
 Note = Callable[[CheckResult], None]
 
@@ -131,7 +132,7 @@ async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
             await _check_place(runner, host, note)
     finally:
         # If a master runs, it may already use the connections opened here. Idle connections close by themselves.
-        if connect_if_served(pool) is None:
+        if not is_served(pool_home(pool).directory):
             await runner.close()
 
 

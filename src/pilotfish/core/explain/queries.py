@@ -11,13 +11,13 @@ import msgspec
 from pilotfish.core.data import data_rows
 from pilotfish.core.explain import lookup, site_reasons, task_reasons
 from pilotfish.core.learning import speedups
-from pilotfish.core.state import UNIT, Run, State, Task, Worker
+from pilotfish.core.state import Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.core.tasks.run_deadlines import late_s
 from pilotfish.errors import BadInput
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
-from pilotfish.model.task import Payload
+from pilotfish.model.task import UNIT, Payload
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine

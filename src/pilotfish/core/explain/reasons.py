@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilotfish.core.state import UNIT
 from pilotfish.model.quantities import show_bytes
-from pilotfish.model.task import MEMORY
+from pilotfish.model.task import MEMORY, UNIT
 
 
 @dataclass(frozen=True, slots=True)

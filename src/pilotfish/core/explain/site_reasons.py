@@ -13,11 +13,11 @@ from pilotfish.core.explain.lookup import NamedPilot, NamedSite
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.pilots.unmet_demand import START_S, cores_of_pilot, is_long_enough, nodes_of_pilot, overhead_s
-from pilotfish.core.state import UNIT, TaskShape, Worker
+from pilotfish.core.state import TaskShape, Worker
 from pilotfish.model.quantities import enough_seconds, show_bytes, show_seconds
 from pilotfish.model.site import BATCH_LIMIT, EXPIRED, FAILED, JOINED, LOCAL, LOGIN_NEEDED, SUCCEEDED, WITHDRAWN, Site, SiteEvent
 from pilotfish.model.states import ACTIVE, DRAINING, ENDED, PILOT_STATES
-from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY
+from pilotfish.model.task import CORES, GPUS, MEMORY, NO_DIRECTORY, UNIT
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine

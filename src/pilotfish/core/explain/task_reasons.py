@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pilotfish.core.data import data_reasons
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
 from pilotfish.core.explain.site_reasons import credential_rows, never_long_enough, site_reasons, state_reason, too_few_nodes
-from pilotfish.core.state import UNIT, FailureCounts, Run, Task, TaskShape, Worker
+from pilotfish.core.state import FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
 from pilotfish.model.ids import INDEX_MASK, show_task
@@ -28,7 +28,7 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure
+from pilotfish.model.task import CORES, MEMORY, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure
 from pilotfish.portable.expressions.evaluation import Expression
 from pilotfish.portable.expressions.worker_properties import lacks_quotes
 

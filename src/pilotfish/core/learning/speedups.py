@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.core.tasks.fair_share import UNIT, cores_of
+from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.ids import INDEX_MASK
+from pilotfish.model.task import UNIT
 
 if TYPE_CHECKING:
     from pilotfish.core.state import State, Task, Worker

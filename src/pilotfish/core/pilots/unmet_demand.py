@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pilotfish.core.pilots.factory_interface import Demand, FactoryView, SiteView
 from pilotfish.core.pilots.pilot_records import Pilot
-from pilotfish.core.state import UNIT, State, TaskShape
+from pilotfish.core.state import State, TaskShape
 from pilotfish.model.backend_traits import BackendTraits
 from pilotfish.model.site import LOCAL, PilotSize, Site
 from pilotfish.model.states import ACTIVE, JOINED
-from pilotfish.model.task import CORES, GPUS, MEMORY
+from pilotfish.model.task import CORES, GPUS, MEMORY, UNIT
 
 MIN_WORK_S = 60.0
 """Minimum seconds of work for which one more core is worthwhile."""

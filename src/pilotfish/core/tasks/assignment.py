@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from pilotfish.core.connections import WorkerConnection
 from pilotfish.core.data import intermediate_files
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
-from pilotfish.core.state import UNIT, Task, Worker
+from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_BITS
 from pilotfish.model.states import ASSIGNED, JOINED, READY, RUNNING
-from pilotfish.model.task import CORES, Payload, sent_bytes
+from pilotfish.model.task import CORES, UNIT, Payload, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine

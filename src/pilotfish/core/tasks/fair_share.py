@@ -10,14 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 
 if TYPE_CHECKING:
     from pilotfish.core.state import Needs, Run, State, TaskShape
 
 HALF_LIFE_S = 3600.0
-UNIT = 10_000
-"""Units per core, as in ``state.py``."""
 UNKNOWN_S = 1.0
 """Assumed seconds of a task if no task of its share has ended."""
 

@@ -20,12 +20,12 @@ import msgspec
 
 from pilotfish.core.data.replicas import needs
 from pilotfish.core.pilots.unmet_demand import fits_site, usable_sites
-from pilotfish.core.state import FRESH_FRACTION, UNIT, FailureCounts, State, Task, TaskShape, Worker
+from pilotfish.core.state import FRESH_FRACTION, FailureCounts, State, Task, TaskShape, Worker
 from pilotfish.core.tasks.speculative_copies import has_copy
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
-from pilotfish.model.task import MEMORY, MISSING_INPUT, NO_DIRECTORY, Failure, Payload
+from pilotfish.model.task import MEMORY, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure, Payload
 
 CRASH_BUDGET = 2
 KILLED_BUDGET = 5

@@ -8,8 +8,8 @@ import numpy as np
 
 from pilotfish.core.data.replicas import can_get_inputs, needs
 from pilotfish.core.policy_interface import PolicyView
-from pilotfish.core.state import UNIT, ContentRecord, Task, TaskShape, Worker
-from pilotfish.model.task import CORES
+from pilotfish.core.state import ContentRecord, Task, TaskShape, Worker
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.policies.planning.chart import Booleans, GanttChart, batches_of
 from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates

@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 from math import exp, inf, log
 from statistics import fmean
 
-from pilotfish.core.state import UNIT, State, Task
+from pilotfish.core.state import State, Task
 from pilotfish.model.ids import run_of, task_id
 from pilotfish.model.states import DONE
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.sim.light_world import TaskInterval
 from pilotfish.sim.process_map import in_parallel
 from pilotfish.sim.projections.pool_snapshot import AS_IT_IS, PoolSnapshot, Variation

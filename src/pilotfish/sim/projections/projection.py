@@ -21,7 +21,7 @@ from pilotfish.core.apply import apply
 from pilotfish.core.machine import Machine
 from pilotfish.core.pilots.factory_interface import PilotProposal
 from pilotfish.core.pilots.pilot_records import Pilot
-from pilotfish.core.state import UNIT, State, Task, Worker
+from pilotfish.core.state import State, Task, Worker
 from pilotfish.core.tasks import speculative_copies
 from pilotfish.factories.provisioner import PoolProvisioner
 from pilotfish.model import effects as e
@@ -32,7 +32,7 @@ from pilotfish.model.contents import Content
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.site import JOINED, LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, DONE
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.sim.light_world import LightWorld, SimulatedAttempt, SimulatedHost, TaskInterval
 from pilotfish.sim.projections.pool_snapshot import PoolSnapshot, Variation
 from pilotfish.sim.shared_link import STREAMS

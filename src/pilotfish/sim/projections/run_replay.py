@@ -14,7 +14,7 @@ import msgspec
 
 from pilotfish import plugins
 from pilotfish.core.pilots.factory_interface import PilotProposal
-from pilotfish.core.state import UNIT, Run, State, Worker
+from pilotfish.core.state import Run, State, Worker
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
@@ -23,7 +23,7 @@ from pilotfish.model.contents import Content
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.site import PilotSize
 from pilotfish.model.states import WORKER_STATES
-from pilotfish.model.task import CORES
+from pilotfish.model.task import CORES, UNIT
 from pilotfish.sim.light_world import CLIENT_LINK, FIRST_LINK, LightWorld, OneTimeProvisioner
 from pilotfish.sim.projections.projection import link_bandwidth
 from pilotfish.sim.workload import SimulatedSite, Workload

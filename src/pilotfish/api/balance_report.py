@@ -35,7 +35,7 @@ class Iteration:
     phi: float
     """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is its mean."""
     ratio: float
-    """f_c, the transferred bytes per unit."""
+    """Transferred bytes per unit. The table calls this number f_c."""
     planned_s: float | None = None
     """Seconds according to the plan. None if the workers were not measured before."""
     balanced: bool = True
@@ -55,12 +55,12 @@ class Iteration:
 
     @property
     def theta(self) -> float:
-        """Speed-up compared with equal chunks: T unbalanced / T balanced. T is the duration of the iteration."""
+        """Speed-up compared with equal chunks: ``equal_s`` / ``seconds``."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
 
     @property
     def expected_theta(self) -> float | None:
-        """Speed-up compared with equal chunks according to the plan."""
+        """Speed-up that the plan expected, compared with equal chunks. None if the workers were not measured before."""
         return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
 
 
@@ -90,19 +90,19 @@ class BalanceReport:
 
     @property
     def expected_theta(self) -> float | None:
-        """Speed-up compared with equal chunks according to the plan. None if no iteration was planned from measurements."""
+        """Speed-up that the plan expected, compared with equal chunks. None if no iteration was planned from measurements."""
         known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
     @property
     def phi(self) -> float:
-        """Heterogeneity of the workers in the last iteration."""
+        """Heterogeneity of the workers in the last balanced iteration. It is 0 if all workers are equal. The table calls it Phi."""
         measured = self._measured()
         return measured[-1].phi if measured else 0.0
 
     @property
     def ratio(self) -> float:
-        """f_c, the transferred bytes per unit, in the last iteration."""
+        """Transferred bytes per unit in the last balanced iteration. The table calls this number f_c."""
         measured = self._measured()
         return measured[-1].ratio if measured else 0.0
 

@@ -68,7 +68,7 @@ def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Val
 
 
 def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
-    """Returns the results of the futures in order. Reading from ``futures`` submits tasks: all at once, or at most ``buffersize`` ahead."""
+    """Returns the results in order. Each step of ``futures`` submits a task: all tasks at once, or at most ``buffersize`` in advance."""
     deadline = None if timeout is None else time.monotonic() + timeout
     ahead = deque(itertools.islice(futures, buffersize))
 

@@ -35,7 +35,7 @@ class TaskDone(Struct, frozen=True):
 
 
 class ApplicationManager:
-    """Base class of managers. Override the methods that you need. ``tasks`` adds tasks. You may keep it and use it at any time."""
+    """Base class of managers. Override the methods that you need. Add tasks with ``tasks``. You may keep it and use it at any time."""
 
     worker: Callable[[], ApplicationWorker] | None = None
     """Class of the worker objects. Their method ``do_work`` executes ``tasks.work(parameters)``."""

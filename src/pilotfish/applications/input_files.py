@@ -154,7 +154,7 @@ class PackedFiles:
 
 
 def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields the sandbox name and the path of each file and empty directory below a directory. A link to a place inside stays a link."""
+    """Yields sandbox name and path of each file and empty directory. A link stays a link if its target is in the top directory."""
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:

@@ -27,7 +27,7 @@ Post = Callable[..., None]
 
 
 class TaskNeeds(NamedTuple):
-    """Conditions for the start of a task. ``after``: indices of earlier tasks. ``contents``: contents that its spec does not have."""
+    """Conditions for the start of a task. ``after``: indices of earlier tasks. ``contents``: contents needed beside those of its spec."""
 
     after: Sequence[int] = ()
     contents: tuple[Content, ...] = ()

@@ -40,7 +40,7 @@ class Credential:
 
 
 def credential(text: str, site: Site) -> Credential:
-    """Reads an entry of ``sites.toml``: a kind. If the file is not at its default place, a colon and the file follow."""
+    """Reads an entry of ``sites.toml``: a kind such as ``token``. If the credential has another file than usual, ``:FILE`` follows."""
     kind, _, path = text.partition(":")
     name, script, read = _KINDS[kind]
     # The ssh that presents a certificate runs on this machine.

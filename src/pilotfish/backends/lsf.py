@@ -1,7 +1,7 @@
 """Submits, lists and cancels pilots with bsub, bjobs and bkill. The module was written from the documentation of LSF.
 
 A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). A user group is ``-G NAME`` in the
-directives. The queue lists ended jobs for an hour (CLEAN_PERIOD), so that only the queue is asked.
+directives. bjobs also lists jobs that ended in the last hour (CLEAN_PERIOD). So no other command is needed for ended jobs.
 """
 
 from __future__ import annotations

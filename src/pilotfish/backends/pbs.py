@@ -152,7 +152,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
     """Returns the attributes of each job by id. Printed jobs count, even if PBS reports an error for other jobs.
 
-    If no job is printed, raises UnclearAnswer, except if PBS reported no problem or only finished or unknown jobs.
+    If no job is printed, raises UnclearAnswer. But if PBS reports no problem, or only finished or unknown jobs, returns no jobs.
     """
     if answer.status is None:
         raise answer.unclear()

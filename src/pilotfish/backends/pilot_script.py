@@ -44,7 +44,7 @@ exit {NO_PYTHON}
 
 
 def requested(*choices: tuple[object, Text]) -> list[Text]:
-    """Returns the texts whose values are set. A value that is 0 or empty is not set."""
+    """Returns the text of each (value, text) pair. Leaves out the text if the value is 0 or empty."""
     return [text for value, text in choices if value]
 
 

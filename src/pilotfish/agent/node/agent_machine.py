@@ -300,7 +300,7 @@ class AgentMachine:
         self._exit("retired: " + str(header[1]), 0)
 
     def _on_set_heartbeats(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Sets whether the site master reports this worker. If it does, the master needs no heartbeats of this worker."""
+        """Sets whether a site master serves this worker. If one does, the master needs no heartbeats of this worker."""
         self.delegated = bool(header[1])
         self._reported_free = None
 
@@ -456,7 +456,7 @@ class AgentMachine:
         return effects
 
     def _forgive_stall(self, now: float) -> None:
-        """Does not count silence while this process was suspended. It was suspended if a turn comes much too late."""
+        """If a turn comes much too late, this process was suspended. Then the silence of that time does not count."""
         late = now - self.deadline
         if late > STALL_S:
             self._last_received += late
@@ -532,7 +532,7 @@ class AgentMachine:
         return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
-        """Returns when a polling agent disconnects. It disconnects if all results are acknowledged and nothing has arrived for a moment."""
+        """Returns the time at which a polling agent disconnects: when all results are acknowledged and nothing has arrived for a moment."""
         if self.results.kept or not self._heartbeat_answered:
             return NEVER
         return self._last_received + LINGER_S

@@ -269,7 +269,7 @@ class AttemptQueue:
         self.to_start.setdefault(slot.number, []).append(attempt)
 
     def _prefetch(self) -> None:
-        """Gives attempts from the head of the queue to busy slots with at most half of ``PREFETCH_S`` left. Each slot gets equally many."""
+        """Gives the first queued attempts to busy slots whose attempts take at most ``PREFETCH_S`` / 2 in all. They share the queue."""
         queue = self.queue
         if queue[0].spec.prefetch_s() < 0:
             return
@@ -448,7 +448,7 @@ class AttemptQueue:
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
-    """Adds attempts that run for a while to ``started``, recalls the attempts behind them, and stops attempts beyond their time limit."""
+    """Adds attempts that have run for a while to ``started``, recalls attempts behind them, and stops attempts beyond their time limit."""
     effects: List[Effect] = []
     due = NEVER
     for slot in attempts.busy.values():

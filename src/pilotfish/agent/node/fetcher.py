@@ -456,8 +456,8 @@ class Fetcher:
 
     def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
         """Moves a file into the content store of the master, if the master is on this node; returns digest and size. Returns None if the
-        store is on another disk, because then the master must check for free space. The file must not be in the cache as well, because
-        tasks may have links to files of the cache."""
+        store is on another disk, because then the master must check for free space. The file does not enter the cache as
+        well: tasks may have links to files of the cache, but must have no links to files of the store."""
         try:
             if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
                 return None

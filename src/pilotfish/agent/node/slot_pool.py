@@ -144,7 +144,7 @@ class SlotPool:
             self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
-        """Answers open peeks of an ended attempt, because the slot may read them much later."""
+        """Answers open peeks of an ended attempt in place of the slot, because the slot may read them much later."""
         for query, offset in process.peeks.items():
             self.answer_peek(query, False, offset, b"")
         process.peeks.clear()
@@ -235,9 +235,9 @@ class SlotPool:
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
         """Handles a slot that did not start or reached a limit of the node. Returns how many of its attempts must fail: 0 or 1.
 
-        If other slots are alive, they do the work. If several starts in a row fail and no other slot is alive, no slot will start: the
-        agent stops. If the cause is a limit, the agent goes on, because the limit may be temporary. But one attempt fails, because another
-        worker may be able to run it.
+        If other slots are alive, they do the work. If no other slot is alive and several starts in a row fail, the agent stops. But
+        if a limit of the node is the cause, the agent goes on, because the limit may be temporary. Then one attempt fails, because another
+        worker may be able to run its task.
         """
         others = len(self.processes) + len(self._spare)
         if others:

@@ -48,7 +48,7 @@ class ContentHolders:
         self.sweep_at = NEVER
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """Adds holders of a key; returns False if there are too many keys. A record that expires later is never replaced."""
+        """Adds holders of a key; returns False if there are too many keys. A known record stays if it expires later than the new one."""
         if not holders:
             return True
         records = self._records.get(key)

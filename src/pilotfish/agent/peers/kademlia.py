@@ -330,7 +330,7 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Looks up a random id in each bucket that is not full and farther than the k-th neighbour. Nearer buckets are complete."""
+        """Looks up a random id in each bucket that is not full, from the bucket of the k-th neighbour on. Nearer buckets are complete."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
@@ -468,7 +468,7 @@ class Kademlia:
         self.requests.answer(sender, number, [kept])
 
     def on_inherit(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Keeps the records of a leaving node, and passes them on to the nodes nearest to the keys. The leaving node may not know them."""
+        """Keeps the records of a leaving node. Passes them on to the nodes nearest to the keys, which the leaving node may not know."""
         rows = read_rows(read_fields(message, 1)[0], self.tuning.max_holders)
         for key, holders in rows:
             self.content_holders.add(key, holders, now)

@@ -149,7 +149,7 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, True, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Passes tasks that a site master announces to the matching, and a claim to the election. Ignores other topics."""
+        """Delivers a broadcast. The matching gets announced tasks, and the election gets a claim. Other topics are ignored."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)

@@ -1,10 +1,10 @@
 """Matches delegated tasks to the workers of a site.
 
 The master delegates tasks in bulk to the site master. Every few seconds a *round* begins: the site master announces the new tasks in a
-broadcast. The combined answer says how each worker ranks the tasks. Then the site master assigns to each worker the tasks that this worker
-ranks highest.
+broadcast. Each worker answers with the ranks of the tasks. A rank is the value of the task's rank expression for this worker. Without an
+expression, it is the number of input bytes that the worker holds. Each worker is assigned the tasks with its highest ranks.
 
-If resources of a worker become free between two rounds, the worker reports them. It gets the remaining task that it ranks highest.
+If resources of a worker become free between two rounds, the worker reports them. It gets the remaining task with its highest rank.
 
 A worker acknowledges each assignment. Then the site master reports to the master which worker has the task: it *claims* the task. A task
 that is not acknowledged is assigned again. If the site gets another site master, delegated tasks that were not claimed return to the
@@ -421,8 +421,8 @@ class SiteMatching:
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
-        """Puts back tasks that this worker got until ``before`` and has not acknowledged. If two workers have a task, the first claim
-        counts."""
+        """Puts back tasks that this worker got at the time ``before`` or earlier and has not acknowledged. If two workers have a task,
+        the first claim counts."""
         lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
             self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])
@@ -521,7 +521,7 @@ class SiteMatching:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answers a round with the ranks of the specs that this worker can run. Tasks with another rank than their spec are added."""
+        """Answers a round with the rank of each spec that this worker can run, and of each task with another rank than its spec."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:

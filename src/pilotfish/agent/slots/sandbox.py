@@ -152,7 +152,7 @@ class Sandbox:
         return {output.name: None for output in outputs_in(self.path, patterns)}
 
     def remove(self) -> None:
-        """Deletes the directory, also if it is very deep or has parts that may not be read."""
+        """Deletes the directory, also if it is very deep or has parts that are not readable."""
         try:
             os.unlink(self.path)  # this succeeds if the task has replaced the directory, for example by a link
         except FileNotFoundError:
@@ -176,7 +176,7 @@ def _open_directory(directory: int, name: str, mode: int) -> int:
 
 
 def _replace_by_link(directory: int, name: str, content: str) -> bool:
-    """Replaces a file by a link to ``content``. Returns False if that fails, or if tasks may write to ``content``, as tasks of root may."""
+    """Replaces a file by a link to ``content``. Returns False if that fails or if tasks could write to ``content``. Tasks of root could."""
     if os.access(content, os.W_OK):
         return False
     temporary = ".link-" + os.urandom(8).hex()
@@ -207,7 +207,7 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """Deletes one entry, if possible. A directory that is too deep is moved to the root, where the next pass deletes it."""
+    """Deletes one entry, if possible. A directory that is too deep is moved to ``root``, where the next pass deletes it."""
     try:
         os.unlink(name, dir_fd=directory)
         return

@@ -253,7 +253,7 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
 
 
 def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
-    """Returns one node in a list. For a splice, returns its last nodes if ``last`` is True, otherwise its first nodes."""
+    """For a node, returns a list with this node. For a splice, returns its last nodes if ``last`` is True, otherwise its first nodes."""
     splice = scope.splices.get(name)
     if splice is None:
         if name.upper() == ALL_NODES:

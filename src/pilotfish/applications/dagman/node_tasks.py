@@ -142,7 +142,7 @@ def _read(dag: Dag, node: DagNode, number: int) -> SubmitDescription:
 
 
 def _program(program: str, here: str, node: DagNode) -> str:
-    """Returns the path of a program. As in HTCondor, a name without a slash is a file of the directory. Otherwise it is a command.
+    """Returns the path of a program: a file of the directory, as in HTCondor. If it does not exist, a name without a slash is a command.
 
     If the node has parents or a PRE script, these may create the file later. A missing file is then no error.
     """

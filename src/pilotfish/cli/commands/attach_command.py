@@ -130,7 +130,7 @@ class RunFollower:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Read which tasks already run: the master does not report them again. Call it after ``watch_run``, or tasks are missed."""
+        """Read which tasks already run: the master does not report them again. Called before ``watch_run``, it would miss tasks."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)

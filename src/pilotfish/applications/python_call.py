@@ -143,7 +143,7 @@ def _is_stateless(function: object) -> bool:
 
 
 class CallEncoder:
-    """Encodes the calls of one run with one set of options: spec numbers and payloads. ``wrap(function)`` replaces a function."""
+    """Encodes the calls of one run with one set of options as spec numbers and payloads. Slots get ``wrap(function)``, not the function."""
 
     def __init__(
         self, register: Register, wanted: TaskOptions = DEFAULT_OPTIONS, form: str = PICKLE, wrap: Wrap = lambda function: function

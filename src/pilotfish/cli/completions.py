@@ -61,7 +61,7 @@ def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool =
 
 
 def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete tasks. If no dot is typed yet, complete running tasks, because users most often want to see these."""
+    """Suggest tasks. If no dot is typed yet, suggest only tasks that are running, because users most often want to see these."""
     if "." in incomplete:
         return complete_run(with_tasks=True)(context, parameter, incomplete)
     return _items((row["id"] for row in _query_pool(context, _running)), incomplete)[:MAX_TASKS]

@@ -334,7 +334,7 @@ class Worker:
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether enough walltime is left for the time limit and, after a cut-off of such a task, for a new attempt (CUT_OFF_GROWTH)."""
+        """Returns whether enough walltime is left for the time limit and, after a cut-off, for a new attempt (see CUT_OFF_GROWTH)."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now

@@ -228,7 +228,7 @@ def _read_value(place: str, key: str, value: Any) -> Any:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields each text of a value with its label for errors."""
+    """Yields each text in a value, with the name that error messages show for it."""
     if isinstance(value, dict):
         yield from ((_part(key, name), text) for name, text in value.items())
     else:

@@ -412,7 +412,7 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles the refusal of an Open or a Submit. If an Open is pending, the oldest one was refused. Otherwise unconfirmed runs fail.
+        """Handles a refused Open or Submit. If an Open is pending, the oldest one was refused. Otherwise runs with unconfirmed tasks fail.
 
         If the disk of the master is full, the client waits and sends everything again. Further refusals then have the same cause, so the
         client ignores them.
@@ -456,7 +456,7 @@ class MasterClient:
             self._connection = connection
 
     def _may_end(self) -> bool:
-        """Tests whether the client can end without a new connection. Marks all requests to be sent again."""
+        """Tests whether the client can end without a new connection. Also marks all requests, so that a new connection sends them again."""
         with self._lock:
             self._requests.repeat()
             return self._closing and not self._has_unconfirmed()

@@ -224,7 +224,7 @@ class Submission:
 
     @property
     def has_unsent(self) -> bool:
-        """Tests whether there is a frame to send. Specs wait for their first task, because the master confirms only numbers of tasks."""
+        """Tests whether there is a frame to send. Specs are not sent before a task uses them: the master confirms only numbers of tasks."""
         unsent = self._unsent
         return bool(unsent) and (len(unsent) > 1 or bool(unsent[0].tasks) or unsent[0].advance >= 0)
 
@@ -285,7 +285,7 @@ class Submission:
 
     @property
     def confirmation_due(self) -> bool:
-        """Tests whether to tell the master how many results were processed. The master keeps the results only for this client."""
+        """Tests whether to tell the master how many results were processed. The master then drops them: only this client needs them."""
         return self._processed_bytes > CONFIRM_BYTES and self.options.owned and self.payloads_wanted
 
     def confirm_processed(self) -> Taken:
@@ -325,7 +325,7 @@ class PendingRequest(Future[Reply]):
         self._tries = 0
 
     def connection_broke(self, pool_directory: Path) -> bool:
-        """Returns whether the request has ended. If it has not ended, the client sends it again. Does nothing for an unsent request."""
+        """Ends a sent request if it is a stop, or if the connection broke too often. Returns whether the request has ended."""
         if self.sent:
             self._tries += 1
             if self.kind == "stop":

@@ -334,7 +334,7 @@ class Worker:
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether the remaining walltime covers the time limit. After a cut-off, it must also be worth another attempt."""
+        """Returns whether enough walltime is left for the time limit and, after a cut-off, for a new attempt (see CUT_OFF_GROWTH)."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -351,7 +351,7 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task at another worker. After one of the attempts ended, ``worker`` is None. The task keeps the other."""
+    """A second attempt of a task at another worker. After one of the attempts ended, ``worker`` is None. The task has the other."""
 
     worker: Worker | None
     attempt: int

@@ -99,8 +99,8 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 def _cost(record: SiteHistory, usual: float) -> float:
     """Returns the expected seconds until a pilot that is requested now is useful.
 
-    This is the expected wait, multiplied by the expected number of attempts and by a factor for pilots that are already queued. A site
-    where all pilots fail has short waits, so each failure in a row doubles its cost.
+    This is the expected wait, multiplied by the expected number of attempts and by a factor for pilots that are already queued. Each
+    failure in a row doubles the cost. Otherwise a site where all pilots fail would be preferred, because waits are short there.
     """
     success = (record.running + record.succeeded + 1) / (record.running + record.succeeded + record.failed + 1)
     crowd = 1 + record.queued / (1 + record.running)

@@ -74,7 +74,7 @@ class PilotNeeds:
         return bool(self._counts)
 
     def kinds(self, site: str = "") -> list[PilotSize]:
-        """Returns the sizes that a pilot of this site may serve; without a site, all sizes."""
+        """Returns the sizes of the needs that a pilot of this site may serve; without a site, the sizes of all needs."""
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
@@ -159,7 +159,7 @@ class ProposalRound:
         return self.view.demand.needed.get(pilot.id, pilot.size)
 
     def request_any_size(self, site: str, reason: str) -> bool:
-        """Requests one more pilot for a fixed number. It fits waiting work if possible; otherwise it has the site's default size."""
+        """Requests a pilot at a site with a fixed number of pilots. It fits waiting work if possible; otherwise it has the default size."""
         return self.request(site, reason) or self._ask(site, self.rooms[site].size_for(PilotSize()), reason)
 
     def withdraw(self, pilot: str, reason: str, cause: str) -> None:

@@ -71,7 +71,7 @@ class BaseFactory:
         raise NotImplementedError
 
     def _is_time(self, round_: ProposalRound) -> bool:
-        """Returns whether a periodic factory may request pilots: one period after its last request, or later while all its pilots fail."""
+        """Returns whether one period has passed since the last request. If more than ten pilots in a row failed, the period is longer."""
         due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
         if round_.needs:
             round_.look_again(due)
@@ -104,7 +104,7 @@ class BaseFactory:
         progress: Callable[[int], str],
     ) -> None:
         """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
-        site and the reason for it. ``progress`` gets the number of pilots requested so far. It returns the first part of the reason."""
+        site and the reason for it. ``progress`` gets the number of pilots requested so far, and returns the first part of the reason."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():

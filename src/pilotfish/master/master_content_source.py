@@ -312,7 +312,7 @@ class MasterContentSource:
     def release(self, digest: str) -> None:
         """Removes a content that no run needs. If tasks are unfinished, removes it ``LATE_S`` seconds later.
 
-        A running task may have produced the same content. It did not upload the content, because the master had it already.
+        The delay is for running tasks that produced the same content. They did not upload it, because the master had it already.
         """
         now = time.monotonic()
         self._released[digest] = now

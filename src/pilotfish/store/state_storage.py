@@ -113,7 +113,7 @@ def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
 
 
 def settle(state: State, at: float) -> None:
-    """Requeues every task that is not in a final state. After such a replay, it is unknown which tasks the workers really hold."""
+    """Ends all workers and requeues their tasks, because it is unknown which tasks they really hold. Tasks without a description fail."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:
@@ -160,7 +160,7 @@ def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 
 
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
-    """Yields the part of a fact that is still possible. A final state never changes, and only the end of a task matters."""
+    """Yields a fact without tasks that have already ended. Facts that it needs come first. Skips failed attempts that ended no task."""
     if isinstance(fact, f.TasksDone):
         unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
         columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}

@@ -54,7 +54,7 @@ def logs(name: str | None, only: str | None, failed: bool, raw: bool, pool: str)
     """Print the output of a task.
 
     A task is RUN.INDEX, such as 3.17, or RUN.ID. ID is the name of the task in a task list or DAG. For a run, the outputs of all its tasks
-    are printed, each below the line of its task. The output of an application manager comes first.
+    are printed, each below a line that names its task. The output of an application manager comes first.
     """
     master = connect_read_only(pool)
     if name is not None and "." in name:

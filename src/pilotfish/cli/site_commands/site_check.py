@@ -90,7 +90,7 @@ def _count_bad(results: list[CheckResult]) -> int:
 
 
 def _summary(name: str, results: list[CheckResult]) -> str:
-    """Summarise the results. A doubtful test pilot means that pilots may not work at the site."""
+    """Summarise the results. If the test pilot is doubtful, it is unknown whether pilots work at the site."""
     doubtful = [result.check for result in results if result.state == DOUBTFUL]
     if _count_bad(results):
         return f"{plural(_count_bad(results), 'thing')} to fix."
@@ -155,7 +155,7 @@ async def _check_reach(runner: CommandRunner, place: str, note: Note) -> bool:
 
 
 async def _check_programs(runner: CommandRunner, note: Note) -> None:
-    """Check which commands exist. Each command is run with a harmless word, such as ``--version``."""
+    """Check which commands exist. Each command is run with a harmless argument, such as ``--version``."""
     site = runner.site
     kind = plugins.traits(site.backend)
     programs = (*kind.programs, *kind.helpers)

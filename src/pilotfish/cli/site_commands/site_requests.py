@@ -13,7 +13,7 @@ from pilotfish.model.site import LOCAL
 
 
 def notify_masters(released: str = "") -> int:
-    """Ask all running masters to read ``sites.toml`` again, and to release the held site ``released``. Return the number of masters."""
+    """Ask all running masters to read ``sites.toml`` again. If ``released`` is a held site, they release it. Return their number."""
     from pilotfish.client.pools import find_pools
 
     count = 0

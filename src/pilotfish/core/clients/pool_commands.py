@@ -96,7 +96,7 @@ def check_options(options: RunOptions) -> None:
 
 
 def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """Runs failed tasks again as a new run, because a final state never changes. Skipped tasks keep their dependencies."""
+    """Runs failed tasks again as a new run, because a final state never changes. Skipped tasks run too, after the tasks that they need."""
     run = lookup.find_run(machine.state, arguments.get("run"))
     wanted = [task for task in run.tasks if task.state == FAILED]
     if not wanted:

@@ -55,7 +55,7 @@ def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
-    """Returns whether a report is outdated. Workers that a site master serves stop their heartbeats."""
+    """Returns whether a report is outdated. A worker that a site master serves may send no heartbeat after its transfers."""
     return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 

@@ -194,7 +194,7 @@ class Forecasts:
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """Returns recent ratios of actual to forecast task time in a class. Cost and worker do not explain why a ratio is not 1."""
+        """Returns recent ratios of actual to forecast task time in a class. They show what cost and worker do not explain."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
@@ -315,7 +315,7 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fits a young class and its workers together. First fits the level, from slownesses without this class, then the slownesses."""
+        """Fits a young class and its workers together. First the level, from slownesses learnt without this class; then the slownesses."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:

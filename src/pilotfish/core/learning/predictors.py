@@ -116,7 +116,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Replaces pairs of neighbouring pending values by their means. Without a query for long, old values are averaged repeatedly."""
+        """Replaces pairs of neighbouring pending values by their means. If no query comes for long, old values are averaged repeatedly."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]

@@ -93,7 +93,7 @@ class Factory(Protocol):
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        """Returns how the factory rates a site, as a row for users. The row has fitness, score or set, if the factory computes them."""
+        """Returns how the factory rates a site, as a row for users. It can have the keys ``fitness``, ``score`` and ``set``."""
 
     def next_look_at(self, view: FactoryView) -> float | None:
         """Returns the time of the next call if nothing happens before; None: no call is needed."""

@@ -50,7 +50,7 @@ def usable_sites(state: State) -> list[SiteView]:
 
 @dataclass(slots=True)
 class WaitingTasks:
-    """Tasks of one shape. ``count``: how many more of these tasks could run at the same time and are worth a pilot."""
+    """Tasks of one shape. ``count``: how many of these tasks should run at the same time and have no room yet."""
 
     shape: TaskShape
     least: PilotSize
@@ -192,7 +192,7 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Returns the seconds of walltime that a pilot needs to start and end: the seconds that pilots of the site lost, plus a margin."""
+    """Returns the seconds of walltime that a pilot cannot use for tasks: as many as recent pilots of the site, plus a margin."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 

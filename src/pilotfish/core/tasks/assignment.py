@@ -138,7 +138,7 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> bool:
-    """Asks a worker to return tasks that it has not started. Always returns True, because a task can start after the policy has decided."""
+    """Asks a worker to return tasks that it has not started. Always returns True: if a task has just started, the policy could not know."""
     worker = proposal.worker
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
     if machine.link_of(worker.id) is not None and tasks:

@@ -20,7 +20,7 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """Returns whether there is one task, with one worker per node, all of one pilot and each with room. The caller checks connections."""
+    """Returns whether the proposal has one task and one worker per node, all with room and of one pilot. The caller checks connections."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.other_workers]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:

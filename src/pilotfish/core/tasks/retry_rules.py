@@ -9,7 +9,7 @@ Each kind of failure has its own budget, so that a lost worker never uses up the
 * ooms             The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
 * second_opinions  Another worker must confirm the failure: the worker fails every task, or its site lacks the directory of the task.
 
-If two attempts of a task run and one of them fails, the task is charged only if the worker of this attempt was lost or died.
+If two attempts of a task run and one of them fails, the task is charged only for a loss or a death.
 """
 
 from __future__ import annotations

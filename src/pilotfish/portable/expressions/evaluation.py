@@ -294,7 +294,7 @@ def _chain(node: Node) -> Evaluate:
 
 
 def _membership(node: Node) -> Evaluate:
-    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If x is not in a list of texts and numbers, the result is undefined."""
+    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If the list has texts and numbers and x is not in it, the result is undefined."""
     values = frozenset(value[1] for value in node[2])
     kinds = {_kind(value) for value in node[2]}
     mixed = len(kinds) > 1

@@ -155,8 +155,8 @@ def _load(name: str, required: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Returns a number, or None. Infinity is allowed, because some times never end. NaN gives None. Long integers become floats, which
-    limits the time of an evaluation."""
+    """Returns a number, or None. Infinity is allowed, because a time can be unlimited. NaN gives None. Long integers become floats,
+    which limits the time of an evaluation."""
     if not isinstance(value, (int, float)):
         return None
     try:

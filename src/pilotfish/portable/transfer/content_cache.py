@@ -413,7 +413,7 @@ class ContentCache:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evicts contents because the disk is full. Returns whether it freed space. Keeps files with other links: their removal frees none."""
+        """Evicts contents because the disk is full. Returns whether it freed space. Keeps files with other links, which would free none."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 

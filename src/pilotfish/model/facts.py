@@ -290,7 +290,7 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """A site was configured; None: it was removed. ``leaving``: the user removed the site, and its last pilots are still ending."""
+    """A site was configured or removed (``site`` is None). ``leaving``: the user removed the site, and its last pilots are still ending."""
 
     name: str
     site: Site | None

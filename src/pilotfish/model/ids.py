@@ -1,7 +1,7 @@
 """Packs the number of a run and the index of a task into one task id. Users see the id as ``run.index``.
 
 The run is in the upper bits. The index (place in the run, from 0) is in the lower 32 bits. Both are found without a look-up. The id stays
-below 2**53, up to which every JSON reader is exact.
+below 2**53, so that every JSON reader reads it exactly.
 """
 
 INDEX_BITS = 32

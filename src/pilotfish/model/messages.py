@@ -134,7 +134,7 @@ class SiteMasterClaim(Message, frozen=True, tag="reigns"):
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Workers that a site master serves from now on, and workers that it no longer serves. All other workers that it serves are alive.
+    """Workers that a site master serves from now on, or no longer serves. The message also means that all served workers are alive.
 
     After SiteMasterClaim, the first message of this kind names all workers that the site master serves.
     """

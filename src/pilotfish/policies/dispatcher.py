@@ -236,7 +236,7 @@ def _fill(
 
 
 def _fitting(view: PolicyView, worker: Worker, named: Sequence[Task]) -> list[Task]:
-    """Returns the named tasks that the worker can run at the same time. The other named tasks stay free for other workers."""
+    """Returns the tasks chosen by the matcher (``named``) that fit at the worker together. The others stay free for other workers."""
     free, fitting = dict(worker.free), []
     for task in named:
         shape = task.shape

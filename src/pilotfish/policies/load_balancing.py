@@ -71,7 +71,7 @@ class LoadSplit:
 
 
 def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel) -> float:
-    """Returns when the last worker ends if each worker gets a chunk of its size. A chunk of size 0 is not sent."""
+    """Returns when the last worker ends if worker i gets a chunk of ``sizes[i]`` units. A chunk of size 0 is not sent."""
     used = [(size, worker) for size, worker in zip(sizes, workers, strict=True) if size > 0]
     ends = (worker.fixed_s(application) + size * application.ratio / worker.bandwidth + size / worker.speed for size, worker in used)
     return max(ends, default=0.0)
@@ -140,7 +140,7 @@ def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
-    """Returns Phi, the standard deviation of mu_i / mu_avg. The formula in the paper lacks the square; without it the sum is always 0."""
+    """Returns Phi: the standard deviation of mu_i, divided by the mean. (The formula in the paper has no square; its sum is always 0.)"""
     if len(mu) < 2 or not sum(mu):
         return 0.0
     average = sum(mu) / len(mu)
@@ -264,8 +264,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """Searches the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Use it in a loop: run with
-    ``ratio`` and ``report`` the time, until the search is ``settled``."""
+    """Searches for the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Use it in a loop: run
+    the application with ``ratio``, then pass its run time to ``report``, until the search is ``settled``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:
@@ -291,7 +291,7 @@ class RatioSearch:
         return math.exp(self._next)
 
     def report(self, time_s: float) -> None:
-        """Takes the run time with ``ratio``."""
+        """Takes the run time that was measured with ``ratio``."""
         if self.settled:
             return
         self._times[self._next] = time_s if time_s == time_s else math.inf

@@ -11,7 +11,7 @@ from pilotfish.core.state import Task, TaskShape, Worker
 
 class Matching(NamedTuple):
     """The answer of a matcher. ``preferred``: for each worker id, the tasks that this worker gets first. Each task is named for one worker
-    only. A task that does not fit its worker is ignored. ``governed``: shapes of which no other task may be assigned now."""
+    only. A task that does not fit its worker is ignored. ``governed``: of these shapes, only preferred tasks may be assigned."""
 
     preferred: dict[str, list[Task]]
     governed: dict[TaskShape, None] = {}

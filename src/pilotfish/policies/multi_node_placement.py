@@ -99,7 +99,7 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """Returns the workers of each pilot that could run a part of a task of this shape, now or later. Their site can get the inputs."""
+    """Returns by pilot the workers that could run a part of such a task, now or later. Only sites that can get the task's inputs count."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):

@@ -76,7 +76,7 @@ class QueueOrder:
         return limited
 
     def in_order(self, offers: list[OfferedTasks]) -> Iterable[OfferedTasks]:
-        """Returns the offers in queue order. If contested, an offer comes again after ``note_given`` was called for it."""
+        """Returns the offers in queue order. If ``contested``, an offer of which a task was assigned (``note_given``) comes again."""
         return self._by_share(offers) if self.contested else offers
 
     def _by_share(self, offers: list[OfferedTasks]) -> Iterator[OfferedTasks]:

@@ -64,7 +64,7 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns, for each site, the maximum number of tasks that need not start at once: at most its part of the ready tasks, by slots."""
+    """Returns how many tasks that cannot start at once each site master may get: at most its site's part of the ready tasks, by slots."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -92,7 +92,7 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """Returns how often all slots can be filled again within AHEAD_S seconds. It is at most 1, and 0 if task times are unknown."""
+    """Returns the expected part of the slots (0 to 1) that become free within AHEAD_S seconds; 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 

@@ -80,7 +80,7 @@ class Speculation:
         return self._look_at if self._watches(view) else None
 
     def _watches(self, view: PolicyView) -> bool:
-        """Returns whether a worker has room and a task may need a copy. A task that counts as assigned may already run."""
+        """Returns whether a worker has room and a task may need a copy. Assigned tasks count, too, because they may already run."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(view.state.roomy)
 

@@ -67,7 +67,7 @@ class PayloadStore:
     def _admit(self, reference: memoryview) -> Payload:
         """Admits a shared file. If the file does not exist, keeps the reference.
 
-        If the peer repeats an old message, the payload is no longer needed. Otherwise the task fails with an error that names the file.
+        If the peer repeats an old message, the missing payload is not needed. Otherwise the task fails with an error that names the file.
         """
         try:
             return self._shared.admit(reference)

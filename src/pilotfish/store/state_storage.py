@@ -265,7 +265,7 @@ class Compaction:
 
 
 def _close_sockets() -> None:
-    """Closes inherited sockets. If the master died before its child, clients would wait at a port that nobody serves."""
+    """Closes inherited sockets. Otherwise, if the master dies before its child, clients wait at a port that nobody serves."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

@@ -300,7 +300,7 @@ class SiteController:
             self._monitor.poll_early()
 
     def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
-        """Reports the end of pilots that the site refused. A site that answers is not in trouble."""
+        """Reports the end of pilots that the site refused. Clears the trouble with submitting, because the site answered."""
         self._pilots.clear_trouble(SUBMITTING)
         for pilot in pilots:
             self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))

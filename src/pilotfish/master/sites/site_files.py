@@ -103,7 +103,7 @@ def _command(at: str, *argv: str, stdin: bytes = b"") -> Command:
 
 
 def _checked(folder: str) -> str:
-    """Refuses paths that cannot be a folder of pilots. A wrong path could make a home directory private, or remove it."""
+    """Refuses paths that cannot be a folder of pilots. With a wrong path, a home directory could become private or be removed."""
     parts = folder.split("/")
     if not folder.startswith("/") or ".." in parts or len([part for part in parts if part not in ("", ".")]) < 2:
         raise ValueError(f"{folder!r} is no folder for files of pilots")

@@ -152,7 +152,7 @@ class SitePilots:
             raise UnclearAnswer("its answer could not be read; see the master's log") from problem
 
     async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], activity: str = "") -> tuple[dict[Any, Any], bool]:
-        """Runs exchanges. Returns their merged answers, and whether all were clear. If ``activity`` is given, reports its trouble."""
+        """Runs exchanges. Returns their merged answers, and whether all were clear. If ``activity`` is given, reports problems with it."""
 
         async def ask() -> list[dict[Any, Any] | None]:
             return list(await asyncio.gather(*(self._ask(exchange, activity) for exchange in make())))

@@ -135,8 +135,8 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: when they would be
-    free if one of these lanes were taken."""
+    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same
+    time if one of these lanes were occupied."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths

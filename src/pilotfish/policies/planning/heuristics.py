@@ -1,24 +1,24 @@
 """Fills a chart by Min-min, Max-min, Sufferage or XSufferage.
 
 Each step has three parts. First, it computes when each candidate task would end at each host. Then it takes the candidate with the best
-metric. At last it places this task where it ends first, and adds its missing transfers after all transfers of the site's link. The metrics:
+metric. Finally, it places this task where it ends first and adds its missing transfers after all transfers of the site's link. The metrics:
 
 * ``min-min``: the task whose earliest end is smallest.
 * ``max-min``: the task whose earliest end is largest.
-* ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. For a task with several
-  lanes, the second best lane is found as if one of the best lanes were taken.
-* ``xsufferage``: the task with the largest difference between its end at the second best site and its earliest end. If only one site is
-  possible, the difference is infinite.
+* ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. If a task takes
+  several lanes, its second end is computed as if one of its best lanes were occupied.
+* ``xsufferage``: the task with the largest difference between its end at the second best site and its earliest end. If only one site
+  can run the task, the difference is infinite.
 
-If sufferages are equal (with one site, all are equal), the task with the largest earliest end is taken, because long tasks should not start
-last. If these ends are equal too, the order of the batches decides. If a task would end at the same time at several hosts, these are
+If sufferages are equal (XSufferage with one site: all are), the task with the largest earliest end is taken, because long tasks should not
+start last. If these ends are equal too, the order of the batches decides. If a task would end at the same time at several hosts, these are
 preferred in this order: the host of the earlier site, the faster host, the host that idles least before the task, the earlier host.
 
 (The appendix of the paper that this module follows says "MinMax". This is taken to be Max-min, which the text of the paper describes.)
 
 Candidates are the first tasks of batches, at most ``MAX_CANDIDATES``. For batches with the same files, Min-min and Max-min need only one
-candidate: the shortest or the longest task. If there are too many candidates, every file that tasks share gets a candidate first. The
-remaining candidates are long tasks, or short tasks with Min-min.
+candidate: the shortest or the longest task. If there are too many candidates, a task is chosen first for every file
+that tasks share. The remaining candidates are long tasks; with Min-min, they are short tasks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Queue:
         self._family_order = deque(_representatives_first(families))
 
     def places(self) -> int:
-        """Returns the number of candidates that are wanted."""
+        """Returns how many candidates the table should have."""
         wanted = sum(1 if family in self._one_suffices else len(members) for family, members in self._families.items())
         return min(wanted, MAX_CANDIDATES, max(len(self._families), USUAL_CANDIDATES))
 
@@ -118,7 +118,7 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A table with one row per candidate. It contains, for each block of groups, the earliest end of the candidate and its group then."""
+    """A table with one row per candidate. For each block of groups, it has the earliest end of the candidate and the group of this end."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)

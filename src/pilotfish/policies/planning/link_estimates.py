@@ -75,8 +75,8 @@ class LinkEstimates:
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
 
     def _is_known(self, view: PolicyView, site: str) -> bool:
-        """Returns whether the speed of the link is known. If files come from another source, the link is never measured; then the first
-        transfer gives its speed."""
+        """Returns whether the speed of the link is known. The master measures only files that it sends itself. Therefore the first
+        transfer also gives a speed: its bytes divided by its time."""
         probe = self._probes.get(site)
         if probe is not None and site not in self._rates and all(is_at(view, record, site) for record in probe.files):
             self._rates[site] = sum(record.size for record in probe.files) / max(view.now - probe.since, MIN_PROBE_S)

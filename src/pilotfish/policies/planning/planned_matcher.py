@@ -1,8 +1,8 @@
 """Assigns tasks by a plan and makes a new plan when the situation has changed.
 
 The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks or workers were added or removed,
-or when a worker is idle. It uses the expected ends of running tasks, transfers, replicas, and the speeds of hosts and links. Between two
-plans, each worker gets the tasks that the plan has for it. A task that the plan has for one worker does not go to another idle worker.
+or when a worker is idle. It uses the expected ends of running tasks and transfers, the replicas, and the speeds of hosts and links. Between
+two plans, each worker gets the tasks that the plan has for it. A task that the plan has for one worker does not go to another idle worker.
 """
 
 from __future__ import annotations

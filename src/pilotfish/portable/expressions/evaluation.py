@@ -155,8 +155,8 @@ def _load(name: str, required: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Returns a number, or None. Infinity is allowed, because some times never end. NaN gives None. Long integers become floats, which
-    limits the time of an evaluation."""
+    """Returns a number, or None. Infinity is allowed, because a time can be unlimited. NaN gives None. Long integers become floats,
+    which limits the time of an evaluation."""
     if not isinstance(value, (int, float)):
         return None
     try:
@@ -294,7 +294,7 @@ def _chain(node: Node) -> Evaluate:
 
 
 def _membership(node: Node) -> Evaluate:
-    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If x is not in a list of texts and numbers, the result is undefined."""
+    """Compiles ``x in (a, b)`` as ``x == a or x == b``. If the list has texts and numbers and x is not in it, the result is undefined."""
     values = frozenset(value[1] for value in node[2])
     kinds = {_kind(value) for value in node[2]}
     mixed = len(kinds) > 1

@@ -1,7 +1,7 @@
 """Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
 
 A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
-links to it. The directory is authoritative. Data in memory only save reads of the directory.
+links to it. The directory is authoritative. Data in memory only make reads of the directory unnecessary.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ class ContentCache:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evicts contents because the disk is full. Returns whether space was freed. Keeps files with other links, which free none."""
+        """Evicts contents because the disk is full. Returns whether it freed space. Keeps files with other links, which would free none."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 

@@ -114,7 +114,7 @@ class ContentReader:
 
 
 class TransferChannel:
-    """Frames over an authenticated, blocking connection, for one thread. A body is valid until ``receive`` is called twice after it."""
+    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second ``receive`` after it."""
 
     def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection

@@ -194,6 +194,6 @@ class FrameSplitter:
         return frames
 
     def rest(self, frames: Iterable[Tuple[memoryview, memoryview]]) -> bytes:
-        """Returns the bytes of ``frames`` and all bytes after them. ``frames`` must be the last frames that were split off."""
+        """Joins ``frames`` and the bytes of the next, incomplete frame. ``frames`` must be the last frames that ``feed`` returned."""
         whole = [part for header, body in frames for part in (PREFIX.pack(len(header), len(body)), header, body)]
         return b"".join([*whole, *self._chunks])

@@ -74,7 +74,7 @@ class TlsStream:
             self.send(data)
 
     def recv_into(self, buffer: Any, /) -> int:
-        """Receives bytes. If there is a session, ``ahead`` was empty, and ``buffer`` is not full afterwards, ``pending`` is false."""
+        """Receives bytes. With a session: if ``ahead`` was empty and ``buffer`` is not full afterwards, ``pending`` is false."""
         if self._ahead:
             count = min(len(buffer), len(self._ahead))
             buffer[:count] = self._ahead[:count]

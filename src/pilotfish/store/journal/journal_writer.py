@@ -6,8 +6,8 @@
     journal.sync()                         # durable: the caller may act on the records
 
 The journal does not read the bytes of a record. After a failed sync it accepts no more records, because the system may have dropped the
-pages, and a second sync would succeed without them. If the disk is full, the journal removes the part of the write that succeeded, and
-continues when there is space.
+pages, and a second sync would succeed without them. If the disk is full, the journal removes the incomplete write, and continues when
+there is space.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class RecordScan:
             position += 1
 
     def _is_blank(self, start: int, end: int) -> bool:
-        """Returns whether a range has only zeros. It is reserved space, or the file length reached the disk before the data."""
+        """Returns whether a range has only zeros. Then it is reserved space, or its data did not reach the disk."""
         return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:

@@ -273,7 +273,7 @@ TASK_MEANING = {
     "running": "the worker has reported that the task runs",
     "done": "the task succeeded, and its result is stored",
     "failed": "the task failed and has no retries left; the cause of the failure is stored",
-    "cancelled": "a user or a rule cancelled the task",
+    "cancelled": "a user cancelled the task, or the whole run was cancelled",
 }
 WORKER_MEANING = {
     "joined": "the worker accepts tasks; shown as `idle`, `busy` or `quarantined` (see below)",
@@ -347,7 +347,8 @@ RUN_NOTE = (
     " columns are left out.\n"
 )
 SITE_NOTE = (
-    "`pilotfish sites` shows the state of each site. The column QUEUED counts pilots whose agent has not joined yet, RUNNING the others.\n"
+    "`pilotfish sites` shows the state of each site. The column QUEUED counts pilots whose agent has not joined yet."
+    " The column RUNNING counts the other pilots.\n"
 )
 
 

@@ -36,7 +36,7 @@ class RunFile(NamedTuple):
 
 
 def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a file with the application plug-in for the file's suffix."""
+    """Loads a file. The suffix of the file selects the application plug-in that loads it."""
     read = plugins.load("applications", Path(path).suffix[1:])
     loaded = read(path, arguments)
     if not isinstance(loaded, RunFile) or (loaded.tasks is None) == (loaded.manager is None):

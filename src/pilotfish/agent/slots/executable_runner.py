@@ -331,7 +331,7 @@ class ExecutableRunner:
         return len(data) > 0
 
     def stop(self, force: bool) -> None:
-        """Stops the running executable with TERM, or with KILL if ``force``. Processes that start just now are killed later."""
+        """Stops the running executable with TERM, or with KILL if ``force``. Processes that it starts meanwhile are killed at its end."""
         signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
 
     def peek(self, stream: int, offset: int, limit: int = 1 << 20) -> Tuple[int, bytes]:

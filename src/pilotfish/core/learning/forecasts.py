@@ -115,7 +115,7 @@ class Forecasts:
     # --- observations ----------------------------------------------------------------------------------------------------------------
 
     def joined(self, worker: str, site: str, benchmark: float = 0.0) -> None:
-        """Adds a worker. If it returns to its site, its slowness is kept. ``benchmark``: larger is faster, 0 is unknown."""
+        """Adds a worker. If it is known at this site, its measured speed is kept. ``benchmark``: larger is faster, 0 is unknown."""
         known = self._hosts.get(worker)
         if known is not None and known.site is self._site(site):
             return

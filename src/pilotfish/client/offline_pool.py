@@ -44,7 +44,7 @@ class OfflinePool:
 
     @classmethod
     def read(cls, pool: str, make_listener: Callable[[], OnFact] = lambda: lambda state, fact, at: None) -> OfflinePool:
-        """Replays the journal of a pool, and tries again after an error. Each try calls ``make_listener``, whose listener gets all facts."""
+        """Replays the journal of a pool; tries again after an error. Each try calls ``make_listener``, whose listener gets all facts."""
         place = pool_home(pool)
         if not place.journal.is_dir():
             raise NoPool(f"there is no pool {pool!r} yet", "Start one: pilotfish run -- COMMAND")

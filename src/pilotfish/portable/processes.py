@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
 import time
+from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -18,14 +18,12 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals with which batch systems announce the end or suspension of a batch job. The agent must then leave the pool."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-_libc: Optional[ctypes.CDLL] = None
 
+@lru_cache(maxsize=None)
+def libc() -> Any:
+    import ctypes  # here, because most commands never need it
 
-def libc() -> ctypes.CDLL:
-    global _libc
-    if _libc is None:
-        _libc = ctypes.CDLL(None, use_errno=True)
-    return _libc
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def keep_freed_memory(kept_bytes: int) -> None:

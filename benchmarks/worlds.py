@@ -87,7 +87,7 @@ def draw_places(rng: random.Random) -> tuple[list[SimulatedSite], list[str]]:
 class World(LightWorld):
     """The simulated truth, and the facts that it produces."""
 
-    beat_s = 5.0
+    heartbeat_s = 5.0
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"workload {seed}")

@@ -44,7 +44,7 @@ def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
             raise
         answer = master.ask("why", task=task)
     kind, _, number = str(answer["subject"]).partition(" ")
-    if name is not None and kind == "run" and "status" not in master.ask("run", run=int(number)):
+    if kind == "run" and name not in (None, number) and "status" not in master.ask("run", run=int(number)):
         # A master of the previous version ignores the subject and explains the last run.
         raise ConnectionFailed(f"the master of pool {master.directory.name} runs an older version", "restart it: pilotfish stop")
     return answer

@@ -1,6 +1,6 @@
 # make run    a real parameter sweep on this machine: progress, results, and where the time went
 # make test   what a change must pass: checks and tests, within 10 minutes on 2 cores
-# make campaign  the long tests: 100 000 simulated faults, every planted bug, slow engines, a grid; within 30 minutes
+# make campaign  the long tests: 100 000 simulated faults, every planted bug, slow engines, a grid, other libraries; within 30 minutes
 # make bench  benchmarks
 # make experiments  small versions of the published experiments: pilot factories on grids, peer-to-peer scheduling
 # make docs   the documentation as HTML, in site/
@@ -9,6 +9,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+WORKS_WITH := $(VENV)/works-with
 CORES ?= $(shell nproc 2>/dev/null || echo 2)
 # Most tests wait for other processes, so that six at a time keep two cores busy.
 PYTEST_ARGS ?= -n 6 --dist loadgroup
@@ -42,7 +43,7 @@ test:
 unit: setup
 	$(PYTEST) -m 'not campaign' $(PYTEST_ARGS)
 
-campaign: setup $(ALL_ENGINES)
+campaign: setup $(ALL_ENGINES) $(WORKS_WITH)/installed
 	$(PYTEST) -m campaign $(PYTEST_ARGS)
 
 check: $(VENV)/dev
@@ -79,7 +80,7 @@ format: $(VENV)/dev
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-# The two stamps are newer than pyproject.toml when all that it asks for is installed.
+# The stamps are newer than pyproject.toml when all that it asks for is installed.
 $(VENV)/base: pyproject.toml
 	@.ci/setup $(VENV) .
 	@touch $@
@@ -96,6 +97,11 @@ $(VENV)/engines: .ci/engines
 
 $(VENV)/all-engines: .ci/engines | $(VENV)/engines
 	@.ci/engines arc
+	@touch $@
+
+# An environment of its own: the libraries may not change the versions with which everything else is tested.
+$(WORKS_WITH)/installed: pyproject.toml | $(VENV)/dev
+	@.ci/setup $(WORKS_WITH) '.[works-with]'
 	@touch $@
 
 $(VENV)/dev: pyproject.toml

@@ -19,7 +19,7 @@ QUESTION = Question(
     ],
     notes=["CPU time of all processes of a contestant; bytes written to its files (journal, logs)"],
 )
-ROLES = (("pilotfish.master ", "master"), ("bundle slot ", "slot"), ("bundle agent ", "agent"), (".pyz --credentials ", "supervisor"))
+ROLES = (("pilotfish.master ", "master"), ("pilotfish.agent local ", "agent and slots"))
 """Part of the command line of each of our processes, and its role."""
 
 

@@ -48,6 +48,8 @@ REQUIREMENTS: dict[str, list[str]] = {
     "parsl": ["parsl==2026.10.26", NUMPY],
     "hyperqueue": ["hyperqueue==0.27.0", NUMPY],
     "executorlib": ["executorlib==1.11.0", NUMPY],
+    # Not a system: pilotfish and the libraries that can use it.
+    "works-with": ["--editable", f"{REPOSITORY}[works-with]"],
 }
 
 POOL = "ProcessPoolExecutor"

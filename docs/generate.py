@@ -20,8 +20,8 @@ from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run import Run, Submitter
 from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker, TaskDone
-from pilotfish.applications.executable import Completed
-from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS
+from pilotfish.applications.executables.executable import Completed
+from pilotfish.applications.executables.executable_encoder import EXECUTABLE_KEYWORDS
 from pilotfish.applications.task_list import TaskList
 from pilotfish.applications.task_options import TASK_KEYWORDS
 from pilotfish.cli.main import pilotfish as command_group
@@ -47,11 +47,11 @@ def command_page() -> str:
     lines = [
         NOTE + "# Command line\n",
         "This page shows the output of `pilotfish COMMAND --help`. Every command that prints a table has `--json`.\n",
-        "RUN is the number of a run, its name, or `last`. `last` is the newest run; for `predict` and `whatif`, it is the newest"
-        " unfinished run, for `replay` the newest finished run. If several runs have the same name, the name means the newest of them"
-        " in every command, also in `cancel` and `forget`; use the number to name an older one. TASK is `RUN.INDEX`, such as"
-        " `3.17`, `night.17` or `last.17`. In `why`, `logs`, `tail` and `cancel`, it can also be `RUN.ID`, with the name of the task in a"
-        " task list or DAG.\n",
+        "RUN is the number of a run, its name, or `last`. In `predict` and `whatif`, `last` means the newest unfinished run, in `replay`"
+        " the newest finished run, and in all other commands the newest run. If several runs have the same name, the name means the newest"
+        " of these runs, also in `cancel` and `forget`. To select an older run, use its number.\n\nTASK is `RUN.INDEX`, such as"
+        " `3.17`, `night.17` or `last.17`. In `why`, `logs`, `tail` and `cancel`, TASK can also be `RUN.ID`. ID is the name of the task"
+        " in a task list or DAG.\n",
     ]
     root = click.Context(command_group, info_name="pilotfish")
     for section, commands in SECTIONS.items():
@@ -99,7 +99,9 @@ def settings_page() -> str:
     lines = [
         NOTE + "# Settings\n",
         "Settings are in the file `config.toml` in `PILOTFISH_HOME`, in the table `[pool]`. All settings have defaults. If the name of a"
-        " setting is misspelt, the error suggests a similar name.\n",
+        " setting is misspelt, the error suggests a similar name. The master"
+        " reads the file only when it starts. If you edit the file later, `pilotfish status` prints a warning: use `pilotfish stop`; the"
+        " next command that needs a master starts one with the new settings.\n",
         "```toml\n[pool]\nlinger_s = 600\n```\n",
         "| setting | default | meaning |",
         "|---|---|---|",
@@ -126,6 +128,10 @@ SITE_TESTS = {
     "lsf": "Outputs from the documentation of LSF. No test uses a real system.",
 }
 """Evidence for each backend."""
+SITE_TESTS_NOTE = (
+    "This table shows what the tests of each backend use. In a source checkout, `make test` runs the usual tests, and `make campaign` runs"
+    " the long tests.\n"
+)
 
 
 def site_page() -> str:
@@ -137,10 +143,10 @@ def site_page() -> str:
         " can also edit the file. A master reads the file when it starts, and when you run `pilotfish site add`, `pilotfish site set` or"
         " `pilotfish run --site`. If a key is misspelt, the error suggests a similar key. See also"
         " [Clusters and remote hosts](../how-to/use-a-cluster.md).\n",
-        "Running pilots keep the values with which they were submitted. If you change one of the keys "
+        "Running pilots keep the values with which they were submitted. Queued pilots also keep these values, with one exception: if you"
+        " change one of the keys "
         + ", ".join(f"`{name.removesuffix('_s')}`" for name in SUBMITTED_WITH)
-        + ", queued pilots are cancelled, and new pilots are submitted with the new values. If you change another key that concerns the"
-        " nodes, such as `tags` or `scratch`, queued pilots keep the old value, too.\n",
+        + ", queued pilots are cancelled, and new pilots are submitted with the new values.\n",
         "```text\n" + SITE_EXAMPLE + "```\n",
         'Write durations as `"90s"` or `"1h30m"`, sizes as `"8G"`.\n',
         "| key | default | meaning |",
@@ -151,7 +157,7 @@ def site_page() -> str:
         lines.append(f"| `{key}` | {_site_default(key, field)} | {_prose(meanings[field.name])} |")
     lines += ["", "Backend-specific keys are below `options`:\n", "| backend | option | meaning |", "|---|---|---|"]
     lines += [f"| {backend} | `{name}` | {text} |" for backend, options in SITE_OPTIONS.items() for name, text in options.items()]
-    lines += ["", "## Backend tests\n", "| backend | tested against |", "|---|---|"]
+    lines += ["", "## Backend tests\n", SITE_TESTS_NOTE, "| backend | tested against |", "|---|---|"]
     lines += [f"| {backend} | {text} |" for backend, text in SITE_TESTS.items()]
     return "\n".join(lines) + "\n"
 
@@ -182,13 +188,14 @@ backend = "ssh"
 hosts = ["node1", "node2"]
 """
 SITE_TEXTS = {
-    "gpus": "GPUs per node of a pilot.",
-    "submissions_per_minute": "Maximum number of submissions per minute. The first few submissions are not limited. 0: no limit.",
+    "gpus": "GPUs per node of a pilot; 0: none.",
+    "submissions_per_minute": "Maximum number of submissions per minute; 0: no limit. After a pause, several"
+    " submissions may start at once: as many as this rate allows in five seconds. With the default of 300 per minute, these are 25.",
     "commands_at_once": "Maximum number of commands of the site that run at the same time.",
 }
 SITE_OPTIONS = {
     "all with `via` or `hosts`": {"ssh_config": "Configuration file for ssh. Default: your own."},
-    "slurm": {"accounting": "`no`: do not call sacct, because accounting is off."},
+    "slurm": {"accounting": "`no`: `sacct` is not called. Use this for clusters without accounting."},
     "sge": {
         "pe": "Parallel environment for several cores on one machine. Default: `smp`.",
         "memory_resource": "Name of the memory resource; `none` requests no memory. Default: `h_vmem`.",
@@ -197,16 +204,16 @@ SITE_OPTIONS = {
     },
     "pbs": {"flavour": "`openpbs` or `torque`. Default: `openpbs`."},
     "kubernetes": {
-        "image": "Container image. Required; it must have Python.",
+        "image": "Container image. Required; the image must have Python.",
         "namespace": "Namespace for Jobs and Secrets.",
-        "context": "Context of the configuration.",
-        "kubeconfig": "Configuration file.",
+        "context": "Context to use from the kubeconfig file. Default: its current context.",
+        "kubeconfig": "Configuration file of kubectl. Default: the usual file of kubectl.",
         "pull_policy": "The `imagePullPolicy` of the container: when the image is pulled.",
         "service_account": "Service account of the Pods.",
         "node_selector": "`name=value,...`: labels of the nodes.",
         "run_as": "User id in the container.",
         "gpu": "Name of the GPU resource. Default: `nvidia.com/gpu`.",
-        "pod": "JSON object with more fields for the `spec` of the Pod.",
+        "pod": "JSON object with additional fields for the `spec` of the Pod.",
     },
     "arc": {
         "endpoint": "Address of the computing element, such as `https://ce.example.org:443/arex`. Required.",
@@ -218,17 +225,21 @@ SITE_OPTIONS = {
 
 VARIABLES = {
     "PILOTFISH_HOME": "Directory of pools, journals and settings. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
-    "PILOTFISH_POOL": "Pool that commands use if `--pool` is not given. Default: `default`.",
-    "NO_COLOR": "If it has any value, the output has no colours.",
+    "PILOTFISH_POOL": "Pool that commands use if `--pool` is not given, and that `Run`, `Run.find` and `Executor(sites=...)` use if"
+    " `pool=` is not given. Default: `default`.",
+    "NO_COLOR": "If this variable has any value, the output has no colours.",
 }
 TASK_VARIABLES = {
     "PILOTFISH_TASK": "Id of the task, `RUN.INDEX`.",
     "PILOTFISH_ATTEMPT": "Number of the attempt, from 1.",
+    "PILOTFISH_FAILED_DEPENDENCIES": "Number of failed and cancelled tasks in the list `after_any` of this task. Tasks that never ran"
+    " because of another task are not counted. This variable is set only for tasks with `after_any`.",
     "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` has the same value if you do not set it.",
     "PILOTFISH_NODES": "Number of nodes of the task. It is set only with `--nodes`.",
     "PILOTFISH_HOSTFILE": "File with one line per node, for `mpirun --hostfile`. It is set only with `--nodes`.",
     "PILOTFISH_DEADLINE": "End of the time limit of the task, in seconds since 1970. It is set only if the task has a time limit.",
-    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970. It is set if the walltime is known, as in a batch job.",
+    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970. It is set only if the walltime is known, for"
+    " example in a batch job.",
     "PILOTFISH_WORKER": "Name of the worker.",
 }
 
@@ -261,49 +272,50 @@ def error_page() -> str:
         "|---|---|",
     ]
     lines += [f"| {cause} | {meaning} |" for cause, meaning in CAUSES.items()]
-    lines += ["", "## Exit statuses\n", "| status | meaning |", "|---|---|"]
+    lines += ["", "## Exit statuses\n", "These are the exit statuses of `pilotfish` commands.\n", "| status | meaning |", "|---|---|"]
     lines += [f"| {status} | {meaning} |" for status, meaning in EXIT_STATUSES.items()]
     return "\n".join(lines) + "\n"
 
 
 TASK_MEANING = {
-    "waiting": "the task waits for other tasks",
+    "waiting": "the task waits for other tasks or for its concurrency limit",
     "ready": "the task can start when a worker has free resources",
-    "assigned": "the task was sent to a worker, which has not reported yet that the task runs",
+    "assigned": "the task was sent to a worker, but the worker has not reported yet that the task runs",
     "running": "the worker has reported that the task runs",
     "done": "the task succeeded, and its result is stored",
     "failed": "the task failed and has no retries left; the cause of the failure is stored",
     "cancelled": "a user cancelled the task, or the whole run was cancelled",
 }
 WORKER_MEANING = {
-    "joined": "the worker accepts tasks; shown as `idle`, `busy` or `quarantined` (see below)",
+    "joined": "the worker is in the pool; commands show it as `idle`, `busy` or `quarantined` (see below)",
     "draining": "the worker finishes its tasks and accepts no more tasks",
     "left": "the worker left the pool by itself or was released",
     "lost": "the worker died or became silent; its tasks run on other workers",
 }
 PILOT_MEANING = {
-    "requested": "the pilot is recorded, but not yet submitted",
+    "requested": "the master has recorded the pilot, but the site has not accepted it yet",
     "submitted": "the site has accepted the pilot",
     "active": "the agent of the pilot has joined the pool",
     "ending": "the pilot is being cancelled or released",
     "ended": "the pilot is no longer at the site",
 }
 RUN_MEANING = {
-    "open": "the run has no tasks yet",
-    "waiting": "no task is at a worker: tasks wait, or all tasks have ended and the client may add more; see `pilotfish why`",
+    "open": "the run has no unfinished tasks, but its client may add more tasks",
+    "waiting": "all unfinished tasks wait: none is assigned or running; `pilotfish why` shows the reason",
     "running": "at least one task is assigned or running",
-    "paused": "a user paused the run: no more of its tasks start",
+    "paused": "a user paused the run: running tasks continue, but no other tasks of the run start",
     "done": "all tasks succeeded",
     "failed": "all tasks have ended, and at least one failed",
-    "cancelled": "all tasks have ended, none failed, and at least one was cancelled; or the run was cancelled before it had tasks",
-    "incomplete": "all tasks have ended, but the client disconnected before it had submitted all tasks",
+    "cancelled": "all tasks have ended, none failed, and the run or at least one task was cancelled",
+    "incomplete": "the program ended or lost its connection before it closed the run, so it may have wanted to submit more tasks; all"
+    " submitted tasks have ended",
 }
 SITE_MEANING = {
     "ready": "pilots are submitted when tasks need them, up to the limits of the site",
     "paused": "a user paused the site: it gets no new pilots until `pilotfish site resume`",
     "held": "the site gets no new pilots, because its pilots failed one after another",
     "trouble": "the site does not answer, or a credential is missing",
-    "full": "the batch system refused another pilot because of a limit; it is asked again automatically",
+    "full": "the batch system accepted no more pilots because of a limit; the master tries again automatically",
     "leaving": "a user removed the site, and its last pilots are ending",
 }
 LIFECYCLES = {
@@ -332,17 +344,21 @@ def state_page() -> str:
 
 STATE_NOTES = {
     "task": [
-        "If a task fails or is cancelled, tasks that depend on it never run: their state is *failed*, and the cause of the failure is"
-        " `dependency`. If a whole run is cancelled, all its unfinished tasks are *cancelled*.\n"
+        "Suppose a running task has a speculative copy that has not started yet. If the first attempt ends without a result, the state of"
+        " the task changes to *assigned* again.\n\nIf a task fails or is cancelled, tasks that depend on it never run: their state is"
+        " *failed*, and the cause of the failure is `dependency`. If a whole run is cancelled, all its unfinished tasks are *cancelled*."
+        "\n\nOnly `pilotfish rerun` changes the state of a task that failed or was cancelled.\n"
     ],
     "worker": [
         "For a worker in the state *joined*, `pilotfish workers` and `pilotfish status` show more: `idle` (it runs no task), `busy` (it"
-        " runs at least one task) or `quarantined` (it gets no tasks for some time, because tasks failed on it again and again).\n"
+        " runs at least one task) or `quarantined` (it gets no tasks for some time, because five different tasks failed on it one after"
+        " another).\n"
     ],
     "pilot": [],
 }
 RUN_NOTE = (
-    "The state of a run follows from the states of its tasks. In `pilotfish status`, the column RUNNING counts the tasks in the states"
+    "The state of a run follows from the states of its tasks, from whether its client may still add tasks, and from whether a user paused"
+    " the run. In `pilotfish status`, the column RUNNING counts the tasks in the states"
     " *assigned* and *running*, and the column WAITING counts the tasks in the states *waiting* and *ready*. If all runs have ended, both"
     " columns are left out.\n"
 )
@@ -400,27 +416,29 @@ def decision_page() -> str:
 
 # Documented classes in this order, each with an introduction.
 CLASSES: dict[type, str] = {
-    Executor: "It is a `concurrent.futures.Executor` with a private pool. The pool ends at the end of the `with` block.",
-    Run: "A run belongs to the pool of the command line. It continues if your program ends. The `with` block closes the run at its end.",
+    Executor: "It is a `concurrent.futures.Executor`.",
+    Run: "Without `pool`, a `Run` uses the same pool as a command without `--pool`.",
     Submitter: "`run.options(...)` returns it.",
     TaskFuture: "`submit` returns it. It is a `concurrent.futures.Future` with these additions:",
     ExecutableFuture: "`executable` returns it. It is a `TaskFuture` with these additions:",
-    Completed: "It is the result of an executable.",
-    BalanceReport: "`divide` and `iterate` return it. `print(report)` shows it as a table.",
+    Completed: "`result()` of an `ExecutableFuture` returns it.",
+    BalanceReport: "`divide` and `iterate` return it.",
     Iteration: "It is an element of `BalanceReport.iterations`.",
     ApplicationManager: "A manager in a run file creates tasks at run time; see the [tutorial](../tutorials/applications.md).",
     ApplicationWorker: "It executes the tasks that a manager adds with `tasks.work`.",
     TaskList: "It is the argument `tasks` of `run(tasks)` in a run file and of the methods of a manager.",
-    TaskDone: "It is a finished task, which is passed to `tasks_done` of a manager.",
+    TaskDone: "`tasks_done` and `resume` of a manager get a list of these objects.",
 }
 # Members without a docstring of their own.
 MEMBERS = {
     "Executor.submit": "Submits a call as a task. If the call cannot be pickled, `result()` of the future raises the error.",
     "Run.id": "Number of the run on the command line.",
     "Run.uid": "Unique id of the run, for `Run(uid=...)` in another program.",
-    "TaskFuture.stdout": "Standard output of the finished task.",
-    "TaskFuture.stderr": "Standard error output.",
-    "TaskFuture.cancel": "Cancels the task if it is not known to run. Returns whether the task was cancelled.",
+    "TaskFuture.cancel": "Cancels the task, unless the master has reported that the task runs. Returns whether the task was cancelled.",
+    "TaskList.count": "",
+    "TaskList.destinations": "",
+    "TaskList.has_outputs": "",
+    "TaskList.has_undirected_files": "",
     "TaskList.specs": "",
     "TaskList.take": "",
     "TaskFuture.add_done_callback": "",
@@ -428,12 +446,15 @@ MEMBERS = {
     "TaskFuture.ended": "",
     "Completed.exit": "Exit status of the program; None if a signal ended the program.",
     "Completed.signal": "Number of the signal that ended the program, or None.",
-    "Completed.stdout": "Standard output as bytes; `text` is standard output as text.",
-    "Completed.stderr": "Standard error output as bytes.",
+    "Completed.stdout": "Standard output as bytes. If it is longer than 16 MiB: its beginning and its end, and between them a line that"
+    " says how much is left out.",
+    "Completed.stderr": "Standard error output as bytes, with the same limit.",
     "Completed.files": "Output files by name. Each file has `name`, `size`, `mode` and `content`, and it can be an input of another task."
     " A file that was kept on the worker has no `content`.",
-    "Completed.stdout_dropped": "Number of bytes that were omitted in the middle of standard output because of `output_cap`.",
-    "Completed.stderr_dropped": "Number of bytes that were omitted in the middle of standard error because of `output_cap`.",
+    "Completed.stdout_dropped": "Number of bytes that were left out in the middle of standard output and are stored nowhere.",
+    "Completed.stderr_dropped": "Number of bytes that were left out in the middle of standard error and are stored nowhere.",
+    "Completed.stdout_file": "The whole standard output, if it is too long for `stdout`. Read it from `stdout_file.path`. Otherwise None.",
+    "Completed.stderr_file": "The whole standard error, if it is too long for `stderr`. Otherwise None.",
     "TaskDone.index": "Index in the run, from 0.",
     "TaskDone.state": "`done`, `failed` or `cancelled`.",
     "TaskDone.value": "Return value of a call; for an executable, a `Completed`.",
@@ -456,6 +477,10 @@ TASK_OPTIONS = {
     "tags": 'tags that the worker must have: `{"disk": "fast"}`',
     "requirement": 'expression that must be true of the worker, such as `"memory >= 8G"`: see [expressions](expressions.md)',
     "rank": 'expression; workers with a larger value are preferred, such as `"cores"`',
+    "concurrency_limit": 'limit name and number: with `("download", 2)`, at most 2 of the tasks of the run that have the limit'
+    " name `download` run at the same time",
+    "max_output": 'maximum size of the stored standard output, and of standard error, such as `"8G"`; if a task writes more, the middle is'
+    " left out; default 1 GiB",
 }
 EXECUTABLE_OPTIONS = {
     "inputs": "files and directories to copy to the sandbox: a list of paths, or a dict from names to paths. Instead of a path, you can"
@@ -463,11 +488,11 @@ EXECUTABLE_OPTIONS = {
     "outputs": "files, directories or patterns to copy back",
     "keep": "files, directories or patterns that stay on the worker for later tasks",
     "stdin": "standard input: bytes or text",
-    "env": "environment variables to set",
+    "env": "environment variables to set, in addition to the variables of your program",
     "cwd": "working directory",
     "sandbox": "`True`: run in a private directory; the default with `inputs`, `outputs` or `keep`",
     "shell": "`True`: the first element is a script for `sh`, the others are its arguments",
-    "output_cap": 'maximum size of the stored output, such as `"1 MiB"`; the beginning and the end are stored; default 16 MiB',
+    "output_cap": "old name of `max_output`",
     "warn_signal": 'signal that the program gets shortly before the worker ends, such as `"USR1"`; default: no signal, because a signal'
     " ends a program that does not handle it",
 }
@@ -484,10 +509,10 @@ def python_page() -> str:
         " objects of these four classes from the API. For an introduction, see [Using Pilotfish from Python](../tutorials/python.md).\n",
     ]
     for cls, first in CLASSES.items():
-        lines += [f"## {cls.__name__}\n", *_constructor(cls), _prose(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
+        lines += [f"## {cls.__name__}\n", *_constructor(cls), _paragraphs(cls.__doc__ or "") + "\n", first + "\n", *_members(cls), ""]
     lines += ["## divide and iterate\n", "See [Divisible loads](../how-to/divisible.md).\n"]
     for function in (divide, iterate):
-        lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _prose(function.__doc__ or "") + "\n"]
+        lines += [f"`{function.__name__}{_signature(function, 0)}`\n", _paragraphs(function.__doc__ or "") + "\n"]
     lines += [
         "`divide` and `iterate` accept all task options except `rank`, and these options:\n",
         *_options(BALANCING_OPTIONS, tuple(BALANCING_OPTIONS)),
@@ -534,6 +559,7 @@ def _members(cls: type) -> list[str]:
     names = [*dict.fromkeys([*getattr(cls, "__struct_fields__", ()), *texts, *members])]
     for name in names:
         member, key = members.get(name), f"{cls.__name__}.{name}"
+        member = member.__func__ if isinstance(member, classmethod) else member
         if name.startswith("_") or (key in MEMBERS and not MEMBERS[key]):
             continue
         text = MEMBERS.get(key) or texts.get(name) or _prose(getattr(member, "__doc__", "") or "" if _has_own_text(member) else "")
@@ -547,16 +573,21 @@ def _has_own_text(member: object) -> bool:
 
 
 def _attribute_texts(cls: type) -> dict[str, str]:
-    """Reads the strings below attributes, in the class and in its constructor."""
+    """Reads the strings below attributes, in the class and in its methods."""
     tree = ast.parse(inspect.getsource(cls))
     body = tree.body[0].body  # type: ignore[attr-defined]
     texts: dict[str, str] = {}
-    for statements in (body, *(node.body for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__")):
+    for statements in (body, *(node.body for node in body if isinstance(node, ast.FunctionDef))):
         for field, text in itertools.pairwise(statements):
             if isinstance(field, (ast.Assign, ast.AnnAssign)) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 target = field.target if isinstance(field, ast.AnnAssign) else field.targets[0]
                 texts[ast.unparse(target).removeprefix("self.")] = _prose(str(text.value.value))
     return texts
+
+
+def _paragraphs(text: str) -> str:
+    """Joins the lines of each paragraph and of each list item."""
+    return "\n\n".join("\n".join(map(_prose, re.split(r"\n(?=- )", part))) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _prose(text: str) -> str:

@@ -6,6 +6,7 @@ An engine module defines a subclass of Engine and ends with ``main(ItsEngine())`
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -22,6 +23,7 @@ from benchmarks.contestants.sizing import sized_run
 MEBIBYTE = 1024 * 1024
 WINDOW = 32
 ROUND_TRIP_WARM_UP = 50
+PENDING = 50_000
 
 
 class Engine:
@@ -142,6 +144,49 @@ def ask_first(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
+def ask_workers_up(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """Measures the seconds until as many calls as there are workers have begun, when one worker runs already."""
+    began = time.time()
+    handles = [engine.submit(workloads.begin_and_hold, options.seconds) for _ in range(options.workers)]
+    begun = [engine.result(handle) for handle in handles]
+    processes = len({pid for pid, _ in begun})
+    return {"count": processes, "all_up_s": max(at for _, at in begun) - began}
+
+
+def ask_after_large(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """Measures a call with 8 MiB in and out, and the round trip of a small call just after it."""
+    data = os.urandom(8 * MEBIBYTE)
+    large: list[float] = []
+    small: list[float] = []
+    end = time.perf_counter() + options.seconds
+    while len(large) < 5 or time.perf_counter() < end:
+        for times, function, argument in ((large, workloads.echo, data), (small, workloads.nothing, 1)):
+            began = time.perf_counter()
+            engine.result(engine.submit(function, argument))
+            times.append((time.perf_counter() - began) * 1000)
+    large.sort()
+    small.sort()
+    return {"count": len(small), "large_ms": large[len(large) // 2], "after_ms": small[len(small) // 2], "after_max_ms": small[-1]}
+
+
+def ask_pending(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
+    """Measures the memory of the caller for each call that has no result yet."""
+    blocked = [engine.submit(time.sleep, 3 * options.seconds) for _ in range(options.workers)]
+    before = own_rss_bytes()
+    handles = [engine.submit(workloads.nothing, number) for number in range(PENDING)]
+    time.sleep(1.0)
+    used = own_rss_bytes() - before
+    for handle in [*blocked, *handles]:
+        engine.result(handle)
+    return {"count": PENDING, "bytes_per_call": used / PENDING}
+
+
+def own_rss_bytes() -> int:
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def ask_cost(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
     """Returns the CPU time of every process of the contestant during a series of calls, and the bytes written below its directory."""
     run = timed_calls(engine, workloads.nothing)
@@ -175,6 +220,9 @@ QUESTIONS: dict[str, Callable[[Engine, argparse.Namespace], dict[str, Any]]] = {
     "executables": ask_executables,
     "payloads": ask_payloads,
     "first": ask_first,
+    "workers_up": ask_workers_up,
+    "after_large": ask_after_large,
+    "pending": ask_pending,
     "cost": ask_cost,
 }
 

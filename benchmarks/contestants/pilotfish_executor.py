@@ -1,4 +1,4 @@
-"""pilotfish.Executor with its defaults: durable and encrypted."""
+"""pilotfish.Executor with its defaults."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
+from collections.abc import Iterable
 from typing import Any
 
 SLEEP_S = 0.001
@@ -17,6 +19,19 @@ def nothing(number: int) -> int:
 def nap(number: int) -> int:
     time.sleep(SLEEP_S)
     return number
+
+
+def nap_at(point: Iterable[float], call_s: float) -> float:
+    """Sleeps and returns the sum of squares, which libraries can minimise."""
+    time.sleep(call_s)
+    return sum(x * x for x in point)
+
+
+def begin_and_hold(seconds: float) -> tuple[int, float]:
+    """Returns the process and the time at which the call began. Keeps its worker busy, so that each call needs another worker."""
+    began = time.time()
+    time.sleep(seconds)
+    return os.getpid(), began
 
 
 def echo(data: Any) -> Any:

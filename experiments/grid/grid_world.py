@@ -26,7 +26,6 @@ from pilotfish.core.pilots.factory_interface import (
 )
 from pilotfish.core.pilots.pilot_records import MAX_EVENTS, Pilot
 from pilotfish.core.state import State
-from pilotfish.factories.replication import group_of
 from pilotfish.factories.site_limits import is_queued
 from pilotfish.model import states
 from pilotfish.model.site import BOOTSTRAP, DIED, REFUSED, PilotSize, Site
@@ -169,7 +168,7 @@ class GridWorld:
         on_their_way: dict[str, list[str]] = {}
         for pilot in self.state.pilots.values():
             if is_queued(pilot):
-                on_their_way.setdefault(group_of(pilot), []).append(pilot.id)
+                on_their_way.setdefault(pilot.replica_of or pilot.id, []).append(pilot.id)
         groups = list(on_their_way.values())
         tasks = len(self.waiting)
         missing = max(0, tasks - len(groups))

@@ -9,21 +9,23 @@ if TYPE_CHECKING:
     from pilotfish.api.executor import Executor, ExecutorBroken, LeftBehind
     from pilotfish.api.futures import TaskFuture
     from pilotfish.api.run import Run
+    from pilotfish.api.worker_check import NoSuitableWorker
     from pilotfish.applications.application_manager import ApplicationManager, ApplicationWorker
-    from pilotfish.applications.executable import Completed, ExecutableFailed
+    from pilotfish.applications.executables.executable import Completed, ExecutableFailed
     from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError, TaskFailed
 
 __version__ = "0.1.0"
 
-# The exported names of each module. A module is imported when a name is first used, so that ``import pilotfish`` is fast.
+# The exported names of each module. A module is imported when one of its names is first used, so that ``import pilotfish`` is fast.
 _EXPORTS = {
     "pilotfish.api.balance_report": ("BalanceReport",),
     "pilotfish.api.divisible": ("divide", "iterate"),
     "pilotfish.api.executor": ("Executor", "ExecutorBroken", "LeftBehind"),
     "pilotfish.api.futures": ("TaskFuture",),
     "pilotfish.api.run": ("Run",),
+    "pilotfish.api.worker_check": ("NoSuitableWorker",),
     "pilotfish.applications.application_manager": ("ApplicationManager", "ApplicationWorker"),
-    "pilotfish.applications.executable": ("Completed", "ExecutableFailed"),
+    "pilotfish.applications.executables.executable": ("Completed", "ExecutableFailed"),
     "pilotfish.errors": ("BadInput", "ConnectionFailed", "PilotfishError", "TaskFailed"),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
@@ -39,6 +41,7 @@ __all__ = [
     "Executor",
     "ExecutorBroken",
     "LeftBehind",
+    "NoSuitableWorker",
     "PilotfishError",
     "Run",
     "TaskFailed",

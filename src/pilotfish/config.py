@@ -1,8 +1,7 @@
-"""Reads config.toml and sites.toml in PILOTFISH_HOME. Rejects unknown keys with an error that names the most similar key."""
+"""Reads config.toml and sites.toml in PILOTFISH_HOME. The error for an unknown key names the most similar key, or all keys."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import msgspec
 
 from pilotfish import plugins
-from pilotfish.errors import BadInput, PilotfishError
+from pilotfish.errors import BadInput, Correction, PilotfishError, nearest
 from pilotfish.model.backend_traits import ANY_OPTIONS
 from pilotfish.model.quantities import DURATION_FIX, SIZE_FIX, parse_bytes, parse_seconds
 from pilotfish.model.settings import MATCHING_MODES, PoolSettings
@@ -24,7 +23,8 @@ from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 
 
 def home() -> Path:
-    """Returns the directory of Pilotfish: PILOTFISH_HOME, or ``pilotfish`` in the directory for program state."""
+    """Returns the directory of the settings, the sites and all pools. This is ``PILOTFISH_HOME`` if it is set. Otherwise it is the
+    directory ``pilotfish`` in ``XDG_STATE_HOME``; if that is not set either, in ``~/.local/state``."""
     given = os.environ.get("PILOTFISH_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -39,8 +39,12 @@ def print_note(text: str) -> None:
 
 
 def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Callable[[str], None] = print_note) -> PoolSettings:
-    """Reads the table ``[pool]`` of the file. A missing file means the defaults. ``overrides`` replace values of the file."""
+    """Reads the table ``[pool]`` of a file. If the file does not exist, all settings have their default values. Values in ``overrides``
+    replace values of the file."""
     content = read_tables(path)
+    for key in content:
+        if key in PoolSettings.__struct_fields__:
+            raise BadInput(f"{path}: the setting {_shown(key)} is in no table", f"put it under [pool]: write a line [pool] before {key}")
     _refuse_unknown(path, content, ["pool"])
     table = content.get("pool", {})
     if "workers" in table:
@@ -49,8 +53,9 @@ def read_settings(path: Path, overrides: dict[str, Any] | None = None, note: Cal
         note(f"{path}: workers is now local_cores")
         table["local_cores"] = table.pop("workers")
     _refuse_unknown(path, table, list(PoolSettings.__struct_fields__))
-    if "cache_size" in table:
-        table["cache_size"] = parse_bytes(table["cache_size"], f"{path}: cache_size")
+    for key in ("cache_size", "max_output"):
+        if key in table:
+            table[key] = parse_bytes(table[key], f"{path}: {key}")
     try:
         settings = msgspec.convert({**table, **(overrides or {})}, PoolSettings)
         for subnet in settings.subnets:
@@ -108,7 +113,7 @@ def _not_toml(path: Path, problem: Exception) -> BadInput:
 # --- sites --------------------------------------------------------------------------------------------------------------------------
 
 QUANTITIES = {"walltime": "walltime_s", "idle": "idle_s", "period": "period_s", "poll": "poll_s"}
-"""Keys whose values are durations such as "2h". For each key: the field of Site that gets the value."""
+"""Keys whose values are durations such as "2h". Each key is mapped to the field of Site that gets its value."""
 SITE_KEYS = [next((key for key, name in QUANTITIES.items() if name == field), field) for field in Site.__struct_fields__]
 MAX_COUNT = 1_000_000
 MAX_BYTES = 10**15
@@ -126,7 +131,7 @@ HIDDEN = "..."
 
 
 class SiteTable(dict[str, Site]):
-    """Sites by name, also sites with an invalid description. For such a site, ``table[name]`` raises the error of the site."""
+    """Maps names to sites. It also contains the names of sites with an invalid description: ``table[name]`` then raises the error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,12 +176,12 @@ def make_site(name: str, table: Any, where: str) -> Site:
 
 
 def _nearest_or_all(given: object, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1) if isinstance(given, str) else []
-    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+    near = nearest(given[:MAX_SHOWN], names) if isinstance(given, str) else ""
+    return Correction(f"did you mean {near}?", given, near) if near else f"known are: {', '.join(names)}"
 
 
 def _shown(value: object, key: str = "") -> str:
-    """Returns the value as one short line."""
+    """Returns the value as one short line for an error message. Hides the value of the key ``environment``."""
     if key == "environment":
         return HIDDEN
     try:
@@ -200,11 +205,11 @@ TYPE_FIXES: dict[Any, tuple[tuple[type, ...], str]] = {
     tuple: ((list, tuple), 'write a list of texts: {key} = ["...", "..."]'),
     dict: ((dict,), 'write a table of texts: {key} = {{ NAME = "..." }}'),
 }
-"""For each type of a field of Site: the types that the value may have in TOML, and the fix for other types."""
+"""For each type of a field of Site: the types that the value in TOML may have, and the fix for a value of another type."""
 
 
 def read_quantity(key: str, value: Any, field: str) -> Any:
-    """Parses a size and returns bytes, or parses a duration and returns seconds."""
+    """Parses a size into bytes or a duration into seconds, as ``key`` requires. ``field``: name of the value in error messages."""
     try:
         return parse_bytes(value, field) if key in SIZES else parse_seconds(value, field)
     except (ValueError, OverflowError):
@@ -228,7 +233,7 @@ def _read_value(place: str, key: str, value: Any) -> Any:
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields each text in a value, with the name that error messages show for it."""
+    """Yields pairs of a name and an item of ``value``. Error messages show the name, such as ``tags.NAME`` for an item of ``tags``."""
     if isinstance(value, dict):
         yield from ((_part(key, name), text) for name, text in value.items())
     else:
@@ -250,7 +255,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ("period", lambda seconds: seconds >= MIN_PERIOD_S, " is too often", f"30s is polite; the least is {MIN_PERIOD_S:g}s"),
     ("poll", lambda seconds: seconds == 0 or seconds >= MIN_PERIOD_S, " is too often", f"choose {MIN_PERIOD_S:g}s or more, or 0"),
 )
-"""A rule has keys, a condition for their values, a message for other values, and the fix. NaN meets no condition."""
+"""A rule has keys, a condition for their values, and the message and the fix for a value that breaks the rule. NaN breaks every rule."""
 TEXT_RULES: tuple[Rule, ...] = (
     (LINES, re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*").fullmatch, " is not one line", "leave newlines and control characters out"),
     (
@@ -302,16 +307,11 @@ def _check_rules(place: str, key: str, written: Any, value: Any) -> None:
 
 
 _PLAIN = Site(backend="")
-IGNORED = {
-    "nodes": "gives a pilot one node",
-    "queue": "has no queues",
-    "account": "knows no accounts",
-    "directives": "takes no directives",
-}
+IGNORED = {"nodes": "gives a pilot one node", "queue": "has no queues", "account": "knows no accounts", "directives": "takes no directives"}
 
 
 def _contradictions(site: Site) -> Iterator[tuple[str, str]]:
-    """Yields a message and a fix for each contradiction between keys."""
+    """Yields a message and a fix for each contradiction between keys of a site, or between a key and the backend."""
     kind, backend = plugins.traits(site.backend), site.backend
     if site.hosts and backend != "ssh":
         yield "hosts are for the backend ssh", f"for {backend}, name its login node: via = {site.hosts[0]!r}"

@@ -1,9 +1,25 @@
-"""Defines the errors of Pilotfish. The message says what happened. ``hint`` says how to fix the problem."""
+"""Defines the errors of Pilotfish. The message of an error says what happened. Its ``hint`` says how to fix the problem."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Correction(str):
+    """A hint that also names a wrong word of the command line and its replacement. The command line shows the corrected command."""
+
+    wrong: str
+    right: str
+    words: tuple[str, ...]
+    """Words that replace the wrong word, if it must become several words; otherwise empty."""
+    replaced: int
+    """Number of typed words that ``words`` replace: the wrong word and the words after it."""
+
+    def __new__(cls, hint: str, wrong: object, right: str, words: Sequence[str] = (), replaced: int = 1) -> Correction:
+        self = super().__new__(cls, hint)
+        self.wrong, self.right, self.words, self.replaced = str(wrong), right, tuple(words), replaced
+        return self
 
 
 class PilotfishError(Exception):
@@ -32,7 +48,7 @@ class IllegalTransition(PilotfishError):
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read. In this state, the master confirms no request."""
+    """The journal cannot be written or read. The master confirms a request only after it has recorded the request in the journal."""
 
     code = "P2100"
 
@@ -62,9 +78,11 @@ class PoolStopped(PilotfishError):
 
 
 class TaskFailed(PilotfishError):
-    """A task failed. The message has the cause. ``remote_traceback`` is the traceback from the worker."""
+    """A task failed. The message states the cause. ``remote_traceback`` is the traceback from the worker. ``completed``: the output of the
+    task, or None if no output was stored."""
 
     code = "P4100"
+    completed: Any = None
 
     def __init__(self, message: str, hint: str = "", cause: str = "", remote_traceback: str = "") -> None:
         super().__init__(message, hint)
@@ -85,15 +103,46 @@ class PayloadTooLarge(BadInput):
 
 
 def show_exception(error: Exception) -> str:
-    """Returns an exception in one line, with the file and line that raised it. The file shows whether a plug-in is the cause."""
+    """Returns the type and message of an exception in one line, with the file and the line where it was raised. The file shows whether a
+    plug-in is the cause."""
     from traceback import extract_tb
 
     place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in extract_tb(error.__traceback__)[-1:])
     return " ".join(f"{type(error).__name__}: {error}{place}".split())
 
 
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """Returns the known name that the user probably meant: a name with one or two typing errors, or else the only name that begins like
+    this. Returns an empty text if there is none. Upper case, and dashes before the name of an option, do not count."""
+    typed = wrong.lower().lstrip("-")
+    limit = min(2, (len(typed) + 1) // 3)
+    best, meant, prefixed = (limit, 0), "", []
+    for name in known:
+        lowered = name.lower().lstrip("-")
+        if abs(len(lowered) - len(typed)) <= best[0]:
+            # Of two equally near names, the longer one: people leave out letters more often than they add some.
+            rank = (_typing_errors(typed, lowered), -len(lowered))
+            if rank <= best:
+                best, meant = rank, name
+        if len(typed) > 2 and lowered.startswith(typed):
+            prefixed.append(name)
+    return meant or (prefixed[0] if len(prefixed) == 1 else "")
+
+
+def _typing_errors(first: str, second: str) -> int:
+    """Returns the number of characters to insert, delete, replace or swap with their neighbour that makes one text of the other."""
+    before, row = [0], list(range(len(second) + 1))
+    for i, one in enumerate(first):
+        older, before, row = before, row, [i + 1]
+        for j, other in enumerate(second):
+            least = min(before[j] + (one != other), before[j + 1] + 1, row[j] + 1)
+            if i and j and one == second[j - 1] and other == first[i - 1]:
+                least = min(least, older[j - 1] + 1)
+            row.append(least)
+    return row[-1]
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """Returns a hint such as ``Did you mean 'alpha'?``. Returns an empty text if no known name is similar."""
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
-    return f"Did you mean {lowered[close[0]]!r}?" if close else ""
+    meant = nearest(wrong, known)
+    return Correction(f"Did you mean {meant!r}?", wrong, meant) if meant else ""

@@ -1,9 +1,11 @@
 """Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
 
 Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and in
-``pyproject.toml``. A test compares both declarations. So a source checkout works without metadata, and outdated metadata does no harm.
+``pyproject.toml``. A test compares both declarations. Because of the declaration here, Pilotfish also runs from a source checkout that
+has no package metadata or outdated package metadata.
 
-This module reads the files ``entry_points.txt`` itself, because ``importlib.metadata`` takes longer to import than ``pilotfish --help``.
+This module reads the files ``entry_points.txt`` itself, because the import of ``importlib.metadata`` is slower than all of ``pilotfish
+--help``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pilotfish.model.backend_traits import BackendTraits
 
 OWN = "pilotfish"
-"""Distribution of the plug-ins that are declared here."""
+"""Name of the distribution that contains Pilotfish and the plug-ins declared here."""
 SINGULAR = {
     "policies": "policy",
     "matchers": "matcher",
@@ -32,11 +34,12 @@ SINGULAR = {
     "sweeps": "sweep source",
     "commands": "command",
 }
-"""The kinds of plug-ins: the singular by the plural."""
+"""Maps the plural name of each kind of plug-in to the singular name."""
 
 
 class BuiltInCommand(NamedTuple):
-    """A command of Pilotfish. ``pool``: whether it has the option ``--pool``. For a group of commands: the subcommands with this option."""
+    """A command of Pilotfish. ``pool``: whether the command has the option ``--pool``; for a group of commands, the names of the
+    subcommands that have this option."""
 
     target: str
     """Module and attribute in ``pilotfish.cli``."""
@@ -47,19 +50,21 @@ class BuiltInCommand(NamedTuple):
 
 SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
     "Run": {
-        "run": BuiltInCommand("commands.run_command:run", "Run a command, sweep, task list, run file or DAGMan file.", True),
-        "attach": BuiltInCommand("commands.attach_command:attach", "Follow a run until it finishes.", True),
-        "results": BuiltInCommand("commands.results_command:results", "Show task results; save output files.", True),
-        "rerun": BuiltInCommand("commands.control_commands:rerun", "Run the failed tasks of a run again.", True),
+        "run": BuiltInCommand("run_commands.run_command:run", "Run a command, sweep, task list, run file or DAGMan file.", True),
+        "attach": BuiltInCommand("run_commands.attach_command:attach", "Follow a run until it finishes, then copy its output files.", True),
+        "results": BuiltInCommand("commands.results_command:results", "Show task results; save output files and values.", True),
+        "rerun": BuiltInCommand("run_commands.rerun_command:rerun", "Run failed and cancelled tasks of a run again.", True),
     },
     "Inspect": {
         "status": BuiltInCommand("commands.status_commands:status", "Show runs, workers and warnings.", True),
+        "pools": BuiltInCommand("commands.status_commands:pools", "List pools and their masters."),
         "tasks": BuiltInCommand("commands.status_commands:tasks", "List the tasks of a run.", True),
         "workers": BuiltInCommand("commands.status_commands:workers", "List workers and what they run.", True),
         "pilots": BuiltInCommand("site_commands.pilots_command:pilots", "List pilots; request more with add.", True),
         "sites": BuiltInCommand("site_commands.sites_command:sites", "Show sites, their pilots and recent failures.", True),
         "data": BuiltInCommand("commands.data_command:data", "Show files, where they are, and transfers.", True),
         "why": BuiltInCommand("commands.why_command:why", "Explain why a task, run, worker, pilot or site is in its state.", True),
+        "report": BuiltInCommand("commands.report_command:report", "Show where the time of a run went.", True),
         "logs": BuiltInCommand("commands.log_commands:logs", "Print the output of a task.", True),
         "tail": BuiltInCommand("commands.log_commands:tail", "Print the last lines of a task's output, also while it runs.", True),
     },
@@ -67,7 +72,7 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "cancel": BuiltInCommand("commands.control_commands:cancel", "Cancel a run or some of its tasks.", True),
         "pause": BuiltInCommand("commands.control_commands:pause", "Start no more tasks of a run; running tasks continue.", True),
         "resume": BuiltInCommand("commands.control_commands:resume", "Resume a paused run.", True),
-        "set": BuiltInCommand("commands.control_commands:set_options", "Change the priority, share or deadline of a run.", True),
+        "set": BuiltInCommand("commands.control_commands:set_options", "Change the priority, share, deadline or sites of a run.", True),
         "forget": BuiltInCommand("commands.control_commands:forget", "Delete finished runs and their stored results.", True),
         "stop": BuiltInCommand("commands.stop_command:stop", "Stop the master and its workers; verify that nothing is left.", True),
         "site": BuiltInCommand("site_commands.site_command:site", "Add, change and test sites.", ("exec", "log", "login", "show", "test")),
@@ -84,6 +89,7 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "simulate": BuiltInCommand("predictions.simulate_command:simulate", "Compare policies by simulation."),
     },
     "Maintain": {
+        "cache": BuiltInCommand("commands.cache_command:cache", "List or forget results that later runs can reuse.", ("forget", "list")),
         "doctor": BuiltInCommand("commands.doctor_commands:doctor", "Check this installation or a site; suggest fixes.", True),
         "gc": BuiltInCommand("commands.doctor_commands:gc", "List and remove leftovers of dead masters."),
         "bench": BuiltInCommand("commands.bench_command:bench", "Benchmark this machine for ten seconds."),
@@ -128,7 +134,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "applications": {
         "py": "pilotfish.applications.run_file:load",
-        "dag": "pilotfish.applications.dagman.node_tasks:load_dag",
+        "dag": "pilotfish.applications.dagman.dag_manager:load_dag",
     },
     "sweeps": {
         "csv": f"{_SWEEPS}:read_csv",
@@ -147,7 +153,7 @@ class PluginBroken(PilotfishError):
 
 
 class DuplicatePlugin(PilotfishError):
-    """Two distributions provide plug-ins of one kind under one name."""
+    """Two or more plug-ins of the same kind have the same name."""
 
     code = "P1201"
 
@@ -165,12 +171,12 @@ class Plugin(NamedTuple):
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Returns all names of a kind: first the names of Pilotfish, then the sorted names of other distributions."""
+    """Returns the names of all plug-ins of a kind: first those of Pilotfish, then those of other distributions in sorted order."""
     return tuple(_found(kind))
 
 
 def find(kind: str, name: str) -> Plugin:
-    """Returns the plug-in of this name. Raises BadInput if there is none, and DuplicatePlugin if there are several."""
+    """Returns the plug-in with this name. Raises BadInput if no plug-in has the name, and DuplicatePlugin if several plug-ins have it."""
     plugins = _found(kind).get(name)
     if plugins is None:
         raise BadInput(f"there is no {SINGULAR[kind]} {name!r}", did_you_mean(name, names(kind)) or f"known are: {', '.join(names(kind))}")
@@ -184,7 +190,8 @@ def find(kind: str, name: str) -> Plugin:
 
 
 def load(kind: str, name: str) -> Any:
-    """Imports the object of a plug-in and returns it. The signature of the object depends on the kind: see docs/how-to/*-plugin.md."""
+    """Imports and returns the object of a plug-in. The signature of the object depends on the kind of plug-in: see docs/how-to/*-plugin.md.
+    If a policy is wanted and the plug-in is a matcher, returns a function that creates a dispatcher with this matcher."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -217,7 +224,8 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """Returns the traits of a backend, or UNKNOWN_TRAITS if the backend cannot be loaded. The site's controller reports the error."""
+    """Returns the traits of a backend, or UNKNOWN_TRAITS if the backend cannot be loaded. The error is not lost: the site router reports it
+    when it creates the controller of a site with this backend."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:
@@ -249,9 +257,9 @@ _ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?"
 
 @cache
 def _found(kind: str) -> dict[str, list[Plugin]]:
-    """Returns the plug-ins of a kind by name. Several plug-ins can have the same name. ``find`` reports such a conflict.
+    """Returns the plug-ins of a kind by name. If several plug-ins have the same name, ``find`` reports the conflict.
 
-    A matcher is also a policy: the dispatcher with this matcher.
+    The policies include all matchers: a matcher becomes a policy together with the dispatcher.
     """
     kinds = ("policies", "matchers") if kind == "policies" else (kind,)
     found: dict[str, list[Plugin]] = {}
@@ -264,7 +272,8 @@ def _found(kind: str) -> dict[str, list[Plugin]]:
 
 @cache
 def _installed() -> tuple[Plugin, ...]:
-    """Returns the plug-ins of all other distributions. If a distribution is installed twice, the first one in ``sys.path`` counts."""
+    """Returns the plug-ins of all distributions except Pilotfish. If a distribution is installed twice, only the installation that comes
+    first in ``sys.path`` counts."""
     found: dict[str, list[Plugin]] = {}
     for folder in dict.fromkeys(sys.path):
         for distribution, path in _distributions(folder or os.curdir):

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
-from pilotfish.portable.processes import processes_of
+from pilotfish.master.sites.local_controller import PROCESS_FILE, read_job_id
+from pilotfish.portable.processes import processes_of, started_at
 from pilotfish.store.pool_directory import PoolDirectory
 
 PATIENCE_S = 120.0
@@ -77,14 +78,20 @@ class Scene:
 
     def supervisor(self) -> int:
         """The process of the youngest pilot; 0 without one."""
-        return max((pid for pid, _ in processes_of(self.pool.directory / "pilots")), default=0)
+        files = (self.pool.directory / "pilots").glob(f"*/{PROCESS_FILE}")
+        found = [read_job_id(file.read_text()) for file in files]
+        return max((pid for pid, started in found if started and started_at(pid) == started), default=0)
 
     def agent(self) -> int:
         return next(iter(children(self.supervisor())), 0)
 
     def keeper(self) -> int:
         """The process between the agent and a slot."""
-        return next((pid for pid in children(self.agent()) if is_alive(pid)), 0)
+        return next((pid for pid in children(self.agent()) if is_alive(pid) and os.getsid(pid) == pid), 0)
+
+    def slot_server(self) -> int:
+        """The process that forks the slots. It is in the session of its agent, and each slot is in a session of its own."""
+        return next((pid for pid in children(self.agent()) if is_alive(pid) and os.getsid(pid) != pid), 0)
 
     def slots(self) -> list[int]:
         return [pid for keeper in children(self.agent()) for pid in children(keeper) if is_alive(pid)]

@@ -49,7 +49,7 @@ HELD = {"submitting": 8, "running": 4, "flight": 24}
 """Maximum tasks that a worker of two slots holds and loses when it dies: running, prefetched, and results not yet written."""
 
 
-VICTIMS = ("master", "supervisor", "agent", "keeper", "slot", "task")
+VICTIMS = ("master", "supervisor", "agent", "slot_server", "keeper", "slot", "task")
 
 
 def each_kill() -> Iterator[Any]:
@@ -79,7 +79,7 @@ def test_kill_of_the_client(scene: Scene, stage: str) -> None:
     scene.assert_each_task_ended_once(row, reruns=0)
 
 
-@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot"])
+@pytest.mark.parametrize("victim", ["master", "supervisor", "agent", "slot_server", "slot"])
 def test_kill_of_an_idle_process(scene: Scene, victim: str) -> None:
     with scene.start_client(4, 0.0) as client:
         scene.wait_for_end(4)

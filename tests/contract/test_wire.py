@@ -67,6 +67,7 @@ EXAMPLES: list[Any] = [
     wire.Open("uid", RunOptions(name="n")),
     wire.Submit(1, 0, 0, [TaskSpec("exec", request=Request(cores=2.0))], [0], [(0, 5)], {1: [0]}, 4, {0: (CONTENT,)}),
     wire.Submit(1, 0, 0, [], [], [(0, 5)], {1: [0]}, expected_files={1: (ExpectedFile(0, "a/b", "c"),)}),
+    wire.Submit(1, 0, 0, [TaskSpec("exec", concurrency_limit=("x", 2))], [0], [(0, 5)], after_any={1: [0]}),
     wire.Close(1),
     wire.Watch(1, 0, True),
     wire.Taken(1, 5),

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +34,9 @@ LOOKS_RUNNABLE = re.compile(r"^(\$ |>>> |import |from \w+ import |pilotfish |mak
 LANGUAGES = ("python", "console", "sh", "toml", "text")
 COMMAND_S = 120
 OFFLINE_PIP = ROOT / "tests" / "support" / "offline_pip.py"
+PYTHON = Path(sys.executable)
+WORKS_WITH = ROOT / "docs" / "how-to" / "works-with.md"
+"""Its blocks need other libraries: test_works_with.py runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +104,17 @@ def matches(expected: str, actual: str) -> bool:
 class Scratch:
     """A directory and a PILOTFISH_HOME of its own, in which the blocks of one page are run from top to bottom."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: Path = PYTHON) -> None:
+        self.python = python
         self.directory = directory / "work"
         self.home = directory / "home"
         self.installed = directory / "site-packages"
         self.directory.mkdir()
         self.home.mkdir(mode=0o700)
-        tools = Path(sys.executable).parent
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PILOTFISH", "PYTEST", "COV_"))}
         self.environment = kept | {
             "PILOTFISH_HOME": str(self.home),
-            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
             # Pages about experiments suppose a clone of the repository.
@@ -119,7 +126,7 @@ class Scratch:
         """A command ``pip`` that installs what is described in the directory of the page, and needs no network."""
         folder.mkdir()
         script = folder / "pip"
-        script.write_text(f'#!/bin/sh\nword=$1; shift\nexec {sys.executable} {OFFLINE_PIP} "$word" {self.installed} "$@"\n')
+        script.write_text(f'#!/bin/sh\nword=$1; shift\nexec {self.python} {OFFLINE_PIP} "$word" {self.installed} "$@"\n')
         script.chmod(0o755)
         self.environment["PATH"] = f"{folder}{os.pathsep}{self.environment['PATH']}"
 
@@ -146,7 +153,7 @@ class Scratch:
             used = rf"^(\$|>) .*(\b{re.escape(named[1])}\b|\bpip install \.)"
             assert re.search(used, later, re.MULTILINE), f"{block}: {named[1]} is never used below"
             return
-        status, output = self._shell(f"{sys.executable} {path}")
+        status, output = self._shell(f"{self.python} {path}")
         assert status == 0, f"{block}: exit status {status}\n{output}"
 
     def _run_command(self, block: Block, command: Command) -> None:
@@ -173,3 +180,17 @@ class Scratch:
         for pool in sorted((self.home / "pools").glob("*")):
             status, output = self._shell(f"pilotfish stop --now --pool {pool.name}")
             assert status == 0, output
+
+
+@contextmanager
+def temporary_scratch(python: Path = PYTHON) -> Iterator[Scratch]:
+    # Not pytest's own directory: paths of sockets must stay short.
+    directory = Path(tempfile.mkdtemp(prefix="pilotfish-docs-"))
+    try:
+        scratch = Scratch(directory, python)
+        try:
+            yield scratch
+        finally:
+            scratch.clean()
+    finally:
+        shutil.rmtree(directory)

@@ -22,9 +22,9 @@ WORD = re.compile(r"[A-Z]?[a-z]+")
 # Ordinary English words. They need no entry.
 EVERYDAY = set(
     """
-    actual bad balance behind benchmark broken busy cause change completed cpu data dev done error failed file finish inside item
+    actual bad balance behind benchmark broken busy cause change completed cpu data dev directory done error failed file finish inside item
     left max meaning measured median name needed note parameter pilotfish predicted queued rate report running sent size sooner std storage
-    time value version via vs waited waiting wall
+    no suitable time unfinished value version via vs waited waiting wall
     attach bench cancel completion demo divide doctor explain forget gc help iterate log pause predict replay rerun resume set simulate
     status stop tail whatif why at by from
     """.split()  # noqa: SIM905

@@ -111,6 +111,12 @@ def workers_at(campus: Campus, site: str) -> set[str]:
     return {worker["worker"] for worker in campus.ask("workers", all=False) if worker["pilot"].rpartition("-")[0] == site}
 
 
+def jobs_with_workers(campus: Campus, site: str) -> list[str]:
+    """Return the jobs of the pilots that have a worker. Other pilots may have left the batch system already."""
+    with_worker = {worker["pilot"] for worker in campus.ask("workers", all=False)}
+    return [pilot["job"] for pilot in campus.pilots(site) if pilot["pilot"] in with_worker]
+
+
 def finished_tasks(campus: Campus, run: int) -> list[dict[str, Any]]:
     """Return all tasks of the run, none of which was charged for its worker's end."""
     rows: list[dict[str, Any]] = campus.ask("tasks", run=run, limit=1000)

@@ -40,10 +40,10 @@ def test_grid_engine_reschedules_pilots(campus: Campus, gridengine: GridEngine) 
             reports.add(gridengine.ask("qhost", "-F", "cpu,mem_used"))
             return len(reports) > 2
 
-        jobs = [pilot["job"] for pilot in campus.pilots(site)]
         gridengine.ask("qmod", "-d", "all.q")
         try:
             processes.wait_until(has_reported_twice, "their host reports that they run")
+            jobs = scenes.jobs_with_workers(campus, site)
             assert gridengine.ask("qmod", "-rj", *jobs).count("Pushed rescheduling") == len(jobs)
             processes.wait_until(lambda: not there & scenes.workers_at(campus, site), "the host ends them")
         finally:
@@ -71,7 +71,7 @@ def test_htcondor_evicts_pilots(campus: Campus, htcondor: HTCondor) -> None:
     site = campus.add("sky", "htcondor", htcondor, cores=4)
 
     def throw_out() -> None:
-        jobs = [pilot["job"] for pilot in campus.pilots(site)]
+        jobs = scenes.jobs_with_workers(campus, site)
         assert campus.person.run("condor_vacate_job", *jobs, environment=htcondor.environment).returncode == 0
 
     scenes.throw_pilots_out(campus, site, throw_out)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,12 @@ class Typist:
         self.command = str(Path(sys.executable).parent / "pilotfish")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH")}
         self.environment = kept | {"PILOTFISH_HOME": str(self.home), "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
+
+    def at(self, directory: Path) -> Typist:
+        """Returns the same user in another directory."""
+        other = copy(self)
+        other.directory = directory
+        return other
 
     def type(self, *words: str) -> Said:
         return self.run(self.command, *words)

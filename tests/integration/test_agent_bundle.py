@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
 import shutil
-import stat
 import subprocess
 import sys
 import tokenize
@@ -17,8 +15,9 @@ import pytest
 
 import pilotfish.agent
 import pilotfish.portable
-from pilotfish.master.agent_bundle import MAX_BYTES, blank_comments, build_bundle, bundle_content
+from pilotfish.master.agent_bundle import MAX_BYTES, blank_comments, bundle_content
 from pilotfish.model import messages as wire
+from tests.support.bundle_file import build_bundle
 from tests.support.scripted_master import Agent, Client, FakeMaster, running_agent
 
 TRAVELLING = [Path(package.__file__ or "").parent for package in (pilotfish.agent, pilotfish.portable)]
@@ -57,23 +56,6 @@ def test_the_agent_imports_the_standard_library_and_itself_only() -> None:
 def test_the_bundle_is_small_and_always_the_same() -> None:
     content = bundle_content()
     assert content == bundle_content() and len(content) <= MAX_BYTES
-
-
-def test_it_is_built_once_for_its_owner_only(tmp_path: Path) -> None:
-    (tmp_path / "bundles").mkdir()
-    path = build_bundle(tmp_path / "bundles")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and hashlib.sha256(path.read_bytes()).hexdigest()[:16] in path.name
-    made = path.stat().st_mtime_ns
-    assert build_bundle(tmp_path / "bundles") == path and path.stat().st_mtime_ns == made
-    path.write_bytes(b"damaged")
-    assert build_bundle(tmp_path / "bundles").read_bytes() == bundle_content()
-    assert [item.name for item in (tmp_path / "bundles").iterdir()] == [path.name]
-
-
-def test_a_directory_that_somebody_deleted_is_not_made_again(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        build_bundle(tmp_path / "pool")
-    assert not (tmp_path / "pool").exists()
 
 
 def test_it_holds_the_agent_and_cloudpickle_and_nothing_compiled(tmp_path: Path) -> None:

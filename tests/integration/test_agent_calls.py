@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -185,7 +186,7 @@ def test_endless_output_is_cut_to_head_and_tail(client: Client) -> None:
         os.write(1, b"the end")
         return 300 * 100_000
 
-    task = client.call(client.python(talk))
+    task = client.call(client.python(talk, launch={"max_output": OUTPUT_CAP}))
     total = client.value(task) + len("the end")
     meta, _, out, _ = payload_parts(client, task)
     import json
@@ -396,6 +397,42 @@ def test_output_of_a_running_call_can_be_looked_at(client: Client, tmp_path: Pat
     assert client.master.wait_for(wire.Peeked).known is False
     gate.touch()
     client.value(task)
+
+
+def ask_usage(client: Client, task: int) -> tuple[float, int]:
+    client.master.peer.send(wire.Peek(7, task, 1, 0, 0))
+    while True:
+        message, body = client.master.heard.get(timeout=PATIENCE_S)
+        if isinstance(message, wire.Peeked) and message.query == 7:
+            return tuple(json.loads(body)) if message.known and body else (0.0, 0)
+
+
+def test_cpu_time_and_memory_of_a_running_call_are_told_on_request_without_those_of_earlier_calls(client: Client, tmp_path: Path) -> None:
+    def work(seconds: float, size: int, path: str) -> None:
+        import time
+
+        block = bytearray(size)
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+        open(path + ".worked", "w").close()
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        del block
+
+    spec, gate = client.python(work), tmp_path / "gate"
+    task = client.call(spec, 0.3, 100 << 20, str(gate))
+    eventually((tmp_path / "gate.worked").exists)
+    cpu_s, memory = ask_usage(client, task)
+    assert 0.2 < cpu_s < 10 and memory > 100 << 20
+    gate.touch()
+    client.value(task)
+    second = tmp_path / "second"
+    later = client.call(spec, 0.0, 0, str(second))
+    eventually((tmp_path / "second.worked").exists)
+    assert ask_usage(client, later)[0] < 0.2
+    second.touch()
+    client.value(later)
 
 
 @pytest.mark.parametrize(

@@ -267,17 +267,98 @@ def test_a_terminated_agent_hands_back_what_has_not_started_and_leaves(client: C
     assert not any(alive(pid) for pid in pids)
 
 
-def test_an_agent_whose_slots_cannot_start_says_so_and_leaves(master: FakeMaster, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nif 'slot' in sys.orig_argv: raise SystemExit('no slots today')\n")
-    os.environ["PYTHONPATH"] = str(tmp_path)
-    try:
-        with running_agent(master, "--cores", "2") as agent:
-            master.wait_for(wire.Hello)
-            Client(master).call(Client(master).python(lambda: 1))
-            assert "no slots today" in master.wait_for(wire.Leave).reason
-            assert "no slot can be started" in agent.wait()[1]
-    finally:
-        del os.environ["PYTHONPATH"]
+NO_FORKS_BUT_OF_THE_AGENT = """\
+import errno, os, sys
+if "agent" in sys.orig_argv:
+    agent, really = os.getpid(), os.fork
+    def refusing():
+        if os.getpid() != agent:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return really()
+    os.fork = refusing
+"""
+
+
+def test_an_agent_whose_slots_cannot_start_says_so_and_leaves(master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_FORKS_BUT_OF_THE_AGENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_agent(master, "--cores", "2") as agent:
+        master.wait_for(wire.Hello)
+        spec = Client(master).python(lambda: 1)
+        for _ in range(3):
+            Client(master).call(spec)
+        assert "Operation not permitted" in master.wait_for(wire.Leave).reason
+        assert "no slot can be started" in agent.wait()[1]
+
+
+def slot_server(agent: Agent) -> int:
+    """The process that forks the slots: the child of the agent that has no children."""
+    return next(pid for pid in children(agent.pid) if not children(pid))
+
+
+def test_slots_are_forked_without_the_modules_of_the_agent(client: Client, agent: Agent) -> None:
+    def look() -> tuple[list[str], int, int, list[str]]:
+        import sys
+
+        ours = [name for name in sys.modules if name.startswith("pilotfish") and (".node" in name or ".peers" in name)]
+        return ours, os.getppid(), os.getsid(0), [path for path in sys.path if "bundle" in path]
+
+    ours, monitor, session, paths = client.value(client.call(client.python(look)))
+    assert ours == [] and paths == []
+    assert monitor in children(agent.pid) and session == monitor
+
+
+def test_two_slots_draw_different_random_numbers(client: Client, tmp_path: Path) -> None:
+    def draw(directory: str) -> tuple[float, int]:
+        import random
+        import time
+
+        open(f"{directory}/{os.getpid()}", "w").close()
+        while len(os.listdir(directory)) < 2:
+            time.sleep(0.01)
+        return random.random(), os.getpid()
+
+    (tmp_path / "drawn").mkdir()
+    spec = client.python(draw)
+    drawn = [client.value(task) for task in [client.call(spec, str(tmp_path / "drawn")) for _ in range(2)]]
+    assert len({pid for _, pid in drawn}) == len({number for number, _ in drawn}) == 2
+
+
+KILLED_BETWEEN_THE_FORKS = """\
+import os, signal, sys
+if "agent" in sys.orig_argv:
+    agent, really, killed = os.getpid(), os.fork, {path!r}
+    def fork():
+        child = really()
+        if child and os.getpid() != agent and os.getsid(0) == os.getsid(agent) and not os.path.exists(killed):
+            if os.getppid() != agent:
+                open(killed, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return child
+    os.fork = fork
+"""
+
+
+def test_a_process_that_is_killed_between_the_forks_of_a_slot_costs_nothing(
+    master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "killed"
+    (tmp_path / "sitecustomize.py").write_text(KILLED_BETWEEN_THE_FORKS.format(path=str(killed)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_agent(master, "--cores", "2") as agent:
+        master.wait_for(wire.Hello)
+        client = Client(master)
+        tasks = [client.call(client.python(os.getpid)) for _ in range(4)]
+        assert all(client.value(task) > 0 for task in tasks) and killed.exists()
+        assert agent.process.poll() is None
+
+
+def test_an_agent_whose_slot_server_was_killed_leaves_and_nothing_of_it_is_left(client: Client, agent: Agent, tmp_path: Path) -> None:
+    everybody = busy_agent(client, agent, tmp_path)
+    os.kill(slot_server(agent), signal.SIGKILL)
+    assert "the process that starts its slots ended" in client.master.wait_for(wire.Leave).reason
+    agent.wait()
+    assert not any(alive(pid) for pid in everybody) and not agent.leftovers()
 
 
 def test_an_interrupt_from_outside_is_the_calls_to_handle(client: Client, tmp_path: Path) -> None:

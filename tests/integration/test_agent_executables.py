@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pilotfish.agent.slots.output_capture import OUTPUT_CAP
-from pilotfish.applications.executable import LaunchSpec, executable_spec
+from pilotfish.agent.slots.spooled_stream import MAX_OUTPUT
+from pilotfish.applications.executables.executable import LaunchSpec, executable_spec
 from pilotfish.model import messages as wire
 from tests.support.scripted_master import (
     PATIENCE_S,
@@ -139,11 +140,16 @@ def test_processor_time_is_charged_to_the_task_that_used_it(client: Client) -> N
         assert client.master.wait_for_result(task)[0].cpu_us < 250_000
 
 
-def test_programs_that_cannot_start_say_why(client: Client) -> None:
+def test_programs_that_cannot_start_say_why(client: Client, tmp_path: Path) -> None:
     cause, blame, message = client.failure(client.command(client.exec(), "no-such-program"))
     assert (cause, blame) == ("spawn", "task") and "no-such-program" in message
     assert client.failure(client.command(client.exec(), "/no/such/program"))[:2] == ("spawn", "task")
     assert client.failure(client.command(client.exec(), "/etc/passwd"))[:2] == ("spawn", "task")
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter -u\n")
+    script.chmod(0o755)
+    cause, blame, message = client.failure(client.command(client.exec(), str(script)))[:3]
+    assert (cause, blame) == ("spawn", "task") and "no interpreter '/no/such/interpreter'" in message
 
 
 def test_a_task_that_cannot_be_read_is_refused_and_the_slot_goes_on(client: Client) -> None:
@@ -155,7 +161,7 @@ def test_a_task_that_cannot_be_read_is_refused_and_the_slot_goes_on(client: Clie
 
 
 def test_endless_output_keeps_head_and_tail_and_costs_no_memory(client: Client) -> None:
-    spec = client.exec(launch={"output_cap": 1000})
+    spec = client.exec(launch={"max_output": 1000})
     code = "import sys\nfor n in range(20): sys.stdout.write(str(n % 10) * 1000000)\nsys.stdout.write('the end')"
     outcome = client.outcome(client.command(spec, sys.executable, "-c", code))
     assert outcome["stdout"].startswith(b"0" * 500) and outcome["stdout"].endswith(b"9the end") and len(outcome["stdout"]) == 1000
@@ -166,14 +172,14 @@ def test_as_much_is_kept_of_an_executables_output_as_of_a_calls_and_as_the_docum
     def flood(size: int) -> None:
         print("x" * size, end="")
 
-    size = OUTPUT_CAP + 1000
-    executable = client.outcome(client.command(client.exec(), sys.executable, "-c", f"print('x' * {size}, end='')"))
-    call = unparcel(client.master.wait_for_result(client.call(client.python(flood), size))[1])
+    size, launch = OUTPUT_CAP + 1000, {"max_output": OUTPUT_CAP}
+    executable = client.outcome(client.command(client.exec(launch=launch), sys.executable, "-c", f"print('x' * {size}, end='')"))
+    call = unparcel(client.master.wait_for_result(client.call(client.python(flood, launch=launch), size))[1])
     assert len(executable["stdout"]) == len(call[2]) == OUTPUT_CAP
     assert executable["stdout_dropped"] == json.loads(call[0])["stdout_dropped"] == 1000
-    assert executable_spec("sh", LaunchSpec())[0].launch["output_cap"] == 0, "the agent decides"
+    assert "max_output" not in executable_spec("sh", LaunchSpec())[0].launch, "the agent decides"
     assert (
-        f"{OUTPUT_CAP >> 20} MiB of standard output and {OUTPUT_CAP >> 20} MiB of standard error are kept"
+        f"{MAX_OUTPUT >> 30} GiB of standard output and {MAX_OUTPUT >> 30} GiB of standard error"
         in Path("docs/how-to/files.md").read_text()
     )
 
@@ -226,6 +232,13 @@ def test_the_memory_of_the_whole_tree_counts_against_the_limit(client: Client) -
     assert (cause, blame) == ("oom", "task") and "100 MiB" in message
     usage = client.outcome(task)["usage"]
     assert usage.rss_kib > 100 << 10
+
+
+def test_a_program_that_alone_exceeds_its_limit_is_to_blame_even_if_the_limit_is_little_more_than_a_slot_needs(client: Client) -> None:
+    client.outcome(shell(client, "true"))  # its slot has kept some memory
+    code = "import time\nblock=bytearray(60<<20)\nblock[::4096]=b'x'*len(block[::4096])\ntime.sleep(1000)"
+    task = client.command(client.exec(needs={"memory": float(20 << 20)}), sys.executable, "-c", code)
+    assert client.failure(task)[:2] == ("oom", "task")
 
 
 def test_neighbours_are_not_touched_when_one_is_killed(client: Client, tmp_path: Path) -> None:

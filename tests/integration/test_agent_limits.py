@@ -18,6 +18,7 @@ CORES = 32
 SHORTAGE = """\
 import errno, os, sys
 if {role!r} in sys.orig_argv:
+    started = os.getpid()
     def refuse(name, really):
         def refusing(*arguments, **named):
             if {condition}:
@@ -61,8 +62,10 @@ def allow_few_files(directory: Path) -> str:
     return str(python)
 
 
-def make_shortage(monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, error: str, condition: str, role: str = "slot") -> None:
-    """Make a system call fail as at a limit, while the condition holds."""
+def make_shortage(monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, error: str, condition: str, role: str = "agent") -> None:
+    """Make a system call fail as at a limit, while the condition holds. ``started``: the process of the agent, which forks the others."""
+    if role == "agent":
+        condition = f"os.getpid() != started and {condition}"
     text = SHORTAGE.format(name=name, error=error, condition=condition, role=role)
     if "is_another" in condition:
         text = text.replace("    def refuse(", ONLY_THE_FIRST_SLOT + "    def refuse(")

@@ -48,7 +48,7 @@ def test_exit_status_and_output_of_failures(typist: Typist) -> None:
     assert "1 done, 1 failed" in some.out
     again = typist.type("rerun", "2", "--failed")
     assert again.status == 1
-    assert again.out.startswith("Run 3: 1 task of run 2 again.\n")
+    assert again.out.startswith("Run 2: 1 task again.\n")
     for told in (some.out, again.out, typist.type("attach", "2").out):
         assert "sh -c 'exit 1'" in told
         assert "Rerun:         pilotfish rerun" in told
@@ -66,6 +66,13 @@ def test_a_run_in_a_sandbox_brings_its_files_back(typist: Typist) -> None:
     places = {task["stdout"] for task in json.loads(typist.type("results", "--json").out)}
     assert len(places) == 2
     assert str(typist.directory) not in {place.strip() for place in places}
+
+
+def test_only_a_task_that_misses_a_file_is_told_to_name_its_inputs(typist: Typist) -> None:
+    for command, is_told in (("echo wrong value >&2; exit 2", False), ("cat nothing-here", True)):
+        assert typist.type("run", "--sandbox", "--", "sh", "-c", command).status == 1
+        for subject in ([], ["1.0" if not is_told else "2.0"]):
+            assert ("run it again with --input FILE" in typist.type("why", *subject).out) is is_told
 
 
 def test_ctrl_c_leaves_and_the_work_goes_on(typist: Typist) -> None:
@@ -97,10 +104,11 @@ def test_the_progress_line_moves_and_is_taken_away(typist: Typist) -> None:
 
 
 def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
-    said = typist.type("run", "--local-cores", "1", "--cores", "3", "--", "echo", "at last")
+    typist.type("workers", "--local-cores", "1")
+    said = typist.type("run", "--cores", "2", "--", "echo", "at last")
     assert said.status == 3
-    assert "3 cores asked for, the largest worker has 1 core" in said.err
-    assert "fix:    pilotfish workers --local-cores 3" in said.err
+    assert "2 cores asked for, the largest worker has 1 core" in said.err
+    assert "fix:    pilotfish workers --local-cores 2" in said.err
     assert "Run 1 is kept" in said.out
     assert json.loads(typist.type("why", "--json").out)["reasons"][-1]["code"] == "too-big"
     assert json.loads(typist.type("status", "--json").out)["runs"][0]["counts"]["ready"] == 1
@@ -185,7 +193,7 @@ def test_run_files_make_tasks_and_applications_make_more(typist: Typist) -> None
     (typist.directory / "grow.py").write_text("\n".join(lines))
     said = typist.type("run", "grow.py")
     assert "Run 2: 5 tasks, 5 done" in said.out, said
-    assert [task["value"] for task in json.loads(typist.type("results", "--json").out)] == ["2", "4", "8", "16", "32"]
+    assert [task["value"] for task in json.loads(typist.type("results", "--json").out)] == [2, 4, 8, 16, 32]
     (typist.directory / "bad.py").write_text("def runn(tasks): pass\n")
     (typist.directory / "raises.py").write_text("def fall(x):\n    return 1 / x\n\ndef run(tasks):\n    tasks.call(fall, 0)\n")
     assert typist.type("run", "raises.py").status == 1
@@ -261,7 +269,7 @@ def test_a_sweep_goes_into_a_table_with_its_parameters_also_after_a_rerun(typist
     (typist.directory / "mended").touch()
     assert typist.type("rerun").status == 0
     header, *rows = (line.split(",") for line in typist.type("results", "--csv").out.splitlines())
-    assert [(row[header.index("x")], row[header.index("result")]) for row in rows] == [("2", "2"), ("3", "3")]
+    assert [(row[header.index("x")], row[header.index("result")]) for row in rows] == [("1", "1"), ("2", "2"), ("3", "3")]
 
 
 def test_a_shell_is_offered_runs_by_the_master_that_is_there(typist: Typist) -> None:
@@ -271,3 +279,42 @@ def test_a_shell_is_offered_runs_by_the_master_that_is_there(typist: Typist) -> 
     for name in ("_PILOTFISH_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
         del typist.environment[name]
     assert offered == ["plain,1", "plain,night"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(typist: Typist, closed: str) -> None:
+    made = typist.directory / "made"
+    for words in (f"run --local-cores 1 -- sh -c 'cat; echo ok; touch {made}'", "run --detach -- true", "status"):
+        said = typist.run("sh", "-c", f"{typist.command} {words} {closed}")
+        assert (said.status, said.err) == (0, ""), said
+    assert made.exists()
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "rnu -- true",
+        "run --parm x=1 -- true",
+        "run --memory 2 -- true",
+        "run --time soon -- true",
+        "run --param x=5..1 -- echo {x}",
+        "run --require 'memory > 8' -- true",
+        "run --site nosuch -- true",
+        "run --input missing.dat -- cat missing.dat",
+        "run -- ./missing.sh",
+        "run --tasks missing.txt",
+        "run --name 3 -- true",
+        "status 1",
+        "results 1",
+        "why 1.0",
+        "cancel 1",
+        "rerun 1",
+        "attach 1",
+        "logs 1.0",
+    ],
+)
+def test_a_mistake_in_a_new_home_starts_no_master(tmp_path: Path, typed: str) -> None:
+    person = Typist(tmp_path)
+    said = person.run("sh", "-c", f"{person.command} {typed}")
+    assert said.status != 0 and "  fix: " in said.err, said
+    assert not [path for path in person.home.rglob("*") if path.name in ("master.sock", "master.log", "journal")]

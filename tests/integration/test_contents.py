@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pilotfish
-from pilotfish.applications.executable import ExecutableFailed
+from pilotfish.applications.executables.executable import ExecutableFailed
 from pilotfish.applications.input_files import INLINE_BYTES
 from pilotfish.errors import BadInput, TaskFailed
 from pilotfish.portable.processes import processes_of

@@ -62,26 +62,29 @@ in=sorted out=first   sh -c 'head -n 1 sorted > first'
     assert not (typist.directory / "sorted").exists(), "they are in directories of their own"
     assert (typist.directory / "run-1/0/data/n").read_text().split() == list("123456789")
     assert typist.type("rerun", "1").status == 1
-    assert "exit status 3" in typist.type("why", "2.0").out, "it had its files, and got as far as before"
+    assert "exit status 3" in typist.type("why", "1.1").out, "it had its files, and got as far as before"
     (typist.directory / "tasks.txt").write_text((typist.directory / "tasks.txt").read_text().replace("exit 3", "true"))
     assert typist.type("run", "--sandbox", "--tasks", "tasks.txt").status == 0
-    assert (typist.directory / "run-3/2/first").read_text() == "9\n"
+    assert (typist.directory / "run-2/2/first").read_text() == "9\n"
 
 
 def test_an_input_that_changes_before_its_task_begins_is_told_with_what_to_do(typist: Typist) -> None:
     gate, large = typist.directory / "gate", typist.directory / "large.dat"
     large.write_bytes(bytes(LARGE))
-    typist.type("run", "--local-cores", "1", "--detach", "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.02; done")
+    typist.type("workers", "--local-cores", "1")
+    typist.type("run", "--detach", "--", "sh", "-c", f"while ! test -e {gate}; do sleep 0.02; done")
     assert typist.type("run", "--detach", "--input", "large.dat", "--", "cat", "large.dat").status == 0
     assert json.loads(typist.type("data", "2", "--json").out)["contents"][0]["needed_by"] == 1
     large.write_bytes(b"x" * LARGE)
     gate.touch()
     attached = typist.type("attach", "2")
     assert attached.status == 1
-    assert "a new run, with the current files" in attached.out and "rerun 2" not in attached.out
+    assert "pilotfish rerun 2 --failed" in attached.out
     why = json.loads(typist.type("why", "2.0", "--json").out)
     assert "was changed after it was submitted" in why["sentence"]
-    assert why["reasons"][0]["commands"] == ["run it again, with its files as they are now: pilotfish run ... cat large.dat"]
+    assert why["reasons"][0]["commands"][-1] == "pilotfish rerun 2 --failed"
+    again = typist.type("rerun", "2")
+    assert again.status == 0 and "Changed since the last try: large.dat\n" in again.out
 
 
 def test_a_file_that_only_the_last_task_misses_is_told_before_the_first_one_begins(typist: Typist) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -129,6 +130,20 @@ def test_what_was_read_is_no_longer_kept_while_the_executor_lives_on(pilotfish_h
         (pool,) = pools(pilotfish_home)
         wait_for(lambda: len(list((pool / "payloads" / "shared").iterdir())) < 16)
         assert executor.submit(pow, 2, 3).result(WAIT_S) == 8
+
+
+def leave(status: int) -> None:
+    print("said before", flush=True)
+    os._exit(status)
+
+
+def test_a_call_that_ends_its_process_fails_with_its_output_as_the_hint_says() -> None:
+    with pilotfish.Executor(max_workers=1, echo=False) as executor:
+        future = executor.submit(leave, 3)
+        error = future.exception(WAIT_S)
+    assert isinstance(error, TaskFailed) and "completed.stdout" in error.hint
+    assert (error.completed.exit, error.completed.stdout, error.completed.stderr) == (3, b"said before\n", b"")
+    assert pickle.loads(pickle.dumps(error)).completed == error.completed
 
 
 def test_a_crash_fails_its_own_task_and_no_other() -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.master.sites.command_runner import CommandRunner
 from pilotfish.master.sites.site_files import absolute_folder
 from pilotfish.master.sites.ssh_connection import SshCommand
 from pilotfish.master.sites.tunnel import Tunnel, TunnelTarget
 from pilotfish.model import messages as wire
+from tests.support.bundle_file import build_bundle
 from tests.support.scripted_master import Client, FakeMaster, alive, eventually, running_agent
 from tests.support.sshd import Sshd, access_to, running_sshd
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -159,17 +162,16 @@ def test_a_paused_run_waits_and_says_why(start: Start) -> None:
     run.close()
 
 
-def test_what_failed_can_be_run_again_as_a_new_run(start: Start, tmp_path: Path) -> None:
+def test_what_failed_can_be_run_again_in_its_run(start: Start, tmp_path: Path) -> None:
     pool = start()
     flag = tmp_path / "fixed"
     with pilotfish.Run(pool=pool) as run:
         run.executable(["test", "-e", str(flag)])
         run.executable(["true"])
     flag.touch()
-    again = ask(pool, "rerun", run=run.id, uid="again")
-    assert again["tasks"] == 1
-    wait_until(lambda: ask(pool, "run", run=again["run"])["state"] == "done", "the second try")
-    assert ask(pool, "run", run=again["run"])["counts"]["done"] == 1
+    assert ask(pool, "rerun", run=run.id)["tasks"] == 1
+    wait_until(lambda: ask(pool, "run", run=run.id)["state"] == "done", "the second try")
+    assert ask(pool, "run", run=run.id)["counts"]["done"] == 2
 
 
 def test_a_request_that_nothing_can_meet_is_explained(start: Start) -> None:
@@ -269,10 +271,10 @@ def test_growing_the_pool_makes_room_for_a_task_that_fitted_nowhere(start: Start
     pool = start(local_cores=1)
     run = pilotfish.Run(pool=pool)
     run.submit(pow, 2, 2).result(PATIENCE_S)
-    wide = run.options(cores=3).submit(pow, 2, 3)
+    wide = run.options(cores=2).submit(pow, 2, 3)
     wait_until(lambda: bool(ask(pool, "status")["warnings"]), "the warning")
-    assert "pilotfish workers --local-cores 3" in ask(pool, "why", task=wide.task_id)["reasons"][0]["commands"]
-    ask(pool, "workers_set", local=3)
+    assert "pilotfish workers --local-cores 2" in ask(pool, "why", task=wide.task_id)["reasons"][0]["commands"]
+    ask(pool, "workers_set", local=2)
     assert wide.result(PATIENCE_S) == 8
     run.close()
 
@@ -314,3 +316,35 @@ def test_runs_that_share_a_worker_never_get_each_others_functions(start: Start) 
         for number in range(5):
             assert one.submit(abs, -number).result(PATIENCE_S) == number
             assert two.submit(str, number).result(PATIENCE_S) == str(number)
+
+
+UNCLOSED = """
+import os, sys
+from pilotfish import Run
+from pilotfish.client.pools import PoolHandle
+from pathlib import Path
+
+run = Run("unclosed", pool=PoolHandle(Path(sys.argv[1])))
+for future in [run.submit(abs, -number) for number in range(8)]:
+    future.result()
+os._exit(1)
+"""
+
+
+def test_a_program_that_ends_before_it_closes_its_run_is_told_truly_and_at_once(start: Start, tmp_path: Path) -> None:
+    pool = start(author_s=5.0)
+    (tmp_path / "longrun.py").write_text(UNCLOSED)
+    subprocess.run([sys.executable, "longrun.py", str(pool.directory)], cwd=tmp_path, timeout=PATIENCE_S, check=False)
+
+    def pilotfish_says(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pilotfish", *words, "--pool", pool.name]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    said = pilotfish_says("attach", "unclosed")
+    assert "run 1 is open: all its tasks have ended; its program ended or lost its connection before it closed the run" in said.stderr
+    assert re.search(r"the run ends in [1-5] s if the program does not come back", said.stderr)
+    assert "Run 1: 8 tasks, 8 done in" in said.stdout
+    assert "its program ended before it closed the run, and may have wanted to submit more tasks" in said.stdout
+    why = pilotfish_says("why", "1").stdout
+    assert "it submitted 8 tasks, 8 of them done" in why
+    assert f"fix: python longrun.py {pool.directory}" in " ".join(why.split())

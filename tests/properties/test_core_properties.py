@@ -52,6 +52,7 @@ SPECS = st.builds(
     losses=st.integers(0, 3),
     priority=st.integers(-1, 1),
     tags=st.sampled_from([{}, {}, {"gpu": "yes"}]),
+    concurrency_limit=st.sampled_from([("", 0), ("", 0), ("x", 1), ("x", 2), ("y", 1)]),
 )
 
 
@@ -76,14 +77,14 @@ class CoreStory(RuleBasedStateMachine):
     def open_run(self, run: int, owned: bool, most: int) -> None:
         self.stage.open_run(f"uid{run}", owned=owned, max_failures=most)
 
-    @rule(run=RUNS, spec=SPECS, count=st.integers(1, 4), needs=st.booleans(), first=st.integers(-2, 1))
-    def submit(self, run: int, spec: TaskSpec, count: int, needs: bool, first: int) -> None:
+    @rule(run=RUNS, spec=SPECS, count=st.integers(1, 4), needs=st.sampled_from(["", "success", "end"]), first=st.integers(-2, 1))
+    def submit(self, run: int, spec: TaskSpec, count: int, needs: str, first: int) -> None:
         known = self.state.runs.get(run)
         if known is None:
             return
         start = max(0, len(known.tasks) + first)
-        deps = {count - 1: [start - 1]} if needs and start > 0 else {}
-        message = m.Submit(run, start, len(known.specs), [spec], [0], [(len(known.specs), 1)] * count, deps)
+        deps, after_any = ({count - 1: [start - 1]} if needs == kind and start > 0 else {} for kind in ("success", "end"))
+        message = m.Submit(run, start, len(known.specs), [spec], [0], [(len(known.specs), 1)] * count, deps, after_any=after_any)
         before = len(known.tasks)
         self.stage.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * count]))
         assert len(known.tasks) in (before, max(before, start + count))
@@ -98,7 +99,7 @@ class CoreStory(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["pause", "resume", "cancel", "rerun", "forget", "tasks", "run", "why"]), run=RUNS)
     def ask_about_run(self, kind: str, run: int) -> None:
-        self.stage.ask(kind, run=run, **({"uid": f"again{run}"} if kind == "rerun" else {}))
+        self.stage.ask(kind, run=run)
 
     @rule(kind=st.sampled_from(["task", "why", "tail", "payload"]), run=RUNS, index=INDICES)
     def ask_about_task(self, kind: str, run: int, index: int) -> None:

@@ -21,6 +21,7 @@ from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.settings import PoolSettings
+from pilotfish.model.task import TaskSpec
 from tests.simulation.world.wire_codec import read_from_agent, write_from_agent
 from tests.support.machine_stage import Stage
 from tests.support.site_matching_stage import Agent, Row, Site
@@ -185,7 +186,9 @@ class Pool:
             self._receive(*self.dice.choice(self.assignments))
 
     def submit(self, count: int) -> None:
-        self.stage.work(count=count)
+        run = self.stage.open_run(f"run{self.stage.machine.state.next_run}")
+        self.perform(self.stage.effects)  # a message of the master on an open connection is never lost
+        self.stage.submit(run, TaskSpec("python"), count)
         self.perform(self.stage.effects)
 
     def settle(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ A simulation that does not find these would not find real bugs either. Each entr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from pilotfish.core.clients import client_messages, pool_commands
 from pilotfish.core.clients.subscriptions import Subscription
 from pilotfish.core.machine import Machine, Turn
 from pilotfish.core.policy_interface import AssignmentProposal, RecallProposal
-from pilotfish.core.state import Task, Worker
-from pilotfish.core.tasks import retry_rules
+from pilotfish.core.state import State, Task, Worker
+from pilotfish.core.tasks import reruns, retry_rules
 from pilotfish.core.tasks.transitions import release
 from pilotfish.core.workers import agent_messages, leases
 from pilotfish.model import effects as e
@@ -340,9 +340,15 @@ def a_client_that_came_back_counts_as_gone(patch: Patch) -> None:
     patch.setattr(client_messages, "author_expired", hasty)
 
 
+def _stop_nothing(master: Machine, tasks: Iterable[Task]) -> None:
+    for task in tasks:
+        if task.shape.run.options.owned:
+            master.release_payload(task.payload)
+
+
 @bug
 def cancelled_tasks_run_on(patch: Patch) -> None:
-    patch.setattr(pool_commands, "_stop_at_workers", lambda master, tasks: [master.release_payload(task.payload) for task in tasks])
+    patch.setattr(pool_commands, "_stop_at_workers", _stop_nothing)
 
 
 @bug
@@ -352,16 +358,40 @@ def a_look_at_the_output_is_never_answered(patch: Patch) -> None:
 
 
 @bug
-def a_second_run_shares_code_that_is_given_up_with_the_first(patch: Patch) -> None:
-    """A rerun does not keep the payloads that its tasks need."""
-    rerun = client_messages.ANSWERS["rerun"]
+def a_rerun_numbers_its_attempts_from_one(patch: Patch) -> None:
+    """A result of a cancelled attempt can count for a rerun attempt with the same number."""
+    renew = reruns._renew
 
-    def careless(master: Machine, arguments: dict[str, Any]) -> Any:
-        answer = rerun(master, arguments)
-        master.effects = [effect for effect in master.effects if not isinstance(effect, e.KeepPayload)]
-        return answer
+    def careless(state: State, task: Task, fact: f.TasksRerun) -> None:
+        renew(state, task, fact)
+        task.attempt = 0
 
-    patch.setitem(client_messages.ANSWERS, "rerun", careless)
+    patch.setattr(reruns, "_renew", careless)
+
+
+@bug
+def a_former_end_of_a_rerun_task_is_reported_too(patch: Patch) -> None:
+    patch.setattr(reruns, "_supersede", lambda run, indices: setattr(run, "superseded", run.superseded + len(indices)))
+
+
+@bug
+def a_rerun_task_keeps_its_old_key(patch: Patch) -> None:
+    """The result of the new files is reused for the old files."""
+    patch.setattr(reruns, "_renew_keys", lambda *_: None)
+
+
+@bug
+def the_payload_of_a_cancelled_task_is_not_kept(patch: Patch) -> None:
+    stop = pool_commands._stop_at_workers
+
+    def careless(master: Machine, tasks: Iterable[Task]) -> None:
+        known = list(tasks)
+        stop(master, known)
+        for task in known:
+            if not task.shape.run.options.owned:
+                master.release_payload(task.payload)
+
+    patch.setattr(pool_commands, "_stop_at_workers", careless)
 
 
 @bug

@@ -92,7 +92,7 @@ class FakeMaster:
         self.work = work
         self.heard: list[Any] = []
         self.keep_messages = True
-        self.answers: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        self.answers: dict[str, Callable[[dict[str, Any]], Any]] = {"check_python": lambda arguments: {}}
         self.swallow: Callable[[Any], bool] = lambda message: False
         """If true for a message, the message is dropped and the connection cut."""
         self.mute = False

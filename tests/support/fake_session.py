@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
 
-from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds
 from pilotfish.client.session import NoPool, PoolSession, RunUpdate, RunWatcher
-from pilotfish.client.submission import Reply, RunListener, Submission
+from pilotfish.client.submission import PendingRequest, Reply, RunListener, Submission
 from pilotfish.core.explain.lookup import find_run
 from pilotfish.core.explain.task_reasons import explain_run, status_of
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import CLIENT_DISCONNECTED, Run, State, Task, TaskShape
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.ids import task_id
-from pilotfish.model.messages import EndedItem
+from pilotfish.model.messages import EndedItem, Message
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
 from pilotfish.model.task import Failure, RunOptions, TaskSpec
 from pilotfish.portable.payload_format import PackedPayload, pack, unpack
@@ -51,6 +51,7 @@ class FakeRun(Submission):
     options: RunOptions
     master: FakeMaster
     specs: list[TaskSpec] = field(default_factory=list)
+    codes: list[bytes] = field(default_factory=list)
     tasks: list[FakeTask] = field(default_factory=list)
     closed: bool = False
     paused: bool = False
@@ -104,6 +105,7 @@ class FakeRun(Submission):
             "paused": self.paused,
             "counts": self.counts(),
             "tasks": len(self.tasks),
+            "ends": len(self.order),
             "contents": len(self.contents),
             "moving": self.master.moving,
             "opened_at": self.opened_at,
@@ -184,13 +186,14 @@ class FakeMaster(PoolSession):
         task.failure = None if status == 0 else Failure("exit", "task", f"{argv[0]} ended with exit status {status}")
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> FakeRun:
-        run = FakeRun(len(self.runs) + 1, options, self)
+        run = FakeRun(len(self.runs) + 1, options, self, uid=uid)
         self.runs[run.run] = run
         return run
 
     def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
         assert isinstance(run, FakeRun)
         run.specs.append(spec)
+        run.codes.append(code)
         run.contents.update(dict.fromkeys(content.digest for content in spec.contents))
         return len(run.specs) - 1
 
@@ -223,13 +226,31 @@ class FakeMaster(PoolSession):
     def close(self, wait: bool = True) -> None:
         pass
 
-    def peek(self, task: str, stream: int, offset: int) -> bytes:
-        return self.running_output[offset:] if stream == 1 else b""
+    def peek(self, task: str, stream: int, offset: int) -> tuple[int, bytes]:
+        start = max(0, offset)
+        return start, self.running_output[start:] if stream == 1 else b""
+
+    def request_usage(self, row: dict[str, Any]) -> Callable[[float], None]:
+        return lambda deadline: row.update(cpu_s=1.5, rss_bytes=3 << 20)
+
+    def request(self, kind: str, **arguments: Any) -> PendingRequest:
+        pending = PendingRequest(kind, arguments, Message())
+        pending.set_result(self.ask_bytes(kind, **arguments) if kind == "outputs" else Reply(self.ask(kind, **arguments)))
+        return pending
+
+    def wait(self, request: PendingRequest) -> Reply:
+        return request.result()
 
     def ask_bytes(self, kind: str, **arguments: Any) -> Reply:
         self.asked.append((kind, arguments))
+        if kind == "outputs":
+            wants_input = arguments.get("which") == "input"
+            tasks = [self._task(name) for name in arguments["tasks"]]
+            outputs = [task.payload if wants_input else task.result for task in tasks]
+            return Reply({"lengths": [len(output) for output in outputs]}, b"".join(outputs))
         task = self._task(arguments["task"])
-        data = task.payload if arguments["which"] == "input" else task.result
+        code = self.runs[int(arguments["task"].partition(".")[0])].codes[task.spec]
+        data = {"input": task.payload, "code": code}.get(arguments["which"], task.result)
         return Reply({"length": len(data)}, data)
 
     def ask(self, kind: str, **arguments: Any) -> Any:
@@ -256,7 +277,11 @@ class FakeMaster(PoolSession):
             "kind": run.specs[task.spec].kind,
             "state": task.state,
             "attempt": 1 if task.result else 0,
-            "worker": None,
+            "worker": "local-0" if task.result else None,
+            "node": "here" if task.result else None,
+            "site": "local" if task.result else None,
+            "started_at": 100.0 if task.result else None,
+            "ended_at": 100.02 if task.result else None,
             "failure": {"cause": failure.cause, "blame": failure.blame, "message": failure.message} if failure else None,
             "wall_s": 0.02 if task.result else 0.0,
             "cpu_s": 0.01 if task.result else 0.0,
@@ -326,6 +351,9 @@ class FakeMaster(PoolSession):
     def _ask_sites(self) -> list[dict[str, Any]]:
         return self.sites
 
+    def _ask_workers_set(self, local: int) -> dict[str, float]:
+        return {"local": float(local)}
+
     def _ask_sites_reread(self) -> dict[str, Any]:
         return {}
 
@@ -343,6 +371,9 @@ class FakeMaster(PoolSession):
         self.pilots[:] = [row for row in self.pilots if row["pilot"] not in pilots]
         return {"pilots": gone}
 
+    def _ask_quarantine_clear(self, worker: str) -> dict[str, Any]:
+        return {"cleared": worker}
+
     def _ask_drain(self, worker: str, reason: str) -> dict[str, Any]:
         self.pilots.clear()
         return {"draining": worker}
@@ -351,7 +382,7 @@ class FakeMaster(PoolSession):
         found = named or self._find_subject(subject)
         record = self.runs[found["run"]].record() if "run" in found else None
         if record is not None and record.finished:
-            return explain_run(cast(Machine, None), record)
+            return explain_run(cast(Machine, None), record) | {"run": self.runs[found["run"]].row()}
         return self._why(found, status_of(record) if record is not None else "ready")
 
     def _why(self, subject: dict[str, Any], state: str) -> dict[str, Any]:
@@ -361,6 +392,8 @@ class FakeMaster(PoolSession):
         if "task" in subject:
             row = self._ask_task(subject["task"])
             return {**answer, "task": row, "run": self.runs[row["run"]].row()}
+        if "run" in subject:
+            return {**answer, "run": self.runs[subject["run"]].row()}
         return {**answer, **self._about_pilot(subject["pilot"])} if "pilot" in subject else answer
 
     def _about_pilot(self, name: str) -> dict[str, Any]:
@@ -390,13 +423,30 @@ class FakeMaster(PoolSession):
         del self.runs[run]
         return {"forgotten": run}
 
-    def _ask_rerun(self, run: int, uid: str) -> dict[str, int]:
-        old = self.runs[run]
-        new = self.begin(old.options)
-        new.uid = uid
-        new.specs = old.specs
-        for task in old.tasks:
-            if task.state == "failed":
-                self.submit(new, task.spec, task.payload)
-        self.confirm(new)
-        return {"run": new.run, "tasks": len(new.tasks)}
+    def _ask_rerunnable(self, run: int, tasks: list[str] | None = None, state: str | None = None) -> dict[str, Any]:
+        found = self.runs[int(run)]
+        wanted = [state] if state else ["failed", "cancelled"]
+        indices = [int(name.partition(".")[2]) for name in tasks or ()]
+        indices = indices or [index for index, task in enumerate(found.tasks) if task.state in wanted]
+        if not indices:
+            raise BadInput(f"run {run} has no {state or 'failed or cancelled'} task", f"See its tasks: pilotfish tasks {run}")
+        chosen = [[index, found.tasks[index].spec] for index in indices]
+        return {"run": found.run, "tasks": chosen, "specs": {str(spec): found.specs[spec] for _, spec in chosen}, "deleted": 0}
+
+    def ask_with_payloads(self, kind: str, payloads: Sequence[bytes], **arguments: Any) -> Any:
+        """Run tasks again at once, with the inputs and specs that the client sends."""
+        self.asked.append((kind, arguments))
+        run, changes, left = self.runs[arguments["run"]], arguments["changes"], list(payloads)
+        numbers = {}
+        for origin, spec, has_code in changes["specs"]:
+            numbers[origin] = len(run.specs)
+            run.specs.append(spec)
+            run.codes.append(left.pop(0) if has_code else run.codes[origin])
+        for (index, _), payload in zip(changes["inputs"], left, strict=True):
+            run.tasks[index].payload = payload
+        for index in (int(name.partition(".")[2]) for name in arguments["tasks"]):
+            task = run.tasks[index]
+            task.spec = numbers.get(task.spec, task.spec)
+            self.end(run, index, task)
+            run.order.append(index)
+        return {"run": run.run, "tasks": len(arguments["tasks"]), "ends": len(run.order), "deleted": 0}

@@ -33,10 +33,16 @@ def completed_parcel(code: int, stdout: bytes = b"", stderr: bytes = b"", files:
     return pack([json.dumps(said).encode(), stdout, stderr, *found.values()])
 
 
+def function_code(spec: TaskSpec, code: bytes) -> bytes:
+    """Returns the code of a spec without the user's own modules and input files; these can be imported in the process of the tests."""
+    return bytes(unpack(code)[0]) if spec.launch.get("modules") or spec.launch.get("inputs") else code
+
+
 def do_task(spec: TaskSpec, code: bytes, payload: bytes) -> tuple[Failure | None, bytes]:
     if spec.kind == "exec":
         return _do_executable(payload)
     head, *buffers = unpack(payload)
+    code = function_code(spec, code)
     try:
         arguments = pickle.loads(head, buffers=buffers)
         if spec.kind == "application":

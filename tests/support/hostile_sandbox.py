@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pilotfish.agent.slots.sandbox import Sandbox
+from pilotfish.agent.slots.sandbox import Collected, Sandbox
+from pilotfish.portable.failures import AttemptError
 
 SECRET = b"secret of somebody else\n"
 CONTENT = b"content" * 10000
@@ -82,8 +83,8 @@ class World:
 
     def taken_out(self, *patterns: str) -> list[bytes]:
         """All collected bytes, inline and moved."""
-        read = self.sandbox.collect(patterns, 1 << 30)[1]
-        entries, small = self.sandbox.collect(patterns, 1 << 30, str(self.outbox))
+        read = _checked(self.sandbox.collect(patterns, 1 << 30)).contents
+        entries, small, _ = _checked(self.sandbox.collect(patterns, 1 << 30, str(self.outbox)))
         assert all(entry[1] & ~0o777 == 0 for entry in entries)
         for entry in entries:
             if len(entry) > 2:
@@ -99,11 +100,17 @@ def _read_unnoticed(path: str) -> bytes:
         return file.read()
 
 
+def _checked(found: Collected) -> Collected:
+    if found.failure is not None:
+        raise AttemptError(*found.failure)
+    return found
+
+
 ACTS: dict[str, Callable[[World, str], Any]] = {
     "write_file": lambda world, name: world.sandbox.write_file(name, 0o6777, b"x"),
     "add_cached_file": lambda world, name: world.sandbox.add_cached_file(name, 0o6777, str(world.content)),
     "make_directory": lambda world, name: world.sandbox.make_directory(name, 0o7777),
     "make_link": lambda world, name: world.sandbox.make_link(name, "somewhere"),
-    "collect": lambda world, name: world.sandbox.collect([name], 1 << 20),
-    "move": lambda world, name: world.sandbox.collect([name], 0, str(world.outbox)),
+    "collect": lambda world, name: _checked(world.sandbox.collect([name], 1 << 20)),
+    "move": lambda world, name: _checked(world.sandbox.collect([name], 0, str(world.outbox))),
 }

@@ -112,10 +112,17 @@ class Stage:
         self.tell(i.ClientMessage(CLIENT, m.Open(uid, RunOptions(**options))))
         return self.sent(m.Opened)[0].run
 
-    def submit(self, run: int, spec: TaskSpec, count: int = 1, deps: dict[int, list[int]] | None = None) -> list[Task]:
+    def submit(
+        self,
+        run: int,
+        spec: TaskSpec,
+        count: int = 1,
+        deps: dict[int, list[int]] | None = None,
+        after_any: dict[int, list[int]] | None = None,
+    ) -> list[Task]:
         known = self.machine.state.runs[run]
         first, first_spec = len(known.tasks), len(known.specs)
-        message = m.Submit(run, first, first_spec, [spec], [0], [(first_spec, 1)] * count, deps or {})
+        message = m.Submit(run, first, first_spec, [spec], [0], [(first_spec, 1)] * count, deps or {}, after_any=after_any or {})
         self.tell(i.ClientMessage(CLIENT, message, [b"", *[b"x"] * count]))
         return known.tasks[first:]
 

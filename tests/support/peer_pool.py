@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import pilotfish
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.pools import PoolHandle
-from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.wire.handshake import AGENT
 from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory, stop_mark_path
 from tests.engines import processes
+from tests.support.bundle_file import build_bundle
 
 SETTINGS: dict[str, Any] = {"local_cores": 1, "beat_s": 0.5, "linger_s": 600.0}
 BLOCK = 1024 * 1024

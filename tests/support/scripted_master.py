@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pilotfish.master.agent_bundle import build_bundle
 from pilotfish.model import messages as wire
 from pilotfish.portable.wire.frames import PROTOCOL
+from tests.support.bundle_file import build_bundle
 
 PATIENCE_S = 60.0
 KEY = os.urandom(32)
@@ -241,6 +241,20 @@ def unparcel(payload: bytes) -> list[bytes]:
     return parts
 
 
+def _dump(function: Any) -> bytes:
+    """Pickles a function. A function of the tests is pickled by value, because the agent cannot import the tests."""
+    module = sys.modules[function.__module__]
+    of_tests = function.__module__.startswith("tests.")
+    if of_tests:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled: bytes = cloudpickle.dumps(function)
+    finally:
+        if of_tests:
+            cloudpickle.unregister_pickle_by_value(module)
+    return pickled
+
+
 class Client:
     """Makes specs and tasks and sends them to the agent at once."""
 
@@ -256,15 +270,12 @@ class Client:
         return number
 
     def python(self, function: Any, kind: str = "python", **fields: Any) -> int:
-        if not isinstance(function, str) and function.__module__.startswith("tests."):
-            # The agent cannot import the tests.
-            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
-        code = function.encode() if isinstance(function, str) else cloudpickle.dumps(function)
+        code = function.encode() if isinstance(function, str) else _dump(function)
         launch: dict[str, Any] = {"python": list(sys.version_info[:2]), "form": "pickle", "name": "f", "path": [], "cwd": None, "env": {}}
         return self.spec(kind, {**launch, **fields.pop("launch", {})}, code, **fields)
 
     def exec(self, **fields: Any) -> int:
-        launch: dict[str, Any] = {"cwd": None, "sandbox": True, "env": {}, "inputs": [], "outputs": [], "output_cap": 0, "shell": False}
+        launch: dict[str, Any] = {"cwd": None, "sandbox": True, "env": {}, "inputs": [], "outputs": [], "shell": False}
         return self.spec("exec", {**launch, **fields.pop("launch", {})}, fields.pop("code", b""), **fields)
 
     def start(self, spec: int, *payloads: bytes, attempt: int = 1) -> list[int]:

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from pilotfish.core import state_snapshot
-from pilotfish.core.state import State, Task, Worker
+from pilotfish.core.state import SUPERSEDED, Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import ASSIGNED, DONE, READY, RUNNING, TASK_STATES, WAITING
@@ -48,11 +48,36 @@ def _check_run(state: State, number: int) -> None:
             raise InvariantViolation(f"{task} is at place {index} of run {number}")
         _check_task(state, task)
     _demand(counts == run.counts, f"run {number}: counted {counts}, kept {run.counts}")
-    ended = list(run.ended)
+    ended = [index for index in run.ended if index != SUPERSEDED]
+    _demand(run.superseded == len(run.ended) - len(ended), f"run {number}: {run.superseded} superseded ends are counted")
     _demand(len(set(ended)) == len(ended), f"run {number}: a task ended twice")
     _demand(all(run.tasks[index].state >= DONE for index in ended), f"run {number}: an ended task is not final")
     _demand(len(ended) == sum(counts[DONE:]), f"run {number}: {len(ended)} ended, {sum(counts[DONE:])} final")
     _demand(bool(run.ended_at) == run.finished, f"run {number}: its end is not noted")
+    _check_limits(run)
+    followers = {index: [child for child, parents in run.after_any.items() if index in parents] for index in run.followers}
+    _demand(all(sorted(run.followers[index]) == sorted(children) for index, children in followers.items()), "wrong followers")
+    _demand(all(run.tasks[index].state < DONE for index in run.followers), f"run {number}: a task waits for the end of an ended task")
+
+
+def _check_limits(run: Run) -> None:
+    """Check that each limit counts the tasks that may run, and that a task waits for a limit only if the limit is reached."""
+    admitted: dict[str, int] = {}
+    waiting: dict[str, list[int]] = {}
+    for index, task in enumerate(run.tasks):
+        name, most = run.specs[task.spec].concurrency_limit
+        if name and READY <= task.state < DONE:
+            admitted[name] = admitted.get(name, 0) + 1
+        elif name and task.state == WAITING and not task.waits_for:
+            waiting.setdefault(name, []).append(index)
+    for name, limit in run.limits.items():
+        _demand(limit.admitted == admitted.get(name, 0), f"limit {name!r} counts {limit.admitted} tasks, counted {admitted.get(name, 0)}")
+        queued = sorted(index for _, index in limit.waiting if run.tasks[index].state == WAITING)
+        _demand(queued == waiting.get(name, []), f"limit {name!r} keeps {queued} waiting, and {waiting.get(name)} wait")
+        head = min(((key, index) for key, index in limit.waiting if index in queued), default=None)
+        most = run.specs[run.tasks[head[1]].spec].concurrency_limit[1] if head else 0
+        _demand(limit.admitted >= most, f"limit {name!r} keeps tasks waiting without need")
+    _demand(admitted.keys() | waiting.keys() <= run.limits.keys(), "a limit is not counted")
 
 
 def _check_task(state: State, task: Task) -> None:
@@ -75,7 +100,8 @@ def _trouble_with(state: State, task: Task) -> str:
             return f"has only {worker}"
     if (task in task.shape.queue) + (task in state.suspects) != (task.state == READY):
         return "is in no queue, or in one too many"
-    if (task.waits_for > 0) != (task.state == WAITING) and task.state < DONE:
+    is_limited = bool(state.spec_of(task).concurrency_limit[0])
+    if (task.waits_for > 0) != (task.state == WAITING) and task.state < DONE and not (is_limited and task.state == WAITING):
         return f"waits for {task.waits_for}"
     if failure_counts is not None:
         spec = state.spec_of(task)

@@ -22,6 +22,7 @@ NAMES = [
     "Executor",
     "ExecutorBroken",
     "LeftBehind",
+    "NoSuitableWorker",
     "PilotfishError",
     "Run",
     "TaskFailed",

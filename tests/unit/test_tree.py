@@ -7,10 +7,13 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("tree")  # one process parses all files, once
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "pilotfish"
@@ -42,6 +45,13 @@ def sources(*folders: str) -> list[Path]:
 @cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_what_was_parsed() -> Iterator[None]:
+    """The syntax trees of all files would slow down every later garbage collection."""
+    yield
+    parsed.cache_clear()
 
 
 def name_of(path: Path) -> str:

@@ -1,6 +1,6 @@
-"""Starts the supervisor, the agent, a slot or the relay.
+"""Starts the supervisor, the agent or the relay.
 
-Each of them imports only the modules that it needs, because a node may start hundreds of slots at once.
+The process imports only the modules that it needs, because a node may start many of these processes at once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import sys
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if arguments[:1] == ["slot"]:
-        # Modules of the bundle must not hide modules of the user.
-        sys.path[:] = [path for path in sys.path if path != sys.argv[0]]
-        from .slots.slot import main as run_slot
+    if arguments[:1] == ["agent"]:
+        from .agent_process import run_agent
 
-        run_slot(arguments[1])
-    elif arguments[:1] == ["agent"]:
-        from .node.agent_loop import main as run_agent
+        run_agent(int(arguments[1]), bundle=sys.argv[0])
+    elif arguments[:1] == ["local"]:
+        from .local_start import main as run_local
 
-        run_agent(arguments[1])
+        run_local()
     elif arguments[:1] == ["relay"]:
         from .relay import main as run_relay
 

@@ -1,8 +1,8 @@
 """Passes bytes between agents and the ssh tunnel at a login node.
 
-Agents connect over the network. ssh makes a Unix socket that leads to the master. The relay cannot read the bytes, because agents and
-master use TLS. The other end of the tunnel writes to the standard input of the relay every few seconds, and the relay answers. If standard
-input ends or is silent for too long, the relay ends.
+Agents connect to the relay over the network. For each agent, the relay connects to a Unix socket of ssh, which leads to the master. The
+relay cannot read the messages, because agents and master use TLS. The master's end of the tunnel writes to the standard input of the relay
+every few seconds, and the relay answers. If standard input ends or is silent for too long, the relay ends.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from ..portable.transfer.cache_directory import remove
 LISTENING_PREFIX = "pilotfish-relay "
 """Prefix of the line that reports the address at which the relay listens."""
 ENDED_LINE = "pilotfish-relay-ended"
-"""The last line of output. The reader need not wait for ssh, which might wait for connections that never close."""
+"""The last line of output. After this line, the reader need not wait for the end of ssh. ssh might wait for connections that never
+close."""
 HIGH_WATER_BYTES = 256 * 1024
 TAKEOVER_TIMEOUT_S = 3.0
 MAX_ADDRESSES = 4
 
 
 class RelaySide(asyncio.Protocol):
-    """One side of a relayed connection. If this side reads slowly, the other side is paused, so that few bytes are buffered here."""
+    """One side of a relayed connection: the connection to an agent, or the connection to the master on behalf of this agent.
+
+    While one side cannot send, the relay does not read from the other side. This limits the bytes that the relay must buffer.
+    """
 
     def __init__(self, relay: Relay, other: Optional[RelaySide]) -> None:
         self.relay = relay
@@ -76,7 +80,7 @@ class RelaySide(asyncio.Protocol):
 
 
 class Relay:
-    """The connections of one relay."""
+    """All connections that one relay process passes on."""
 
     def __init__(self, options: Any) -> None:
         self.to = options.to
@@ -111,7 +115,7 @@ class Relay:
             agent_side.transport.abort()
 
     def connected(self, master_side: RelaySide) -> None:
-        """Joins a new connection to the master with the connection of its agent. The agent may have disconnected meanwhile."""
+        """Joins a new connection to the master with the agent's connection. If the agent has disconnected, closes the new connection."""
         agent_side = master_side.other
         assert agent_side is not None
         if agent_side.transport.is_closing():
@@ -123,7 +127,7 @@ class Relay:
             agent_side.transport.resume_reading()
 
     def on_input(self) -> None:
-        """Reads and ignores bytes from standard input, and answers each read. Ends the relay at the end of the input."""
+        """Answers the input from the tunnel, so that both ends know that the tunnel works. Ends the relay at the end of the input."""
         self.last_input_at = time.monotonic()
         try:
             if os.read(0, 4096):
@@ -193,7 +197,8 @@ def _parse(arguments: List[str]) -> Any:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Binds the requested port, so that agents find this relay at the port of the previous relay. If that is in use, binds any port."""
+    """Returns a bound socket. Uses ``port``, so that agents find a new relay at the port of the old relay. If ``port`` is in use, uses
+    another port."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -214,7 +219,7 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _raise_limit() -> None:
-    """Raises the limit of open files, because each connection needs two."""
+    """Raises the limit of open files, because the relay needs two connections for each agent."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -223,8 +228,8 @@ def _raise_limit() -> None:
 
 
 def _end_predecessors(name: str) -> None:
-    """Ends older relays of this name. A relay may not have noticed that its ssh connection broke. It would keep the port, and agents would
-    connect to it in vain."""
+    """Ends older relays with this name. This is needed because an older relay may keep the port although its ssh connection is broken.
+    Agents would then connect to a relay that cannot reach the master."""
     end = time.monotonic() + TAKEOVER_TIMEOUT_S
     signalled: List[str] = []
     while name:
@@ -256,7 +261,8 @@ def _is_relay(pid: str, name: str) -> bool:
 
 
 def own_addresses() -> List[str]:
-    """Returns the addresses of this machine except loopback addresses. Nodes may be unable to look up the name of this machine."""
+    """Returns at most MAX_ADDRESSES IPv4 addresses of this machine, without loopback. Agents use these addresses if they cannot look up the
+    machine's name."""
     found: List[str] = []
     try:
         with open("/proc/net/fib_trie") as file:

@@ -1,11 +1,13 @@
-"""Parses the agent's command line, starts the agent and reports its death.
+"""Parses the agent's command line, starts the agent and reports the death of the agent.
 
-A user or batch system starts the supervisor. When the agent dies, the supervisor kills all descendants, reports to the master and exits.
-When the supervisor dies, the agent notices it, kills its slots and leaves.
+A user or batch system starts the supervisor. When the agent ends, the supervisor kills the processes that the agent has left, and exits. If
+the agent failed or was killed, the supervisor also reports this to the master. When the supervisor dies, the agent notices it, kills its
+slots and leaves the pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 from ..portable.failures import describe_limit, is_limit
 from ..portable.processes import END_SIGNALS, become_subreaper, kill_descendants
@@ -26,14 +28,14 @@ MAX_ELAPSED_S = 86400.0
 
 
 def main(arguments: List[str]) -> NoReturn:
-    sys.exit(supervise(vars(_parse(arguments))))
+    sys.exit(supervise(vars(parse_arguments(arguments)), _execute_agent))
 
 
 def print_error(message: str) -> None:
     print("pilotfish agent: " + message, file=sys.stderr, flush=True)
 
 
-def _parse(arguments: List[str]) -> Any:
+def parse_arguments(arguments: List[str]) -> Any:
     import argparse
 
     parser = argparse.ArgumentParser(prog="agent.pyz", description="Join a master and run its tasks on this machine.")
@@ -74,8 +76,12 @@ def _amount(text: str) -> List[Any]:
     return [name, float(value)]
 
 
-def supervise(options: Dict[str, Any]) -> int:
-    """Starts the agent and waits for its end; returns the exit status."""
+def supervise(options: Dict[str, Any], start_agent: Callable[[Dict[str, Any]], Tuple[Any, int]]) -> int:
+    """Starts the agent and waits for its end. Returns the exit status of the supervisor.
+
+    ``start_agent``: function that starts the agent. It returns the process of the agent, and the descriptor to which the options of the
+    agent are written. The descriptor stays open until the agent has ended.
+    """
     options["credentials"] = os.path.abspath(options["credentials"])
     try:
         options["pilot"] = read_credentials(options["credentials"]).pilot
@@ -92,22 +98,20 @@ def supervise(options: Dict[str, Any]) -> int:
         options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
     default_cache = os.path.join(os.path.dirname(workdir), "pilotfish-cache-%d" % os.getuid())
     options["cache"] = os.path.expanduser(options["cache"] or "") or default_cache
-    options.update(workdir=workdir, bundle=_unpack(workdir), supervisor=os.getpid(), started=time.monotonic() - _elapsed_s())
+    options.update(workdir=workdir, supervisor=os.getpid(), started=time.monotonic() - _elapsed_s())
     become_subreaper()
-    pipe_read, pipe_write = os.pipe()
-    options["supervisor_pipe"] = pipe_read
-    arguments = [sys.executable, options["bundle"], "agent", json.dumps(options)]
     try:
-        agent = subprocess.Popen(arguments, pass_fds=[pipe_read], stdin=subprocess.DEVNULL)
+        agent, pipe_write = start_agent(options)
     except OSError as error:
         print_error("the agent cannot be started: %s" % (describe_limit(error) if is_limit(error) else error))
         _remove(workdir)
         return 1
-    os.close(pipe_read)
     for number in (*END_SIGNALS, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: agent.send_signal(signal.SIGTERM))
     try:
-        status = agent.wait()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(pipe_write, json.dumps(options).encode() + b"\n")
+        status = int(agent.wait())
         kill_descendants()
     finally:
         _remove(workdir)
@@ -120,8 +124,20 @@ def supervise(options: Dict[str, Any]) -> int:
     return status
 
 
+def _execute_agent(options: Dict[str, Any]) -> Tuple[Any, int]:
+    """Starts the agent from the unpacked bundle. See ``supervise``."""
+    bundle = _unpack(options["workdir"])
+    pipe_read, pipe_write = os.pipe()
+    try:
+        arguments = [sys.executable, bundle, "agent", str(pipe_read)]
+        return subprocess.Popen(arguments, pass_fds=[pipe_read], stdin=subprocess.DEVNULL), pipe_write
+    finally:
+        os.close(pipe_read)
+
+
 def _elapsed_s() -> float:
-    """Returns the seconds since the batch job began. Commands that ran before the agent have used some of its walltime."""
+    """Returns the seconds since the batch job began; 0 if this time is unknown. Commands of the job that ran before the agent have used a
+    part of the walltime."""
     try:
         elapsed = time.time() - float(os.environ.pop("PILOTFISH_STARTED", "nan"))
     except ValueError:
@@ -130,7 +146,7 @@ def _elapsed_s() -> float:
 
 
 def _unpack(workdir: str) -> str:
-    """Unpacks the bundle; returns its path. Slots start faster from files, because Python keeps compiled modules there."""
+    """Unpacks the bundle; returns the path. Python reads modules faster from files than from an archive."""
     bundle = sys.argv[0]
     if os.path.isfile(bundle) and not bundle.endswith(".py"):
         import zipfile
@@ -149,7 +165,7 @@ def _remove(workdir: str) -> None:
 
 
 def _report_death(options: Dict[str, Any], reason: str) -> None:
-    """Reports the death of the agent, so that the master need not wait until the lease ends. All processes here have ended."""
+    """Reports to the master that the agent is dead, so that the master need not wait until the lease ends."""
     from ..portable.wire.frame_link import LinkLost, Rejected, dial
 
     try:

@@ -1,4 +1,4 @@
-"""Reports how much of a divisible load each worker did, how long this took, and the speed-up by balancing."""
+"""Reports on a divisible load: how many units each worker executed, how long this took, and the speed-up by balancing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """The work of one worker in one iteration. If the worker had several chunks, the times are the times of its slowest chunk."""
+    """The work of one worker in one iteration. If the worker executed several chunks, each time is the maximum over these chunks."""
 
     units: int
-    """Number of units that the worker did."""
+    """Number of units that the worker executed."""
     compute_s: float
     """Seconds of computation."""
     transfer_s: float
@@ -22,7 +22,7 @@ class WorkerShare:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of ``iterate``, or one round of ``divide``."""
+    """Chunk sizes and times of one iteration of ``iterate``. ``divide`` sends its load in rounds; each round is one iteration."""
 
     seconds: float
     """Seconds from sending the first chunk to receiving the last result."""
@@ -31,21 +31,24 @@ class Iteration:
     left_out: tuple[str, ...]
     """Connected workers that got no chunk, because the iteration would take longer with them."""
     equal_s: float
-    """Expected seconds if all workers had equal chunks. They are computed from the measured speeds."""
+    """Estimated seconds of this iteration with equal chunks for all workers, computed from the measured speeds."""
     phi: float
-    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is speed / bandwidth of a worker; mu_avg is its mean."""
+    """Heterogeneity of the workers: the standard deviation of mu / mu_avg. mu is the speed of a worker divided by its bandwidth. mu_avg is
+    the mean of mu over all workers.
+    """
     ratio: float
-    """Transferred bytes per unit. The table calls this number f_c."""
+    """Transferred bytes per unit. The printed table calls this number f_c."""
     planned_s: float | None = None
-    """Seconds according to the plan. None if the workers were not measured before."""
+    """Expected seconds of this iteration with these chunk sizes. None in baseline iterations, and if a worker had not been measured before
+    this iteration."""
     balanced: bool = True
-    """False if this was a baseline iteration with equal chunks."""
+    """False for a baseline iteration, in which all chunks are equal on purpose. True for all other iterations."""
     notes: tuple[str, ...] = ()
     """Remarks, for example about late chunks."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of units of each worker."""
+        """Number of units that each worker executed."""
         return {worker: share.units for worker, share in self.shares.items()}
 
     @property
@@ -55,12 +58,13 @@ class Iteration:
 
     @property
     def theta(self) -> float:
-        """Speed-up compared with equal chunks: ``equal_s`` / ``seconds``."""
+        """Speed-up by balancing: the estimated seconds with equal chunks (``equal_s``), divided by the measured ``seconds``. The speed-up
+        is 1.0 if ``equal_s`` or ``seconds`` is 0."""
         return self.equal_s / self.seconds if self.seconds > 0 and self.equal_s > 0 else 1.0
 
     @property
     def expected_theta(self) -> float | None:
-        """Speed-up that the plan expected, compared with equal chunks. None if the workers were not measured before."""
+        """Expected speed-up by balancing: ``equal_s`` / ``planned_s`` (expected seconds). None if a worker was not measured before."""
         return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
 
 
@@ -75,12 +79,21 @@ class BalanceReport:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all iterations together."""
+        """The sum of the ``seconds`` of all iterations."""
         return sum(iteration.seconds for iteration in self.iterations)
 
     @property
     def theta(self) -> float:
-        """Speed-up compared with equal chunks. It is measured if some iterations had equal chunks; otherwise it is estimated."""
+        """Speed-up compared with equal chunks. 1.0 if no iteration had balanced chunks.
+
+        With the option ``baseline``, the speed-up is measured: the median seconds of the iterations with equal chunks, divided by the
+        median seconds of the iterations with balanced chunks. If several iterations had equal chunks, the first iteration is left out,
+        because it includes the start-up of the workers. Without ``baseline``, the speed-up is estimated: the median of ``theta`` of the
+        iterations with balanced chunks.
+
+        Of the iterations with balanced chunks, only those count that began after all their workers had been measured. If there are none,
+        all iterations with balanced chunks count.
+        """
         measured = self._measured()
         equal = [iteration.seconds for iteration in self.iterations if not iteration.balanced]
         if equal and measured:
@@ -90,24 +103,27 @@ class BalanceReport:
 
     @property
     def expected_theta(self) -> float | None:
-        """Speed-up that the plan expected, compared with equal chunks. None if no iteration was planned from measurements."""
+        """Expected speed-up compared with equal chunks. None if every iteration had workers without earlier measurements."""
         known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
     @property
     def phi(self) -> float:
-        """Heterogeneity of the workers in the last balanced iteration. It is 0 if all workers are equal. The table calls it Phi."""
+        """Heterogeneity of the workers in the last of the balanced iterations that count for ``theta``. 0 if all workers are equal, or if
+        no iteration had balanced chunks. The printed table calls this number Phi."""
         measured = self._measured()
         return measured[-1].phi if measured else 0.0
 
     @property
     def ratio(self) -> float:
-        """Transferred bytes per unit in the last balanced iteration. The table calls this number f_c."""
+        """Transferred bytes per unit in the last of the balanced iterations that count for ``theta``. The printed table calls this number
+        f_c."""
         measured = self._measured()
         return measured[-1].ratio if measured else 0.0
 
     def _measured(self) -> list[Iteration]:
-        """Returns the iterations that were planned from measurements. If there are none, returns all balanced iterations."""
+        """Returns the iterations with balanced chunks that began after every worker had been measured. If there are no such iterations,
+        returns all iterations with balanced chunks."""
         balanced = [iteration for iteration in self.iterations if iteration.balanced and iteration.shares]
         return [iteration for iteration in balanced if iteration.planned_s is not None] or balanced
 

@@ -1,7 +1,7 @@
-"""Implements divide and iterate for divisible loads. Each worker gets a chunk. The size of the chunk fits the speed of the worker.
+"""Implements ``divide`` and ``iterate`` for divisible loads. Each worker gets a chunk that fits its speed.
 
-Adaptive workload balancing (AWLB) finds the sizes from the times of earlier chunks. If workers join, leave or become slow, the sizes
-change in the next iteration.
+Adaptive workload balancing (AWLB) computes the chunk sizes from the times of earlier chunks. If workers join, leave or become slow, the
+sizes change in the next round of ``divide`` or in the next iteration of ``iterate``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilotfish.api.balance_report import BalanceReport, Iteration, WorkerShare
 from pilotfish.api.executor import CANNOT_SEND
 from pilotfish.api.futures import TaskFuture
 from pilotfish.api.run import Run
-from pilotfish.applications.python_call import CallEncoder
+from pilotfish.applications.calls.python_call import CallEncoder
 from pilotfish.applications.task_options import TASK_KEYWORDS, TaskKeywords, TaskOptions, check_known, read_task_options
 from pilotfish.errors import BadInput, PilotfishError, TaskFailed
 from pilotfish.policies.load_balancing import (
@@ -42,26 +42,28 @@ from pilotfish.portable.expressions.evaluation import parse
 JOIN_TIMEOUT_S = 5.0
 """Seconds to wait for the first worker, because the pool may have just been started."""
 CHUNKS_WITHOUT_WORKERS = 8
-"""Number of equal chunks if there is no worker yet. Pilots are requested for as many workers."""
+"""Number of equal chunks if no worker has joined yet. The factory can request pilots for these chunks."""
 PROBE = 0.05
 """Fraction of the load that ``divide`` sends first to measure the workers."""
 MAX_IMBALANCE = 1.15
-"""Maximum ratio of the slowest worker's time to the mean time. Above this ratio, the sizes are still wrong."""
+"""Maximum ratio of the slowest worker's time to the mean time. If the ratio is larger, ``divide`` adapts the chunk sizes in a further
+round."""
 MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
-"""Number of iterations with equal chunks for ``baseline=True``. One is not enough: the first iteration includes the workers' start-up."""
+"""Number of iterations with equal chunks for ``baseline=True``: two, because the first iteration includes the start-up of the workers."""
 
 
 BALANCING_OPTIONS = {
     "cut": "`cut(start, stop)` returns the argument of the function for these units; default: that range, or that slice of the load",
     "baseline": "`True`: equal chunks in the first two iterations (or a number of iterations), to measure the speed-up by balancing",
-    "ratio": "f_c, bytes transferred per unit, if chunks and results do not show it; two bounds: the best between them is searched",
+    "ratio": "f_c, bytes transferred per unit, if the sizes of chunks and results do not show this number. If you give two bounds"
+    " `(low, high)`, the iterations search the best value between them",
     "progress": "`False`: hide the progress line, which is shown on a terminal only",
 }
 
 
 class Balancing(TaskKeywords, total=False):
-    """Keywords of ``divide`` and ``iterate``. Task options apply to each chunk."""
+    """Keyword arguments of ``divide`` and ``iterate``. Each chunk is a task; task options such as ``memory`` apply to every chunk."""
 
     cut: Callable[[int, int], Any]
     baseline: bool | int
@@ -76,12 +78,14 @@ def divide(
     combine: Callable[[list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Executes a load once. ``load`` is a number of units or a sequence. ``work(piece)`` executes a part of it.
+    """Executes a load once. ``load`` is a number of units or a sequence. ``work(piece)`` executes one part of the load.
 
-    ``combine([result, …])`` gets the results in order and returns the value of the report; by default, the value is the list of results.
+    ``combine([result, …])`` gets the results in the order of the load. The return value of ``combine`` is the ``value`` of the report.
+    Without ``combine``, ``value`` is the list of results.
 
-    A small part of the load is sent first to measure the workers. Each further round sends half of the remaining load, until all workers
-    take equally long. Then the whole remaining load is sent.
+    ``divide`` sends the load in rounds. The first round is a small part of the load, to measure the workers. Each further round is half of
+    the remaining load. If all workers were measured before a round, and took about the same time in this round, the next round is the whole
+    remaining load. The sixth round is always the whole remaining load.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
@@ -107,10 +111,12 @@ def iterate(
     update: Callable[[Any, list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Executes a load repeatedly. ``step(piece, state)`` executes a part of the load.
+    """Executes a load repeatedly. ``load`` is a number of units or a sequence. ``step(piece, state)`` executes one part of the load. In the
+    first iteration, the state is the argument ``state``.
 
-    ``update(state, [result, …])`` returns the next state; by default, this is the list of results. ``update`` may end the loop with
-    StopIteration. The value of the report is the last state.
+    After each iteration, ``update(state, [result, …])`` returns the next state. Without ``update``, the next state is the list of results.
+    To end the loop early, ``update`` raises StopIteration; ``StopIteration(value)`` also sets the last state. The ``value`` of the report
+    is the last state.
     """
     if not _is_count(iterations) or iterations < 0:
         raise BadInput(f"iterations: {iterations!r} is not a number of iterations", "write iterations=20")
@@ -157,7 +163,7 @@ class _Balancer:
 
     @property
     def slots(self) -> list[str]:
-        """Workers for the chunks of this round. A worker that can run several chunks at the same time is listed several times."""
+        """Workers for the chunks of the next round. A worker that can run several chunks at the same time is listed several times."""
         if self._slots is None:
             self._slots = self._workers.wait_for_slots(0.0 if self.report.iterations else JOIN_TIMEOUT_S) if self.load else []
             for worker, benchmark in self._workers.benchmarks.items():
@@ -166,7 +172,7 @@ class _Balancer:
 
     @property
     def is_even(self) -> bool:
-        """Whether the last round was planned from measurements and all workers took about equally long."""
+        """True if all workers had been measured before the last round began, and took about the same time in the last round."""
         last = self.report.iterations[-1]
         times = [share.compute_s + share.transfer_s for share in last.shares.values()]
         return last.planned_s is not None and max(times) <= MAX_IMBALANCE * sum(times) / len(times)
@@ -215,7 +221,6 @@ class _Balancer:
         return consecutive_chunks(sizes, names, self.done), time_of(sizes, workers, application) if known else None
 
     def _divide_late_chunk(self, late_chunk: Chunk, idle: list[str]) -> None:
-        """Divides a late chunk among idle workers."""
         if not idle:
             return
         workers = [self._estimates.capacity(worker) for worker in idle]
@@ -264,7 +269,7 @@ class _Balancer:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether the value is a whole number, of Python or of a library such as numpy."""
+    """Tests whether the value is a whole number of Python or of a library such as numpy."""
     return hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "__len__")
 
 
@@ -306,9 +311,10 @@ TICK_S = 0.1
 EXPLAIN_AFTER_S = 3.0
 """If no chunk has started after this many seconds, the reason is printed."""
 LATE_RATIO = 3.0
-"""A chunk is late if its elapsed time exceeds this factor times the expected time, plus GRACE_S."""
+"""A chunk is late if its elapsed time exceeds LATE_RATIO times the expected time, plus GRACE_S."""
 GRACE_S = 1.0
-"""Seconds added to the time until a chunk is late. Also the seconds between two searches for idle workers."""
+"""Seconds added to the time after which a chunk is late (see LATE_RATIO). The search for idle workers that can take over a late chunk is
+repeated at the same interval."""
 Arguments = Callable[[int, int], tuple[Any, ...]]
 """Function that returns the arguments of the work function for the units from start to stop."""
 
@@ -329,7 +335,7 @@ class Chunk:
     compute_s: float = 0.0
     value: Any = None
     replacements: list[Chunk] = field(default_factory=list)
-    """If this chunk is late: chunks with the same units for idle workers."""
+    """Chunks with the same units for idle workers, if this chunk is late."""
 
     @property
     def units(self) -> int:
@@ -345,7 +351,7 @@ class Chunk:
 
 
 def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int) -> list[Chunk]:
-    """Makes consecutive chunks, one per worker. Workers with size 0 get no chunk."""
+    """Makes consecutive chunks of these sizes, one per worker. A worker with size 0 gets no chunk."""
     chunks = []
     for size, worker in zip(sizes, workers, strict=True):
         if size > 0:
@@ -355,7 +361,8 @@ def consecutive_chunks(sizes: Sequence[int], workers: Sequence[str], start: int)
 
 
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function, so that it also returns its worker and duration. The wrapper is sent as code, because slots lack this package."""
+    """Wraps a function. The wrapper returns three values: the result of the function, the name of the worker, and the seconds that the
+    function took. The wrapper must not import this package, because slots do not have this package."""
 
     def run_chunk(*arguments: Any) -> tuple[Any, str, float]:
         import contextlib
@@ -423,7 +430,7 @@ class ChunkWorkers:
     def do(
         self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, divide_late_chunk: Callable[[Chunk, list[str]], None]
     ) -> None:
-        """Executes all chunks. ``divide_late_chunk`` gets a late chunk and the idle workers, and may set ``replacements`` of the chunk."""
+        """Executes all chunks. ``divide_late_chunk(chunk, idle_workers)`` may store parts of a late chunk in ``chunk.replacements``."""
         ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
         sent: list[Chunk] = []
         begun = time.monotonic()
@@ -461,16 +468,15 @@ class ChunkWorkers:
         future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
 
     def _calls_for(self, chunk: Chunk) -> CallEncoder:
-        """Returns the encoder for a chunk. The worker is only preferred: if it left or is full, another worker executes the chunk."""
+        """Returns the encoder for the call of a chunk. The call prefers ``chunk.worker``. If ``chunk.worker`` is busy or lost, any worker
+        except ``chunk.avoid`` may execute the chunk."""
         key = chunk.worker, chunk.avoid
         if key not in self._calls:
             conditions = [f"({self._options.requirement})"] if self._options.requirement else []
             if chunk.avoid:
                 conditions.append(f"worker != {_quoted(chunk.avoid)}")
             options = msgspec.structs.replace(
-                self._options,
-                requirement=" and ".join(conditions),
-                rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else "",
+                self._options, requirement=" and ".join(conditions), rank=f"worker == {_quoted(chunk.worker)}" if chunk.worker else ""
             )
             self._calls[key] = CallEncoder(self._session.spec_number, options)
         return self._calls[key]
@@ -496,7 +502,8 @@ class ChunkWorkers:
         chunk.ended = True
 
     def _idle(self, late_chunk: Chunk, chunks: Sequence[Chunk]) -> list[str]:
-        """Sets ``avoid`` of a late chunk to its worker, and returns the idle workers. If the chunk does not run, returns no workers."""
+        """Returns the idle workers that could execute ``late_chunk`` instead of its own worker. Returns an empty list if the late chunk has
+        no worker yet. Stores the worker of the late chunk in ``late_chunk.avoid``."""
         assert late_chunk.future is not None
         late_chunk.looked_at = time.monotonic()
         late_chunk.avoid = self._session.client.ask("task", task=late_chunk.future.task_id)["worker"] or ""
@@ -540,9 +547,10 @@ class ChunkWorkers:
 
 
 def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the speed of each worker: the median benchmark of all workers with the same processor.
+    """Returns the speed of each worker: the median of the benchmark results that all workers with the same type of processor reported. If
+    there are no such results, the worker is left out.
 
-    One benchmark is inaccurate, because agents that start together on one node slow each other down.
+    A single result is inaccurate, because agents that start together on one node slow each other down.
     """
     kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
     measured: dict[Any, list[float]] = {}
@@ -558,7 +566,12 @@ def _quoted(name: str) -> str:
 
 
 def _late_chunks(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
-    """Returns the late chunks. Until half of the chunks have ended, the expected time is unknown, and no chunk is late."""
+    """Returns the unfinished chunks that are late. Returns no chunks until half of the chunks have ended.
+
+    A chunk is late if its elapsed time exceeds LATE_RATIO times the expected time, plus GRACE_S. The expected time is the larger of two
+    numbers: ``planned_s`` and the median time of the ended chunks. Chunks that were also sent to other workers, and chunks that were
+    examined in the last GRACE_S seconds, are left out.
+    """
     ended = [chunk.total_s for chunk in chunks if chunk.ended]
     if not ended or 2 * len(ended) < len(chunks):
         return []

@@ -8,25 +8,33 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
-from functools import partial
-from typing import Any, ParamSpec, TypeVar, Unpack
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
 
+from pilotfish.api.dataflow import submit_call
 from pilotfish.api.futures import TaskFuture
+from pilotfish.api.initializer import Initializer
 from pilotfish.api.ordered_map import OrderedMap
 from pilotfish.api.run_futures import FutureType, RunFutures, interpreter_exits
-from pilotfish.applications.python_call import CallEncoder
-from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
-from pilotfish.applications.task_options import TaskKeywords, read_task_options
-from pilotfish.client.pools import ensure_pool, private_pool
+from pilotfish.applications.calls.python_call import PICKLE, CallEncoder
+from pilotfish.applications.executables.executable import Inputs, pack_inputs
+from pilotfish.applications.executables.working_directory import require_current_directory
+from pilotfish.applications.reuse.result_reuse import ResultReuse
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds
+from pilotfish.applications.task_options import TaskKeywords, read_flag, read_task_options
+from pilotfish.client.descriptions.site_selection import read_selection
+from pilotfish.client.pools import ensure_pool, private_pool, selected_pool
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
+from pilotfish.model.site import LOCAL
 from pilotfish.model.task import RunOptions
 from pilotfish.portable.payload_format import PackedPayload
 
 log = logging.getLogger("concurrent.futures")
 Value = TypeVar("Value")
-Arguments = ParamSpec("Arguments")
+EXECUTOR_NAMES = ("max_workers", "sites", "pool", "initializer", "initargs", "echo", "cache", "inputs")
+"""Options of ``Executor`` in addition to the task options."""
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
 """Errors that pickling may raise if a call cannot be sent."""
 
@@ -43,31 +51,8 @@ class LeftBehind(PilotfishError):
     code = "P4102"
 
 
-def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
-    """Wraps a function, so that the initializer runs once per process. The wrapper is sent as code, because slots lack this package."""
-
-    def run_initialized(*args: Any, **kwargs: Any) -> Any:
-        import sys
-        from concurrent.futures import BrokenExecutor
-
-        done = sys.__dict__.setdefault("_pilotfish_initialized", {})
-        if token not in done:
-            try:
-                initializer(*initargs)
-                done[token] = None
-            except BaseException as error:  # noqa: BLE001 (user code may raise anything)
-                done[token] = f"the initializer failed: {type(error).__name__}: {error}"
-        if done[token] is not None:
-            raise BrokenExecutor(done[token])
-        return function(*args, **kwargs)
-
-    run_initialized.__name__ = getattr(function, "__name__", "call")
-    run_initialized.__qualname__ = getattr(function, "__qualname__", run_initialized.__name__)
-    return run_initialized
-
-
 class _ExecutorSession(RunFutures):
-    """A session that becomes unusable if the initializer fails, because all later tasks would fail too."""
+    """The session of an executor with an initializer. If the initializer fails, all unfinished tasks fail too."""
 
     broken: ExecutorBroken | None = None
 
@@ -89,12 +74,34 @@ class _ExecutorSession(RunFutures):
             self.broken = ExecutorBroken(str(error), "fix the initializer")
 
 
-class Executor(OrderedMap, concurrent.futures.Executor):
-    """Runs calls on a private pool of ``max_workers`` cores that ends with the executor, or in the pool named by ``pool``.
+class ExecutorKeywords(TaskKeywords, total=False):
+    """Keyword arguments of ``Executor``, in addition to the task options."""
 
-    ``pool`` and ``max_workers`` exclude each other: a named pool uses the cores of this machine that its ``local_cores`` allows.
-    At the end of the ``with`` block, LeftBehind is raised if processes or files of the private pool still exist. Task options (cores,
-    memory, time, retries …) apply to every task.
+    cache: bool
+    sites: str | Sequence[str]
+
+
+class Executor(OrderedMap, concurrent.futures.Executor):
+    """Runs calls in a private pool, which ends with the executor. With ``pool`` or ``sites``, runs the calls in a pool of the user instead.
+
+    - ``max_workers``: number of cores of the private pool; by default, all cores that this program may use. You cannot combine
+      ``max_workers`` with ``pool`` or ``sites``. To limit the cores of this machine that a pool of yours uses, set ``local_cores`` in
+      ``config.toml``.
+    - ``pool``: name of a pool. ``sites``: sites that the tasks may use, as in ``Run``. If you give ``sites`` without ``pool``, the pool is
+      ``$PILOTFISH_POOL``, or ``default`` if this variable is not set.
+    - ``initializer(*initargs)``: a function that each slot calls once, before its first task of this executor. In a private pool,
+      ``initargs`` may contain locks and semaphores of ``multiprocessing`` and ``threading``, which this program and the slots then share.
+    - ``echo``: whether to print what the tasks write to standard output and standard error.
+    - ``cache``: whether a call gets the result of an equal call of any run of the pool; see ``Run.options``. ``cache`` needs ``pool`` or
+      ``sites``. With ``cache``, the pool keeps the results of this executor until you delete the run of the executor with ``pilotfish
+      forget``.
+    - ``inputs``: files and directories that each call gets. The executor reads them when it is created. With ``inputs``, each call runs in
+      a sandbox: a fresh directory that has the inputs under their names.
+    - Task options (cores, memory, time, retries …) apply to every task. If the private pool can never meet these options, ``submit``
+      raises NoSuitableWorker.
+
+    If Ctrl-C ends the ``with`` block, the unfinished calls of a private pool are cancelled at once, also those that run. If processes or
+    files of the private pool still exist at the end of the ``with`` block, LeftBehind is raised.
     """
 
     def __init__(
@@ -105,22 +112,32 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         echo: bool = True,
-        **task_options: Unpack[TaskKeywords],
+        inputs: Inputs = (),
+        **options: Unpack[ExecutorKeywords],
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
-        if pool is not None and max_workers is not None:
+        sites = options.pop("sites", ())
+        self._sites = read_selection(sites)
+        self._pool = selected_pool() if pool is None and sites else pool
+        if self._pool is not None and max_workers is not None:
+            other = f"sites={sites!r}" if pool is None else f"pool={pool!r}"
             raise BadInput(
-                f"max_workers: {max_workers!r} means a pool of its own, but pool={pool!r} was given too",
+                f"max_workers: {max_workers!r} means a pool of its own, but {other} was given too",
                 "leave out one of them; local_cores in config.toml is the number of cores of this machine that a shared pool uses",
             )
+        cache = read_flag(options.pop("cache", False), "cache")
+        if cache and self._pool is None:
+            raise BadInput("cache: the results of a private pool end with the executor", 'name a pool that keeps them: pool="default"')
         self._workers = max_workers or len(os.sched_getaffinity(0))
-        self._pool = pool
         self._initializer = initializer, initargs
         self._echo = echo
-        self._options = read_task_options(task_options, "Executor")
+        self._inputs = pack_inputs(inputs)
+        self._cache = cache
+        self._reuse: ResultReuse | None = None
+        self._options = read_task_options(options, "Executor", EXECUTOR_NAMES)
         self._lock = threading.Lock()
         self._is_shut_down = False
         self._owner = os.getpid()
@@ -128,41 +145,57 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         self._calls: CallEncoder | None = None
 
     def _start(self) -> RunFutures:
-        """Opens the session at the first task."""
+        """Returns the session. Opens it at the first call."""
         with self._lock:
             self._check_usable()
             if self._session is None:
+                directory = require_current_directory()
                 pool = ensure_pool(self._pool) if self._pool is not None else private_pool(self._workers)
-                options = RunOptions(name="executor", command="pilotfish.Executor", cwd=os.getcwd(), owned=True)
+                keeps, sites = self._cache, self._sites.names
+                options = RunOptions(name="executor", command="pilotfish.Executor", cwd=directory, owned=not keeps, sites=sites)
                 private_cores = self._workers if self._pool is None else 0
                 kind = RunFutures if self._initializer[0] is None else _ExecutorSession
                 session = kind(pool, options, private_cores=private_cores, echo=self._echo)
+                try:
+                    self._sites.use(session.client.ask)
+                except PilotfishError:
+                    session.finish(forget=True)
+                    raise
+                if self._cache:
+                    around = self._initializer if self._initializer[0] is not None else None
+                    self._reuse = ResultReuse(session.records, around=around).for_calls(self._inputs, cache=True)
                 self._calls = self._make_encoder(session)
-                # The session does not refer to the executor. So an executor that the program forgets is collected, and its session ends.
-                weakref.finalize(self, session.finish, True).atexit = False
+                # The session does not refer to the executor. So if the program drops the executor, Python deletes the executor and its
+                # session ends.
+                weakref.finalize(self, session.finish, not keeps).atexit = False
                 self._session = session
             return self._session
 
     def _make_encoder(self, session: RunFutures) -> CallEncoder:
         initializer, initargs = self._initializer
+        register = session.spec_number if self._reuse is None else self._reuse.register(session.spec_number)
         if initializer is None:
-            return CallEncoder(session.spec_number, self._options)
-        wrap = partial(initialized, initializer=initializer, initargs=initargs, token=session.uid)
-        return CallEncoder(session.spec_number, self._options, wrap=wrap)
+            calls = CallEncoder(register, self._options, inputs=self._inputs, reuses_results=self._cache)
+        else:
+            made = Initializer(initializer, initargs, session.uid, serves_locks=self._pool is None)
+            weakref.finalize(session, made.close)
+            calls = CallEncoder(register, self._options, PICKLE, made.dump, self._inputs, self._cache)
+            calls.slot_globals = made.slot_globals
+        calls.inherits = self._pool is not None
+        return calls
 
-    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
+    def submit(self, fn: Callable[..., Value], /, *args: Any, **kwargs: Any) -> TaskFuture[Value]:
         session = self._session or self._start()
         if self._is_shut_down or session.failure is not None:
             self._check_usable()
         future: TaskFuture[Value] = TaskFuture(session)
         assert self._calls is not None
         try:
-            spec, payload = self._calls.encode(fn, args, kwargs)
+            return submit_call(session, future, self._calls, (fn, args, kwargs), reuse=self._reuse)
         except CANNOT_SEND as error:
             # As in the standard library, the future gets the error, so that a loop that submits tasks continues.
             future.set_exception(error)
             return future
-        return session.submit(future, spec, payload)
 
     def _check_usable(self) -> None:
         """Raises an error if no task can be submitted."""
@@ -175,12 +208,29 @@ class Executor(OrderedMap, concurrent.futures.Executor):
             raise ExecutorBroken(str(failure), failure.hint) from failure
 
     @property
+    def _max_workers(self) -> int:
+        """Returns the number of cores. Some libraries read this private attribute of the executors of the standard library."""
+        if self._pool is None:
+            return self._workers
+        session = self._session or self._start()
+        status = session.client.ask("status")
+        local = int(status["local_cores"]) if LOCAL in session.sites or not session.sites else 0
+        if not session.sites:
+            return max(1, int(status["cores"]), local)
+        workers = [row for row in session.client.ask("workers") if row["connected"] and row["site"] in session.sites]
+        return max(1, int(sum(row["capacity"]["cores"] for row in workers)), local)
+
+    @property
     def _broken(self) -> bool:
         # Some libraries read this private attribute of the executors of the standard library.
         return self._session is not None and self._session.failure is not None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Declares that no more tasks will come. With ``wait``, returns after the end of the last task and of the private pool."""
+        """Declares that no more tasks will come. With ``wait``, returns when the last task has ended; if the pool is private, returns when
+        the pool has ended too. Without ``wait``, returns at once, and the remaining tasks continue.
+
+        ``cancel_futures``: whether to cancel the tasks that do not run yet.
+        """
         if self._owner != os.getpid():
             return
         with self._lock:
@@ -190,8 +240,23 @@ class Executor(OrderedMap, concurrent.futures.Executor):
             return
         if cancel_futures:
             session.cancel_pending()
-        session.finish(forget=True)
+        session.finish(forget=not self._cache)
         if wait:
             session.wait()
             if session.leftovers:
                 raise LeftBehind("the pool ended, but left behind: " + "; ".join(session.leftovers), "remove it with: pilotfish gc")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._abandon()
+        try:
+            self.shutdown(wait=True)
+        except KeyboardInterrupt:
+            self._abandon()
+            self.shutdown(wait=True)
+            raise
+
+    def _abandon(self) -> None:
+        """Cancels the calls of a private pool after Ctrl-C, because nothing can read their results any more."""
+        if self._pool is None and self._owner == os.getpid() and self._session is not None:
+            self._session.abandon()

@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pilotfish.applications.executable import Completed, FutureFile, decode_ending
-from pilotfish.applications.executable_encoder import make_future_file
+from msgspec.structs import replace
+
+from pilotfish.api.long_output import LongOutput, excerpt, whole
+from pilotfish.applications.calls.future_arguments import FutureResult
+from pilotfish.applications.calls.python_result import CallOutcome
+from pilotfish.applications.executables.executable import Completed, FutureFile, completed_of, decode_ending
+from pilotfish.applications.executables.executable_encoder import make_future_file
+from pilotfish.errors import TaskFailed
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, DONE, FAILED, TASK_STATES
-from pilotfish.model.task import Usage
+from pilotfish.model.task import DEPENDENCY, Usage
+from pilotfish.portable.payload_format import Buffer
 
 if TYPE_CHECKING:
     from pilotfish.api.run_futures import RunFutures
 
 Value = TypeVar("Value")
+CopyOutputs = Callable[[int, object, BaseException | None], BaseException | None]
+"""A function that copies output files. It gets the index, the result and the error of a task, and returns the error for the future."""
 _logger = logging.getLogger("concurrent.futures")
 
 
-class TaskFuture(Future[Value]):
-    """The future of one task. ``cancel`` succeeds until this program knows that the task runs."""
+def root_cause(error: BaseException) -> BaseException:
+    """Returns the error of the first task in a chain of failed tasks. Each of the other tasks failed because it needs the result of the
+    task before it."""
+    while isinstance(error, TaskFailed) and error.cause == DEPENDENCY and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
-    # The defaults are class attributes to save memory: there may be a million pending futures, and most never change them.
+
+class LazyCondition:
+    """The attribute ``_condition`` of a future, which is created at its first use: a program may hold a million pending futures, but
+    it waits for only a few of them. A condition needs 1.2 kB, three times as much as the rest of the future."""
+
+    def __get__(self, future: Any, owner: type) -> threading.Condition:
+        made: threading.Condition | None = vars(future).get("_made_condition")
+        # Two threads may come here at once. setdefault gives the same condition to both.
+        return made if made is not None else vars(future).setdefault("_made_condition", threading.Condition())
+
+
+class TaskFuture(FutureResult, Future[Value]):
+    """The future of one task. ``cancel`` returns False if the future has a result or an error, or if the master has already reported that
+    the task runs.
+
+    The future of a Python call can be an argument of another call of the same Run or Executor. There, the future stands for the result.
+    """
+
+    # The defaults are class attributes to save memory: there may be a million pending futures, and most futures keep the defaults.
     index: int = -1
     """Index of the task in its run. It is -1 if the arguments of the task could not be sent."""
-    stdout: bytes = b""
-    stderr: bytes = b""
+    _stdout: bytes | LongOutput = b""
+    _stderr: bytes | LongOutput = b""
     _ended: EndedItem | None = None
+    destinations: dict[str, str] | None = None
+    """Destinations of output files by name, as paths below the directory ``into`` of the run. At first, these are the destinations that
+    were given at submission. After the task has succeeded, these are the destinations of all files that the task left. None if no output
+    file of the task is copied to a destination."""
     _is_executable = False
+    _causes: Sequence[BaseException] = ()
+    """Errors of the tasks whose results are arguments of this task. If this task cannot run, the first of these errors is the cause."""
+    _condition = LazyCondition()
+    _state = "PENDING"
+    _result = _exception = None
 
     def __init__(self, session: RunFutures) -> None:
-        super().__init__()
+        # ``super().__init__()`` is not called, because it creates a condition. A test compares the attributes with those of the standard
+        # library.
+        self._waiters = []
+        self._done_callbacks: list[Callable[[Future[Value]], object]] = []
         self._session = session
 
     @property
@@ -46,8 +90,18 @@ class TaskFuture(Future[Value]):
         ended = self._ended
         return None if ended is None else Usage(ended.wall_us, ended.cpu_us, ended.rss_kib)
 
+    @property
+    def stdout(self) -> bytes:
+        """Standard output of the finished task, also if it is long."""
+        return whole(self._stdout)
+
+    @property
+    def stderr(self) -> bytes:
+        """Standard error output of the finished task, also if it is long."""
+        return whole(self._stderr)
+
     def why(self) -> str:
-        """Returns the reason for the state of the task, as text."""
+        """Returns a text that explains why the task is in its state, like ``pilotfish why``."""
         return self._session.why(task=self.task_id)
 
     def cancel(self) -> bool:
@@ -80,8 +134,8 @@ class TaskFuture(Future[Value]):
             except InvalidStateError:
                 pass  # the task ended or was cancelled at the same time
 
-    def ended(self, item: EndedItem, payload: memoryview) -> None:
-        """Sets the result or error that the master reports."""
+    def ended(self, item: EndedItem, payload: Buffer, copier: CopyOutputs | None = None) -> None:
+        """Sets the result or the error of the task. ``copier``: a function that copies the output files first."""
         self._ended = item
         try:
             if item.state not in (DONE, FAILED):
@@ -91,31 +145,53 @@ class TaskFuture(Future[Value]):
                 else:
                     self.set_exception(CancelledError(f"task {self.task_id} was cancelled while it ran"))
                 return
-            value, error, stdout, stderr = decode_ending(item, payload, self._is_executable, self._session.client.contents)
-            if stdout or stderr:
-                self.stdout, self.stderr = stdout, stderr
-                if not self._is_executable:
-                    self._session.show_output(stdout, stderr)
+            outcome = decode_ending(item, payload, self._is_executable, self._session.client.contents)
+            value, error = outcome.value, outcome.error
+            if outcome.stdout or outcome.stderr:
+                self._keep_output(outcome)
+            if copier is not None:
+                left = completed_of(value, error)
+                error = copier(self.index, value, error)
+                self._name_files(left)
             if error is None:
                 self.set_result(value)
             else:
+                if self._causes and isinstance(error, TaskFailed) and error.cause == DEPENDENCY:
+                    error.__cause__ = root_cause(self._causes[0])
                 self.set_exception(error)
         except InvalidStateError:
             # The program cancelled the future before the end of the task was reported.
             if self.cancelled():
                 self.set_running_or_notify_cancel()
 
+    def _name_files(self, left: Completed | None) -> None:
+        """Replaces the destinations that were given at submission by the destinations of all files that the task left."""
+        outputs = self._session.outputs
+        if left is not None and outputs is not None:
+            places = {name: outputs.destinations.find(self.index, name) for name in left.files}
+            self.destinations = {name: place[1] for name, place in places.items() if place is not None}
+
+    def _keep_output(self, outcome: CallOutcome) -> None:
+        keep, (out_file, error_file) = self._session.long_outputs.keep, outcome.files
+        self._stdout, self._stderr = keep("stdout", outcome.stdout, out_file), keep("stderr", outcome.stderr, error_file)
+        out, error = excerpt(self._stdout), excerpt(self._stderr)
+        if not self._is_executable:
+            self._session.show_output(out, error)
+        if isinstance(outcome.error, TaskFailed) and isinstance(outcome.error.completed, Completed):
+            outcome.error.completed = replace(outcome.error.completed, stdout=out, stderr=error)
+
 
 class ExecutableFuture(TaskFuture[Completed]):
-    """The future of an executable. Its result is a ``Completed``."""
+    """The future of an executable. Its result is a ``Completed``: exit status, output and files."""
 
     _is_executable = True
     keep: tuple[str, ...] = ()
     """Names and patterns of the files that the task keeps for later tasks. See ``file``."""
 
     def file(self, name: str) -> FutureFile:
-        """Returns a file or directory that the task will keep, for the ``inputs`` of later tasks. These tasks wait for the file.
+        """Returns a ``FutureFile``, which stands for a file or directory that this task will create. Use the ``FutureFile`` in the
+        ``inputs`` of later tasks. The later tasks wait for this task.
 
-        The name must be in ``keep`` of this task.
+        ``name``: name of the file or directory. It must match a name or a pattern in the option ``keep`` of this task.
         """
         return make_future_file(self, name, self.keep, self.task_id)

@@ -1,25 +1,35 @@
-"""Maps a function over inputs; the results come in order. If the consumer stops early, the remaining tasks are cancelled."""
+"""Implements ``map``, ``starmap`` and ``imap_unordered``: one call per input.
+
+If a program stops reading the results, the remaining tasks of an Executor are cancelled, as in the standard library. The remaining tasks of
+a Run continue, because the run belongs to its pool.
+"""
 
 from __future__ import annotations
 
 import itertools
+import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from pilotfish.applications.python_call import chunked
+from pilotfish.applications.calls.python_call import chunked
 
 Value = TypeVar("Value")
 
 
 class Submits(Protocol):
+    _cancels_rest: bool
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]: ...
 
 
 class OrderedMap:
-    """Adds ``map`` to classes that have ``submit``."""
+    """Adds ``map``, ``starmap`` and ``imap_unordered`` to classes that have ``submit``."""
+
+    _cancels_rest = True
+    """Whether the remaining tasks are cancelled if the program stops reading the results."""
 
     def map(
         self: Submits,
@@ -29,18 +39,53 @@ class OrderedMap:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """Returns the results of ``fn`` in order, as in the standard library.
+        """Submits one call of ``fn`` per input, and returns the results in the order of the inputs, as in the standard library.
 
-        ``chunksize``: number of calls per task; more than 1 is rarely needed. ``buffersize``: maximum number of submitted tasks whose
-        results the program has not taken yet.
+        ``timeout``: maximum number of seconds to wait for all results, as in the standard library. ``chunksize``: number of calls per task;
+        more than 1 is rarely needed. ``buffersize``: maximum number of submitted tasks whose results the program has not read yet.
+
+        If the program stops reading, for example after Ctrl-C, an Executor cancels the remaining tasks. The remaining tasks of a Run
+        continue; ``run.cancel()`` cancels them.
         """
-        _check_sizes(chunksize, buffersize)
-        rows = zip(*iterables, strict=False)
-        if chunksize == 1:
-            return _results((self.submit(fn, *row) for row in rows), timeout, buffersize)
-        chunk = chunked(fn)
-        lists = _results((self.submit(chunk, part) for part in _chunks(rows, chunksize)), timeout, buffersize)
-        return itertools.chain.from_iterable(lists)
+        return OrderedMap.starmap(self, fn, zip(*iterables, strict=False), timeout=timeout, chunksize=chunksize, buffersize=buffersize)
+
+    def starmap(
+        self: Submits,
+        fn: Callable[..., Value],
+        rows: Iterable[Iterable[Any]],
+        *,
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """Submits one call ``fn(*row)`` per row, and returns the results in order. The options are those of ``map``."""
+        futures = _submit_rows(self, fn, rows, chunksize, buffersize)
+        results = _results(futures, timeout, buffersize, self._cancels_rest)
+        return results if chunksize == 1 else itertools.chain.from_iterable(results)
+
+    def imap_unordered(
+        self: Submits,
+        fn: Callable[..., Value],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Value]:
+        """Submits one call of ``fn`` per input, and yields each result as soon as it arrives. The options are those of ``map``."""
+        futures = _submit_rows(self, fn, zip(*iterables, strict=False), chunksize, buffersize)
+        results = _unordered_results(futures, timeout, buffersize, self._cancels_rest)
+        return results if chunksize == 1 else itertools.chain.from_iterable(results)
+
+
+def _submit_rows(
+    submitter: Submits, fn: Callable[..., Any], rows: Iterable[Iterable[Any]], chunksize: int, buffersize: int | None
+) -> Iterator[Future[Any]]:
+    """Yields one future per row, or per ``chunksize`` rows. Taking a future from the iterator submits its task."""
+    _check_sizes(chunksize, buffersize)
+    if chunksize == 1:
+        return (submitter.submit(fn, *row) for row in rows)
+    chunk = chunked(fn)
+    return (submitter.submit(chunk, part) for part in _chunks(rows, chunksize))
 
 
 def _check_sizes(chunksize: int, buffersize: int | None) -> None:
@@ -52,23 +97,30 @@ def _check_sizes(chunksize: int, buffersize: int | None) -> None:
         raise ValueError("buffersize must be None or > 0")
 
 
-def _chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+def _chunks(rows: Iterable[Iterable[Any]], size: int) -> Iterator[list[tuple[Any, ...]]]:
     rows = iter(rows)
-    while chunk := list(itertools.islice(rows, size)):
+    while chunk := [tuple(row) for row in itertools.islice(rows, size)]:
         yield chunk
 
 
-def _result_or_cancel(holder: list[Future[Value]], timeout: float | None) -> Value:
+def _take_result(holder: list[Future[Value]], timeout: float | None, cancel: bool) -> Value:
+    """Takes the only future out of ``holder`` and waits for its result. ``cancel``: whether to cancel the future if the wait fails."""
     future = holder.pop()
     try:
         return future.result(timeout)
     finally:
-        future.cancel()
+        if cancel:
+            future.cancel()
         del future
 
 
-def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None) -> Iterator[Value]:
-    """Returns the results in order. Each step of ``futures`` submits a task: all tasks at once, or at most ``buffersize`` in advance."""
+def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None, cancel: bool) -> Iterator[Value]:
+    """Yields the results in the order of ``futures``. A task is submitted when its future is taken from ``futures``. At first,
+    ``buffersize`` futures are taken; then one more whenever the program asks for the next result. If ``buffersize`` is None, all futures
+    are taken at once.
+
+    ``cancel``: whether to cancel the remaining futures if the program stops reading the results.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     ahead = deque(itertools.islice(futures, buffersize))
 
@@ -80,9 +132,39 @@ def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize
                 if buffersize is not None:
                     ahead.extend(itertools.islice(futures, 1))
                 # ``first`` is emptied, so that this generator refers to neither future nor result while the consumer uses the result.
-                yield _result_or_cancel(first, left)
+                yield _take_result(first, left, cancel)
         finally:
-            for future in ahead:
+            for future in ahead if cancel else ():
                 future.cancel()
 
+    return draw()
+
+
+def _unordered_results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None, cancel: bool) -> Iterator[Value]:
+    """Yields each result as soon as it arrives. Submits no task while the program has not read the results of ``buffersize`` tasks."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    ended: queue.SimpleQueue[Future[Value]] = queue.SimpleQueue()
+    unread: set[Future[Value]] = set()
+
+    def submit(count: int | None) -> None:
+        for future in itertools.islice(futures, count):
+            unread.add(future)
+            future.add_done_callback(ended.put)
+
+    def draw() -> Iterator[Value]:
+        try:
+            while unread:
+                try:
+                    first = [ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))]
+                except queue.Empty:
+                    raise TimeoutError from None
+                unread.discard(first[0])
+                if buffersize is not None:
+                    submit(1)
+                yield _take_result(first, None, cancel)
+        finally:
+            for future in unread if cancel else ():
+                future.cancel()
+
+    submit(buffersize)
     return draw()

@@ -2,104 +2,179 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import sys
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
+from pilotfish.api.dataflow import submit_call, submit_with_futures
+from pilotfish.api.found_run import FoundRun, find_run, results_of
 from pilotfish.api.futures import ExecutableFuture, TaskFuture
 from pilotfish.api.ordered_map import OrderedMap
+from pilotfish.api.output_copier import OutputCopier
 from pilotfish.api.run_futures import RunFutures
-from pilotfish.applications.executable_encoder import (
+from pilotfish.applications.calls.future_arguments import FutureFound
+from pilotfish.applications.calls.python_call import PICKLE, CallEncoder, WorkerEncoder, worker_payload
+from pilotfish.applications.destinations import check_destinations, output_directory
+from pilotfish.applications.executables.executable import Inputs, pack_inputs
+from pilotfish.applications.executables.executable_encoder import (
     ExecutableDefaults,
     ExecutableEncoder,
     ExecutableKeywords,
     kept_patterns,
     take_future_files,
 )
-from pilotfish.applications.python_call import PICKLE, CallEncoder, worker_payload, worker_spec
-from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds, read_cost
-from pilotfish.applications.task_options import TaskKeywords, read_task_options
-from pilotfish.client.pools import PoolHandle, ensure_pool
-from pilotfish.client.run_options import RunKeywords, read_run_keywords
+from pilotfish.applications.executables.working_directory import require_current_directory
+from pilotfish.applications.reuse.result_reuse import ResultReuse
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds, read_cost
+from pilotfish.applications.task_options import TaskKeywords, read_flag, read_task_options
+from pilotfish.client.descriptions.run_options import RunKeywords, check_run_name, check_run_text, read_run_keywords
+from pilotfish.client.descriptions.site_selection import read_selection
+from pilotfish.client.outputs.output_destinations import OutputDestinations
+from pilotfish.client.pools import PoolHandle, ensure_pool, selected_pool
+from pilotfish.client.reuse.program_register import ProgramRegister
 from pilotfish.client.session import state_of_run
-from pilotfish.client.site_selection import read_selection
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.task import RunOptions
 
 Value = TypeVar("Value")
-Arguments = ParamSpec("Arguments")
-DEFAULT_POOL = "default"
+RUN_NAMES = ("name", "pool", "sites", "uid", "into", "overwrite")
+"""Options of ``Run`` in addition to RunKeywords."""
+CALL_NAMES = ("after", "cost", "form", "cache", "inputs")
+"""Options of ``Run.options`` in addition to the task options."""
+
+
+def _warn_of_unfinished(session: RunFutures, options: RunOptions) -> None:
+    """Warns if the same program was started before and its tasks have not ended: their results cannot be reused yet."""
+    for row in session.client.ask("runs"):
+        is_same = (row["name"], row["command"], row["cwd"]) == (options.name, options.command, options.cwd)
+        unfinished = row["tasks"] - sum(row["counts"].get(state, 0) for state in ("done", "failed", "cancelled"))
+        if is_same and row["run"] != session.run and unfinished > 0:
+            tasks = f"{unfinished:,} unfinished task{'s' * (unfinished > 1)}"
+            text = f"run {row['run']} of the same program has {tasks}; equal tasks of this run are executed again. "
+            pool = session.pool.name
+            found = f"Run.find({row['run']}{f', pool={pool!r}' if pool != selected_pool() else ''})"
+            warnings.warn(f"{text}To wait for that run: list({found}.results())", stacklevel=3)
+
+
+def _command_line(argv: Sequence[str]) -> str:
+    """Returns the command that started this program, as a user can type it. Python leaves itself out of ``argv``."""
+    return shlex.join(["python", *argv] if argv[0].endswith(".py") else argv)
 
 
 class Submitter(OrderedMap):
     """Submits calls as tasks with the same options: ``run.options(cores=2).submit(f, x)``."""
 
-    def __init__(self, session: RunFutures, calls: CallEncoder, needs: TaskNeeds = NO_NEEDS) -> None:
+    _cancels_rest = False
+
+    def __init__(self, session: RunFutures, calls: CallEncoder, reuse: ResultReuse, needs: TaskNeeds = NO_NEEDS) -> None:
         self._session = session
         self._calls = calls
         self._needs = needs
+        self._reuse = reuse
 
-    def submit(self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> TaskFuture[Value]:
+    def submit(self, fn: Callable[..., Value], /, *args: Any, **kwargs: Any) -> TaskFuture[Value]:
         """Submits a call as a task. If the call cannot be pickled, raises the error immediately.
 
-        A future cannot be an argument: pass ``future.result()``, or use ``options(after=[future])`` if only the order matters.
+        A future in the arguments stands for its result, also inside of lists, dicts and other objects. The call waits for this result. If
+        only the order of the tasks matters, use ``options(after=[future])``.
         """
-        for value in itertools.chain(args, kwargs.values()):
-            if isinstance(value, TaskFuture):
-                raise BadInput(
-                    f"submit: the future of task {value.task_id} was given as an argument",
-                    "pass its .result(), or run.options(after=[future]).submit(…) if only the order matters",
-                )
-        spec, payload = self._calls.encode(fn, args, kwargs)
         future: TaskFuture[Value] = TaskFuture(self._session)
-        return self._session.submit(future, spec, payload, self._needs)
+        reuse = self._reuse if self._reuse.is_wanted else None
+        return submit_call(self._session, future, self._calls, (fn, args, kwargs), self._needs, reuse)
 
 
 class Run(Submitter):
-    """A run. It is opened immediately. At the end of the ``with`` block, it is closed, and the program waits for its last task.
+    """A run of a pool. ``Run(…)`` opens the run. The end of the ``with`` block closes the run and waits for its last task.
 
-    The run belongs to the pool, not to this program. If an exception (or Ctrl-C) ends the block, the tasks continue, and
-    ``pilotfish status`` shows them. ``sites``: sites that its tasks may use, such as ``"hpc"`` or ``["hpc:4", "local"]``; by default, all
-    workers of the pool. ``max_failures``: the run is cancelled after this number of failed tasks. ``share``: name of its share, with an
-    optional weight: ``"thesis:2"``. ``deadline``: finish time to aim for: ``"18:00"``, ``"2h"`` or a datetime. ``speculate``: slow tasks
-    get a second copy on idle workers, and the first result counts. A Python call runs in the current directory of this program. If a node
-    does not have that directory, the call runs in a directory of the worker.
+    The run belongs to the pool, not to this program. If an exception or Ctrl-C ends the block, the tasks continue, and ``pilotfish status``
+    shows the run.
 
-    ``Run(uid=…)`` opens the run with this ``uid`` again, also in another program. The new object has ``status``, ``tasks``, ``why`` and
-    ``cancel``. Until the run is closed, the new object can also submit more tasks. It has no futures of tasks that were submitted before:
-    read their results with ``pilotfish results``. If no run has this ``uid``, a new run gets it.
+    - ``pool``: name of the pool; by default, ``$PILOTFISH_POOL``, or ``default`` if this variable is not set.
+    - ``sites``: sites that the tasks may use, such as ``"hpc"`` or ``["hpc:4", "local"]``; by default, all workers of the pool. In
+      ``"hpc:4"``, 4 is the number of pilots; in ``"local:4"``, 4 is the number of cores.
+    - ``max_failures``: the run is cancelled after this number of failed tasks. Tasks that never ran because
+      another task failed are not counted.
+    - ``share``: name of the share of the run, with an optional weight, such as ``"thesis:2"``.
+    - ``deadline``: time at which the run should be finished: ``"18:00"``, ``"2h"`` or a datetime.
+    - ``into``: directory for output files of executables. An output file with a destination, such as ``outputs={"frame.png":
+      "frames/1.png"}``, is copied to this destination below ``into``. Any other output file is copied to ``INDEX/NAME`` below ``into``:
+      INDEX is the index of the task, and NAME is the name of the file. Without ``into``, only output files with a destination are copied,
+      below the current directory. A task has a result only after its files have been copied.
+    - ``overwrite``: whether files that exist at the destinations may be replaced.
+    - ``speculate``: whether slow tasks get a second copy on an idle worker. The first result counts.
+    - ``resume``: whether each task gets the result of an equal task that succeeded in an earlier run. For single calls, use the option
+      ``cache`` of ``options`` instead.
+
+    A Python call without ``inputs`` runs in the current directory of this program. On a node without that directory, the call runs in a
+    directory of the worker.
+
+    ``Run.find(…)`` finds a run again, also in a later program, with ``results`` and ``futures`` of its tasks.
+
+    ``Run(uid=…)`` opens the run with this ``uid`` again, also in another program. Until the run is closed, the new object can submit more
+    tasks. If no run has this ``uid``, a new run with this ``uid`` is opened.
     """
 
     def __init__(
         self,
         name: str = "",
         *,
-        pool: str | PoolHandle = DEFAULT_POOL,
+        pool: str | PoolHandle | None = None,
         sites: str | Sequence[str] = (),
         uid: str = "",
+        into: str | os.PathLike[str] = "",
+        overwrite: bool = False,
         **run_options: Unpack[RunKeywords],
     ) -> None:
+        check_run_name(name, "name=")
+        check_run_text(uid, "uid=")
         selection = read_selection(sites)
-        place = ensure_pool(pool) if isinstance(pool, str) else pool
+        directory = require_current_directory()
+        resume = read_flag(run_options.pop("resume", False), "resume")
         options = RunOptions(
             name=name,
-            command=shlex.join(sys.argv),
-            cwd=os.getcwd(),
+            command=_command_line(sys.argv),
+            cwd=directory,
             sites=selection.names,
-            **read_run_keywords(run_options, time.time()),
+            resume=resume,
+            **read_run_keywords(run_options, time.time(), RUN_NAMES),
         )
-        session = RunFutures(place, options, uid)
+        pool = selected_pool() if pool is None else pool
+        session = RunFutures(ensure_pool(pool) if isinstance(pool, str) else pool, options, uid)
         selection.use(session.client.ask)
-        super().__init__(session, CallEncoder(session.spec_number))
-        self._executables = ExecutableEncoder(self._session.spec_number)
-        self._workers: dict[Any, int] = {}
+        if resume:
+            _warn_of_unfinished(session, options)
+        base = output_directory(into or ".")
+        resumes = str(session.client.directory) if resume else ""
+        self._use(session, OutputDestinations(base, base if into else "", overwrite, resumes=resumes), resume)
+
+    def _use(self, session: RunFutures, destinations: OutputDestinations, resume: bool = False) -> None:
+        self._outputs = session.outputs = OutputCopier(session.client.directory, destinations)
+        reuse = ResultReuse(session.records, resume)
+        self._register = reuse.register(session.spec_number)
+        super().__init__(session, CallEncoder(self._register, reuses_results=resume), reuse)
+        self._executables = ExecutableEncoder(self._register)
+        self._workers = WorkerEncoder(self._session.spec_number)
         self.defaults = ExecutableDefaults()
         """Default options for all executables of the run: ``run.defaults.inputs = ["model.dat"]``."""
+
+    @classmethod
+    def find(cls, wanted: int | str, *, pool: str | PoolHandle | None = None) -> Run:
+        """Finds a run by its number, name or uid, also in a later program. If several runs have the name, ``find`` returns the newest run.
+
+        You cannot submit tasks to a found run. You can use its ``results``, ``futures``, ``status``, ``tasks``, ``why`` and ``cancel``. If
+        the pool was stopped, ``find`` does not resume the pool. The results of ended tasks can be read nevertheless.
+        """
+        found = cls.__new__(cls)
+        session = find_run(wanted, selected_pool() if pool is None else pool)
+        found._use(session, OutputDestinations(os.getcwd(), "", False))
+        weakref.finalize(found, session.detach).atexit = False
+        return found
 
     @property
     def id(self) -> int:
@@ -115,14 +190,31 @@ class Run(Submitter):
     # --- tasks --------------------------------------------------------------------------------------------------------------------
 
     def options(
-        self, *, after: Iterable[TaskFuture[Any]] = (), cost: float = 1.0, form: str = PICKLE, **task_options: Unpack[TaskKeywords]
+        self,
+        *,
+        after: Iterable[TaskFuture[Any]] = (),
+        cost: float = 1.0,
+        form: str = PICKLE,
+        cache: bool = False,
+        inputs: Inputs = (),
+        **task_options: Unpack[TaskKeywords],
     ) -> Submitter:
-        """Returns a submitter for calls with these task options: cores, memory, time, gpus, resources, retries, priority, tags, name.
+        """Returns an object that submits calls with these task options, such as ``cores``, ``memory`` or ``time``.
 
-        ``after``: tasks to wait for. ``cost``: expected run time relative to other calls of the same function.
+        ``after``: futures of tasks to wait for. ``cost``: expected run time relative to other calls of the same function. ``inputs``: files
+        and directories that each call gets. ``options`` reads these files at once, so later changes of the files have no effect. A call
+        with ``inputs`` runs in a sandbox: a fresh directory that has the inputs under their names, and that is deleted after the call.
+        ``form="source"`` sends functions as source text, so that workers with another version of Python can run them. ``cache``: whether a
+        call gets the result of an equal call of any run of the pool. Two calls are equal if they have the same code, arguments, inputs,
+        versions of packages and current directory.
         """
-        calls = CallEncoder(self._session.spec_number, read_task_options(task_options, "options"), form)
-        return Submitter(self._session, calls, TaskNeeds(self._indices(after), cost=read_cost(cost)))
+        packed = pack_inputs(inputs)
+        wanted = read_task_options(task_options, "options", CALL_NAMES)
+        reuse = self._reuse.for_calls(packed, read_flag(cache, "cache"))
+        register = reuse.register(self._session.spec_number)
+        calls = CallEncoder(register, wanted, form, inputs=packed, reuses_results=reuse.is_wanted)
+        needs = TaskNeeds(self._indices(after), cost=read_cost(cost))
+        return Submitter(self._session, calls, reuse, needs)
 
     def executable(
         self,
@@ -134,29 +226,38 @@ class Run(Submitter):
     ) -> ExecutableFuture:
         """Submits an executable as a task. The result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
 
-        If the task has inputs or outputs, it runs in a private directory. Otherwise it runs in the current directory of this program, on
-        nodes that have this directory. With ``sandbox=True`` it runs in a private directory in all cases. A file that another task keeps
-        (``keep=``) may be an input before the file exists: ``inputs=[other.file("mesh.bin")]``.
+        If the task has ``inputs``, ``outputs``, ``keep`` or ``sandbox=True``, it runs in a sandbox. Any other task runs in the current
+        directory of this program, on nodes that have this directory. A file that another task keeps (``keep=``) may be an input before the
+        file exists: ``inputs=[other.file("mesh.bin")]``.
         """
         kept = kept_patterns(options, self.defaults)
+        destinations = check_destinations(options.get("outputs", ()))
         future_files = take_future_files(options, lambda task: self._indices([task], "inputs")[0])
         spec, payload, contents = self._executables.encode(argv, options, self.defaults, future_files)
         needs = TaskNeeds(self._indices(after), contents, read_cost(cost), future_files)
         future = ExecutableFuture(self._session)
         if kept:
             future.keep = kept
-        return self._session.submit(future, spec, payload, needs, shlex.join(map(os.fsdecode, argv)))
+        if destinations or (self._outputs.destinations.into and (options.get("outputs") or self.defaults.outputs)):
+            self._outputs.check(destinations)
+            future.destinations = destinations
+        words = list(map(os.fsdecode, argv))
+        if self._reuse.resume:
+            needs = self._reuse.executable(needs, spec, words, payload, bool(options.get("inputs")))
+            ProgramRegister(self._session.client.directory, self.id).add(self._reuse.take_programs())
+        return self._session.submit(future, spec, payload, needs, shlex.join(words))
 
     def work(
         self, worker: Callable[[], Any], parameters: Any, *, after: Iterable[TaskFuture[Any]] = (), **task_options: Unpack[TaskKeywords]
     ) -> TaskFuture[Any]:
-        """Submits one call of ``do_work(parameters)`` of an ApplicationWorker. Each slot keeps one worker object."""
-        key = worker, repr(task_options)
-        spec = self._workers.get(key)
-        if spec is None:
-            spec = self._workers[key] = self._session.spec_number(*worker_spec(worker, read_task_options(task_options, "work")))
+        """Submits a call of ``worker().do_work(parameters)``. ``worker`` is an ApplicationWorker class; each slot creates one object."""
+        spec = self._workers.number(worker, task_options)
         future: TaskFuture[Any] = TaskFuture(self._session)
-        return self._session.submit(future, spec, worker_payload(parameters), TaskNeeds(self._indices(after)))
+        needs = TaskNeeds(self._indices(after))
+        try:
+            return self._session.submit(future, spec, worker_payload(parameters), needs)
+        except FutureFound:
+            return submit_with_futures(self._session, future, lambda found: (spec, worker_payload(parameters, found)), needs)
 
     def _indices(self, futures: Iterable[TaskFuture[Any]], field: str = "after") -> tuple[int, ...]:
         if isinstance(futures, TaskFuture):
@@ -176,29 +277,45 @@ class Run(Submitter):
 
     def cancel(self) -> None:
         """Cancels all unfinished tasks."""
-        self._session.client.ask("cancel", run=self.id)
+        self._session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """Returns the row of the run, as in ``pilotfish status --json``."""
-        row: dict[str, Any] = self._session.client.ask("run", run=self.id)
+        """Returns the state and the numbers of the run as a dict, as in ``pilotfish status --json``."""
+        row: dict[str, Any] = self._session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
     def tasks(self, state: str | None = None) -> Iterator[dict[str, Any]]:
-        """Returns the rows of all tasks, or of the tasks in one ``state``, as in ``pilotfish tasks --json``."""
+        """Yields one dict per task, as in ``pilotfish tasks --json``. With ``state``, yields only tasks in this state."""
         return self._session.tasks(state)
 
+    def futures(self) -> list[TaskFuture[Any]]:
+        """Returns the futures of all tasks that the run has now, in the order of the tasks. Several programs may have submitted them."""
+        return self._reader().futures()
+
+    def results(self, return_exceptions: bool = False) -> Iterator[Any]:
+        """Yields the results of all tasks that the run has now, in the order of the tasks. Waits for unfinished tasks.
+
+        If a task failed or was cancelled, the iterator raises the error of the task and ends. With ``return_exceptions``, it yields the
+        error and continues.
+        """
+        return results_of(self._reader(), return_exceptions)
+
+    def _reader(self) -> FoundRun:
+        self._session.ask("run", run=self.id)  # after this answer, the master has all tasks that were submitted before
+        return FoundRun(self._session.pool, self.uid)
+
     def why(self) -> str:
-        """Returns the reason for the state of the run, as text."""
+        """Returns a text that explains why the run is in its state, like ``pilotfish why``."""
         return self._session.why(run=self.id)
 
     def close(self, wait: bool = True) -> None:
-        """Declares that no more tasks will come. With ``wait``, returns after the end of the last task."""
+        """Closes the run: it gets no more tasks. With ``wait``, returns when the last task has ended."""
         self._session.finish()
         if wait:
             self._session.wait()
 
     def detach(self) -> None:
-        """Disconnects from the run. The pool has recorded all submitted tasks and continues them without this program."""
+        """Closes the run and disconnects from it. The pool continues all submitted tasks without this program."""
         self._session.detach()
 
     def __enter__(self) -> Run:
@@ -214,4 +331,7 @@ class Run(Submitter):
         except PilotfishError:
             return  # the user sees the exception that ended the block
         if unfinished and sys.stderr is not None:
-            print(f"run {self.id} continues with {unfinished} unfinished tasks; see: pilotfish status", file=sys.stderr)
+            tasks = f"{unfinished:,} unfinished {'task' if unfinished == 1 else 'tasks'}"
+            pool = self._session.pool.name
+            option = f" --pool {shlex.quote(pool)}" if pool != selected_pool() else ""
+            print(f"run {self.id} continues with {tasks}; see: pilotfish status{option}", file=sys.stderr)

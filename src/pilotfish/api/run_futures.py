@@ -1,6 +1,6 @@
 """Connects the futures of one run to the client.
 
-A ``RunFutures`` exists as long as the program refers to one of its futures, even if the Executor or Run no longer exists.
+Each future refers to its ``RunFutures``. So a ``RunFutures`` can exist longer than the Executor or Run that created it.
 """
 
 from __future__ import annotations
@@ -8,33 +8,43 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError, InvalidStateError
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from pilotfish.api.futures import TaskFuture
-from pilotfish.applications.task_list import NO_NEEDS, TaskNeeds
+from pilotfish.api.long_output import OutputKeeper
+from pilotfish.api.output_copier import OutputCopier
+from pilotfish.api.worker_check import WorkerCheck, fixes
+from pilotfish.applications.executables.executable import completed_of
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds
+from pilotfish.client.descriptions.task_descriptions import TaskDescription, TaskRegister, described_rows
 from pilotfish.client.pools import PoolHandle
-from pilotfish.client.session import PoolSession, all_tasks
-from pilotfish.client.task_descriptions import TaskDescription, TaskRegister, described_rows
+from pilotfish.client.session import PoolSession, all_tasks, forget_run
+from pilotfish.client.submission import Submission
 from pilotfish.errors import ConnectionFailed, PilotfishError
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.task import RunOptions
+from pilotfish.model.task import RunOptions, TaskSpec
 from pilotfish.portable.payload_format import PackedPayload
 from pilotfish.portable.payload_reference import resolve
 
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
+PYTHON_FOUND_S = 5.0
+"""Seconds for which a worker with the Python of the calls is assumed to stay."""
 
 _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """The futures of one run. If ``private_cores`` is not 0, the pool belongs to the run and ends with it."""
+    """The futures of one run. If ``private_cores`` is not 0, the pool belongs to the run and ends with the run."""
 
     def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_cores: int = 0, echo: bool = False) -> None:
-        self._pool = pool
+        self.pool = pool
         self._private_cores = private_cores
         self._echo = echo
         self._owner = os.getpid()
@@ -49,7 +59,7 @@ class RunFutures:
         self.client = PoolSession.connect(pool.directory, pool.revive)
         self.client.on_end = self._at_end
         try:
-            self._submission = self.client.begin(options, uid, self)
+            self._submission = self._open(options, uid)
         except PilotfishError:
             self.client.close()
             raise
@@ -57,9 +67,18 @@ class RunFutures:
         self.uid = self._submission.uid
         self.sites = self._submission.options.sites
         """Sites that the run may use; empty means all."""
-        self.spec_number = partial(self.client.spec_number, self._submission)
+        self.long_outputs = OutputKeeper(self.client.directory, self.owned)
+        self._worker_check = WorkerCheck(self, private_cores)
+        self._check_python_at: dict[str, float] = {}
+        """Maps each version of Python that a worker has to the time of the next question about it."""
         self._register = TaskRegister(self.client.directory, self.run)
+        self.outputs: OutputCopier | None = None
+        self.records: dict[int, bytes] = {}
+        """Maps the index of each task whose result can be reused to the record of the task. See ``applications/reuse``."""
         _sessions.add(self)
+
+    def _open(self, options: RunOptions, uid: str) -> Submission:
+        return self.client.begin(options, uid, self)
 
     @property
     def unfinished(self) -> int:
@@ -67,22 +86,54 @@ class RunFutures:
 
     # --- tasks --------------------------------------------------------------------------------------------------------------------
 
+    def spec_number(self, spec: TaskSpec, code: bytes) -> int:
+        """Returns the number of a spec in the run. Raises BadInput if the spec needs a version of Python that no worker and no site of the
+        pool has."""
+        # The Python of a site becomes known when its first worker joins, so the master is asked for each new spec until a worker has the
+        # version. If the master refused a submission, the run would accept no more tasks. In the client's thread, that refusal must do.
+        may_ask = spec.python and not self._private_cores and self.client.in_other_thread()
+        if may_ask and time.monotonic() >= self._check_python_at.get(spec.python, 0.0):
+            if self.client.ask("check_python", run=self.run, python=spec.python).get("found"):
+                self._check_python_at[spec.python] = time.monotonic() + PYTHON_FOUND_S
+        number = self.client.spec_number(self._submission, spec, code)
+        self._worker_check.add(number, spec)
+        return number
+
     def submit(self, future: FutureType, spec: int, payload: PackedPayload, needs: TaskNeeds = NO_NEEDS, command: str = "") -> FutureType:
         """Submits a task. ``command``: command line of an executable, for listings."""
 
         def enter(index: int) -> None:
             future.index = index
             self._futures[index] = future
+            if needs.key:
+                self.records[index] = needs.key
+            if future.destinations is not None and self.outputs is not None:
+                self.outputs.add(self.run, index, future.destinations)
             if command:
                 self._register.note(index, TaskDescription(command))
 
+        if self.failure is not None and self.client.failure is None:
+            text = f"run {self.run} accepts no more tasks of this program, because earlier tasks were refused: {self.failure}"
+            raise type(self.failure)(text, self.failure.hint)
+        if future.destinations is not None and self.outputs is not None:
+            self.outputs.open(self.run)  # before the task is added: if this fails, the task must not run
         self.client.submit(self._submission, spec, payload, enter, needs)
         if command:
             self._register.flush_if_due()
+        self._worker_check.submitted(spec, future)
         return future
 
+    @property
+    def owned(self) -> bool:
+        """Returns whether the run belongs to this program. If it does, the pool deletes the results that this program has received."""
+        return self._submission.options.owned
+
+    def using_results(self) -> AbstractContextManager[None]:
+        """Makes the pool keep the results of all unfinished futures until the tasks of the ``with`` block are submitted."""
+        return self.client.using_results(self._submission)
+
     def report_cancelled(self, future: TaskFuture[Any]) -> None:
-        """Reports a cancelled future to the threads that wait for it and to the master. A second call does nothing."""
+        """Reports a cancelled future to the master and to the threads that wait for the future. A second call does nothing."""
         if self._futures.pop(future.index, None) is not None:
             future.set_running_or_notify_cancel()
             self.cancel_tasks([future.index])
@@ -93,7 +144,10 @@ class RunFutures:
             self.client.request("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
-        """Cancels all futures that are not known to run. The oldest futures are skipped: workers may have started their tasks already."""
+        """Cancels the futures of tasks that, as far as this program knows, do not run yet.
+
+        In a private pool, the oldest unfinished futures (one per core) are skipped, because their tasks may run already.
+        """
         cancelled = []
         for future in list(self._futures.values())[self._private_cores :]:
             if super(TaskFuture, future).cancel() and self._futures.pop(future.index, None) is not None:
@@ -103,15 +157,49 @@ class RunFutures:
             self.cancel_tasks(cancelled)
             self._end_if_drained()
 
+    # --- questions ----------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def questions(self) -> Iterator[PoolSession]:
+        """Provides a session for questions about the run: the session of the run or, after that session has ended, a new session."""
+        if not self.client.is_closed:
+            yield self.client
+            return
+        if self._private_cores:
+            raise ConnectionFailed("the private pool of this executor has ended", "ask before the end of its with block")
+        # A stopped pool stays stopped: its master answers, but starts no tasks.
+        client = PoolSession.connect(self.pool.directory, self.pool.start)
+        try:
+            yield client
+        finally:
+            client.close(wait=False)
+
+    def ask(self, kind: str, **arguments: Any) -> Any:
+        """Asks the master, also after the session of the run has ended."""
+        was_closed = self.client.is_closed
+        try:
+            with self.questions() as client:
+                return client.ask(kind, **arguments)
+        except ConnectionFailed:
+            if was_closed or not self.client.is_closed:
+                raise
+        return self.ask(kind, **arguments)  # the session ended at the same time
+
     def why(self, **target: Any) -> str:
-        answer = self.client.ask("why", **target)
+        answer = self.ask("why", **target)
         sentence, texts = answer["sentence"], [reason["text"] for reason in answer.get("reasons", ())]
-        return "\n".join([sentence, *(text for text in texts if text not in sentence)])
+        return "\n".join([sentence, *(text for text in texts if text not in sentence), *fixes(answer, self.pool.name)])
 
     def tasks(self, state: str | None) -> Iterator[dict[str, Any]]:
-        """Returns the rows of the run's tasks, with their descriptions."""
+        """Yields one dict per task of the run, with the description of the task. With ``state``, yields only tasks in this state."""
         self._register.flush()
-        return described_rows(self.client, self.client.ask("run", run=self.run), all_tasks(self.client, self.run, state))
+        row = self.ask("run", run=self.run)
+
+        def rows() -> Iterator[dict[str, Any]]:
+            with self.questions() as client:
+                yield from described_rows(client, row, all_tasks(client, self.run, state))
+
+        return rows()
 
     def show_output(self, stdout: bytes, stderr: bytes) -> None:
         """Prints the output of a task, as if the task had run in this program."""
@@ -131,11 +219,24 @@ class RunFutures:
         for item in items:
             end = start + item.length
             future = futures.pop(item.index, None)
-            if future is not None:
+            if future is not None and future.destinations is not None and self.outputs is not None:
+                payload = bytes(resolve(self.client.share, body[start:end]))
+                self.outputs.put(partial(future.ended, item, payload, self._copy_outputs))
+            elif future is not None:
                 future.ended(item, resolve(self.client.share, body[start:end]))
             start = end
         self._register.flush_if_due()
         self._end_if_drained()
+
+    def _copy_outputs(self, index: int, value: object, error: BaseException | None) -> BaseException | None:
+        """Copies the output files of a task that succeeded or failed. Returns the error for its future."""
+        left = completed_of(value, error)
+        if left is None or self.outputs is None:
+            return error
+        problem = self.outputs.copy(index, left, error is not None)
+        if error is not None and problem is not None:
+            error.add_note(str(problem))
+        return error or problem
 
     def began(self, indices: list[int]) -> None:
         for index in indices:
@@ -170,7 +271,7 @@ class RunFutures:
     # --- the end ------------------------------------------------------------------------------------------------------------------
 
     def finish(self, forget: bool = False) -> None:
-        """Declares that no more tasks will come. The session ends after the end of the last task."""
+        """Declares that no more tasks will come. The session ends after the last task. With ``forget``, the run is then deleted."""
         if self._owner != os.getpid() or self._draining:
             return
         self._forget_when_done = forget
@@ -188,12 +289,35 @@ class RunFutures:
                     raise
 
     def detach(self) -> None:
-        """Disconnects from the run without waiting for its end. No more tasks can be submitted."""
+        """Closes the run and disconnects from it. Does not wait for the end of the run. A run without tasks is deleted: its program failed
+        before it had submitted anything."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
-            self._draining = True
             self._register.flush()
             self.client.close_run(self._submission)
+            if not self._submission.next_index:
+                with suppress(PilotfishError):
+                    forget_run(self.client, self.run)
+            self._draining = True  # from now on, the end of the run closes the client: not before the run is deleted
             self.client.close()
+            self._finish_outputs()
+
+    def _finish_outputs(self) -> None:
+        if self.outputs is not None:
+            self.outputs.finish()
+
+    def abandon(self) -> None:
+        """Cancels all futures of a private pool, also those of running tasks. ``finish`` then ends the pool and its tasks at once."""
+        while self._futures:
+            try:
+                _, future = self._futures.popitem()
+            except KeyError:
+                break
+            if super(TaskFuture, future).cancel():
+                future.set_running_or_notify_cancel()
+            else:
+                with suppress(InvalidStateError):  # the task ended at the same time
+                    future.set_exception(CancelledError(f"task {future.task_id} was cancelled while it ran"))
+        self._end_if_drained()
 
     def _end_if_drained(self) -> None:
         # In a shared pool, the session ends when the master reports the end of the run.
@@ -202,20 +326,22 @@ class RunFutures:
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
-        """Whether this thread must end the session. The client's thread and the caller's thread may both find that all tasks ended."""
+        """Returns True if this is the first call and the client has not failed, otherwise False. Several threads may see the end of the
+        last task; only the thread that gets True ends the session."""
         with self._end_lock:
             first = not self._ending and self.client.failure is None
             self._ending = True
             return first
 
     def wait(self) -> None:
-        """Waits for the end of the session. Call ``finish`` before."""
+        """Waits for the end of the session. Call ``finish`` first."""
         if self._owner == os.getpid() and self.client.in_other_thread():
             self.client.join()
+            self._finish_outputs()
 
     def _at_end(self) -> None:
         if self._private_cores:
-            self.leftovers = self._pool.wait_until_stopped()
+            self.leftovers = self.pool.wait_until_stopped()
 
 
 interpreter_exits = threading.Event()
@@ -233,5 +359,5 @@ def _finish_all() -> None:
             session.detach()
 
 
-# Must run before the interpreter joins threads, as in concurrent.futures. There is no public hook for this.
+# This function must run before the interpreter joins threads, as in concurrent.futures. There is no public hook for this.
 threading._register_atexit(_finish_all)  # type: ignore[attr-defined]

@@ -1,9 +1,11 @@
 """Defines ApplicationManager and ApplicationWorker.
 
 A manager runs beside the master and creates tasks. Worker objects execute the tasks in the slots. The manager has its own thread and is
-never called from two threads at once. The master records the manager's new tasks in one step with the ended tasks that the manager has
-processed. So after a crash of the manager's process or of the master, the manager gets no ended task twice and loses no task that it
-created.
+never called from two threads at once.
+
+When the manager has processed ended tasks, the master records two things in one step: that these tasks are processed, and the new tasks
+that the manager created. So after a crash of the manager's process or of the master, the manager continues after the last recorded step,
+and the tasks of all recorded steps exist.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from pilotfish.applications.executable import decode_ending
+from pilotfish.applications.executables.executable import decode_ending
 from pilotfish.model.messages import EndedItem
 from pilotfish.model.states import CANCELLED, TASK_STATES
 from pilotfish.model.task import Usage
@@ -35,43 +37,45 @@ class TaskDone(Struct, frozen=True):
 
 
 class ApplicationManager:
-    """Base class of managers. Override the methods that you need. Add tasks with ``tasks``. You may keep it and use it at any time."""
+    """Base class of managers. Override methods as needed. Add tasks to the argument ``tasks``, which you may keep and use at any time."""
 
     worker: Callable[[], ApplicationWorker] | None = None
     """Class of the worker objects. Their method ``do_work`` executes ``tasks.work(parameters)``."""
 
     def initialize(self, tasks: TaskList) -> None:
-        """Is called once per run. Add the first tasks here."""
+        """Pilotfish calls this method once per run. Add the first tasks here."""
 
     def resume(self, done: Sequence[TaskDone]) -> None:
-        """Is called instead of ``initialize`` after a restart of the manager's process. ``done``: the tasks that were processed before.
+        """After a restart of the manager's process, Pilotfish calls this method instead of ``initialize``. ``done``: tasks that were
+        processed before the restart. If there are many such tasks, Pilotfish calls the method several times. If there are none, ``done``
+        is empty.
 
-        Rebuild the state in memory here. If you do not override this method, the old results are not read.
+        Rebuild the state in memory here. If you do not override this method, the results of these tasks are not read.
         """
 
     def tasks_done(self, done: Sequence[TaskDone], tasks: TaskList) -> None:
-        """Is called when tasks have ended. Add more tasks here, or process results in a thread pool with ``tasks.post``."""
+        """Pilotfish calls this method when tasks have ended. Add tasks here, or process results in a thread pool with ``tasks.post``."""
 
     def has_more_work(self) -> bool:
-        """Is called when all tasks have ended. Return True to keep the run open for tasks that another thread will add."""
+        """Pilotfish calls this method when all tasks have ended. Return True to keep the run open if another thread will add tasks."""
         return False
 
     def finalize(self) -> None:
-        """Is called after the last task has ended, before the run is closed."""
+        """Pilotfish calls this method after the last task has ended, before the run is closed."""
 
 
 class ApplicationWorker:
     """Base class of worker objects. Each slot that executes tasks of the application has one worker object."""
 
     def initialize(self) -> None:
-        """Is called once, before the first task of this slot."""
+        """Pilotfish calls this method once, before the first task of this slot."""
 
     def do_work(self, parameters: Any) -> Any:
         """Executes one task. The return value must be picklable."""
         raise NotImplementedError(f"{type(self).__name__}.do_work")
 
     def finalize(self) -> None:
-        """Is called when the slot ends normally."""
+        """Pilotfish calls this method when the slot ends normally."""
 
 
 def _is_executable(payload: Buffer) -> bool:
@@ -87,5 +91,5 @@ def read_ending(item: EndedItem, payload: Buffer, kept: Path | None = None) -> T
     value: Any = None
     error: BaseException | None = None
     if item.state != CANCELLED:
-        value, error, _, _ = decode_ending(item, payload, _is_executable(payload), kept)
+        value, error, *_ = decode_ending(item, payload, _is_executable(payload), kept)
     return TaskDone(item.index, TASK_STATES[item.state], value, error, Usage(item.wall_us, item.cpu_us, item.rss_kib))

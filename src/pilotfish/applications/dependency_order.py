@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 
 class DependencyCycle(Exception):
-    """Entries depend on each other in a cycle. Each entry in ``places`` depends on the entry before it. The first depends on the last."""
+    """Entries form a cycle. Each entry in ``places`` depends on the entry before it. The first entry depends on the last entry."""
 
     def __init__(self, places: list[int]) -> None:
         super().__init__(f"a cycle of {len(places)}")
@@ -15,11 +15,12 @@ class DependencyCycle(Exception):
 
 
 def topological_order(parents: Sequence[Iterable[int]]) -> list[int]:
-    """Returns the indices of ``parents`` in topological order: each entry comes after the entries on which it depends.
+    """Returns the indices of ``parents`` in topological order: the index of an entry comes after the indices of all entries on which the
+    entry depends. Raises DependencyCycle if there is no such order.
 
-    ``parents`` has one item per entry: the indices of the entries on which it depends.
+    ``parents`` has one item per entry: the indices of the entries on which this entry depends.
     """
-    # All indices are added first. Then entries that are ready at the same time keep their order.
+    # All indices are added first, so that entries that are ready at the same time keep their order.
     sorter = TopologicalSorter[int](dict.fromkeys(range(len(parents)), ()))
     for place, needed in enumerate(parents):
         sorter.add(place, *needed)

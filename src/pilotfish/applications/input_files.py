@@ -10,11 +10,11 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotfish.applications.safe_paths import check_name, write_below
 from pilotfish.config import home
@@ -31,9 +31,9 @@ DIRECTORY, LINK = "directory", "link"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A regular file with its permission bits, and with its bytes or their path or hash.
+    """A regular file with its permission bits. A ``StoredFile`` has the bytes of the file, or only the path of a copy, or only the hash.
 
-    It can be an input of another task, even if its bytes are not on this machine.
+    A ``StoredFile`` can be an input of another task, even if its bytes are not on this machine.
     """
 
     data: bytes | None = None
@@ -58,7 +58,7 @@ class StoredFile:
         return content
 
     def _check_digest(self, digest: str) -> None:
-        """Raises an error if the bytes on disk are not those that the task left."""
+        """Raises TaskFailed if ``digest``, the hash of the file on disk, is not the hash that the task reported."""
         if self.digest and digest != self.digest:
             raise TaskFailed(f"the file {self.path} is damaged: it has other bytes than the task left", "run the task again that made it")
 
@@ -68,14 +68,18 @@ class StoredFile:
             "it was kept where it was made: name it in outputs to have it brought",
         )
 
-    def save_below(self, directory: str | os.PathLike[str], name: str) -> Path:
+    def checked(self) -> bytes | Path:
+        """Returns the bytes of the file, or the path of the pool's copy. Raises TaskFailed if that copy is missing or damaged."""
         if self.data is not None:
-            return write_below(directory, name, self.data, self.mode & MODE_MASK)
+            return self.data
         if self.path is None or not self.path.exists():
             raise self.missing_error()
         with self.path.open("rb") as file:
             self._check_digest(hashlib.file_digest(file, "sha256").hexdigest())
-        return write_below(directory, name, self.path, self.mode & MODE_MASK)
+        return self.path
+
+    def save_below(self, directory: str | os.PathLike[str], name: str) -> Path:
+        return write_below(directory, name, self.checked(), self.mode & MODE_MASK)
 
 
 Source = str | os.PathLike[str] | bytes | StoredFile
@@ -87,18 +91,32 @@ class PackedFiles:
     def __init__(self, inputs: Mapping[str, Source]) -> None:
         self.entries: list[list[Any]] = []
         self.parts: list[bytes] = []
+        self._sources: dict[str, str | None] = {}
         self._contents: dict[str, Content] = {}
         self._room = INLINE_TOTAL_BYTES
-        for name, source in inputs.items():
+        for position, (name, source) in enumerate(inputs.items()):
+            self._refuse_too_many(name, len(inputs) - position)
             self._add(name, source)
 
     @property
     def contents(self) -> tuple[Content, ...]:
         return tuple(self._contents.values())
 
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Maps the name of each input to the path from which it was read, or to None if it was not read from a file of the user. A rerun
+        reads the files at these paths again. If one of the paths is not UTF-8, the dict is empty, because such a path cannot be part of a
+        message."""
+        try:
+            "".join(path for path in self._sources.values() if path is not None).encode()
+        except UnicodeEncodeError:
+            return {}
+        return self._sources
+
     def _add(self, name: str, source: Source) -> None:
         if isinstance(source, bytes):
             source = StoredFile(source)
+        self._sources[name] = None if isinstance(source, StoredFile) else os.path.abspath(os.fspath(source))
         if isinstance(source, StoredFile):
             if source.data is None:
                 self._refer(name, source.mode, Content(source.digest, source.size))
@@ -107,13 +125,19 @@ class PackedFiles:
             return
         try:
             if os.path.isdir(source):
-                for inner, path in _walk(name, os.fspath(source)):
+                for inner, path in walk_files(name, os.fspath(source)):
                     self._add_entry(inner, path)
             else:
                 self._add_path(name, os.fspath(source))
         except OSError as error:
             path = error.filename or os.fspath(source)
             raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
+
+    def _refuse_too_many(self, name: str, more: int) -> None:
+        """Raises BadInput if there would be too many entries. ``name``: the next entry. ``more``: minimum number of entries to come."""
+        if len(self.entries) + more > MAX_ENTRIES:
+            text = f"inputs: with {name.split('/', maxsplit=1)[0]!r} there are more than {MAX_ENTRIES:,} files"
+            raise BadInput(text, "pack them into an archive")
 
     def _inline(self, name: str, mode: int, data: bytes) -> None:
         self._room -= len(data)
@@ -125,8 +149,7 @@ class PackedFiles:
         self._contents[content.digest] = content
 
     def _add_entry(self, name: str, path: str) -> None:
-        if len(self.entries) >= MAX_ENTRIES:
-            raise BadInput(f"inputs: {name.split('/', maxsplit=1)[0]!r} has more than {MAX_ENTRIES} files", "pack them into an archive")
+        self._refuse_too_many(name, 1)
         check_name(name, "inputs")
         if os.path.islink(path):
             self.entries.append([name, LINK, os.readlink(path)])
@@ -153,8 +176,61 @@ class PackedFiles:
             os.close(descriptor)
 
 
-def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields sandbox name and path of each file and empty directory. A link stays a link if its target is in the top directory."""
+class RenewedFiles(NamedTuple):
+    """Inputs that were read again. ``changed``: the paths of files and directories that have changed since they were packed."""
+
+    packed: PackedFiles
+    changed: tuple[str, ...]
+
+
+def renew_files(entries: Sequence[Sequence[Any]], parts: Sequence[bytes | memoryview], sources: Mapping[str, str | None]) -> RenewedFiles:
+    """Packs inputs again, with the current versions of their files. ``entries``, ``parts`` and ``sources`` describe the inputs as they were
+    packed before. Raises BadInput if a file no longer exists."""
+    before = _by_input(entries, parts, sources)
+    inputs: dict[str, Source] = {}
+    for name, path in sources.items():
+        if path is None:
+            inputs[name] = _as_stored(*before[name][0])
+        elif os.path.exists(path):
+            inputs[name] = path
+        else:
+            raise BadInput(f"the input file {path} no longer exists", "put it back, or start the run again without it")
+    packed = PackedFiles(inputs)
+    after = _by_input(packed.entries, packed.parts, sources)
+    return RenewedFiles(packed, tuple(path for name, path in sources.items() if path is not None and before[name] != after[name]))
+
+
+Packed = tuple[list[Any], bytes]
+
+
+def _by_input(
+    entries: Sequence[Sequence[Any]], parts: Sequence[bytes | memoryview], sources: Mapping[str, str | None]
+) -> dict[str, list[Packed]]:
+    """Returns the entries of each input. The entry of a small file comes with its bytes. A directory has many entries."""
+    found: dict[str, list[Packed]] = {name: [] for name in sources}
+    remaining = iter(parts)
+    for entry in entries:
+        data = bytes(next(remaining)) if len(entry) == 2 and entry[1] != DIRECTORY else b""
+        name = str(entry[0])
+        while name not in found and "/" in name:
+            name = name.rpartition("/")[0]
+        found[name].append((list(entry), data))
+    return found
+
+
+def _as_stored(entry: Sequence[Any], data: bytes) -> StoredFile:
+    if len(entry) == 2:
+        return StoredFile(data, entry[1])
+    return StoredFile(mode=entry[1], digest=entry[2], size=entry[3])
+
+
+def walk_files(name: str, directory: str) -> Iterator[tuple[str, str]]:
+    """Yields the sandbox name and the path of each file, empty directory and link below a directory. ``name``: sandbox name of the
+    directory.
+
+    The input directory is the directory that the user named. A link to a path inside of the input directory stays a link. A link to a file
+    outside of it is replaced by the file. A link to anything else outside of it raises BadInput.
+    """
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     if not entries:
@@ -163,7 +239,7 @@ def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
         inner, path = f"{name}/{entry.name}", os.path.join(directory, entry.name)
         if not entry.is_symlink():
             if entry.is_dir():
-                yield from _walk(inner, path)
+                yield from walk_files(inner, path)
             else:
                 yield inner, path
         elif _stays_inside(f"{name}/{entry.name}", os.readlink(path)):
@@ -178,7 +254,7 @@ def _walk(name: str, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _stays_inside(name: str, target: str) -> bool:
-    """Tests whether the target of the link ``name`` is inside the top directory of ``name``."""
+    """Tests whether a link leads to a path in its top directory. ``name``: sandbox name of the link; its first part is that directory."""
     if os.path.isabs(target):
         return False
     reached = os.path.normpath(os.path.join(os.path.dirname(name), target))
@@ -189,25 +265,34 @@ def _stays_inside(name: str, target: str) -> bool:
 
 HASH_BLOCK_BYTES = 1 << 20
 RACY_S = 2.0
-"""The hash of a file is remembered if the file is older than this many seconds. A younger file may change again with the same timestamp."""
+"""The hash of a file is remembered only if the file is older than this many seconds. A younger file may change again with the same
+timestamp."""
 MAX_LINES = 20_000
 
+
+def is_settled(*times_ns: int) -> bool:
+    """Returns whether a later change of a file changes these times of the file, too. This also holds for a time in the future, which a
+    program or a wrong clock has set. Otherwise, the file would be read for each task until that time."""
+    now = time.time_ns()
+    return all(abs(now - changed_ns) > RACY_S * 1e9 for changed_ns in times_ns)
+
+
 Key = tuple[str, int, int, int, int]
-"""path, size, mtime_ns, ctime_ns, inode. Users can change mtime_ns, but not ctime_ns."""
+"""The path, size, mtime_ns, ctime_ns and inode of a file. Users can change mtime_ns, but not ctime_ns."""
 
 
 class DigestCache:
-    """Remembers file hashes by path, size, times and inode, so that a large input is not read again for every run.
+    """Stores the hashes of files by path, size, times and inode, so that a large input is not read again for every run.
 
-    The cache is a file with one line of JSON per hash. New lines are appended. The last line for a path counts. If the cache or a line is
-    lost, the input is read once more.
+    The cache is a file with one line of JSON per hash. New lines are appended. If a path has several lines, the last line counts. If the
+    cache or a line of it is lost, the inputs concerned are read once more.
     """
 
     def __init__(self, path: Path, progress: Callable[[str, int, int], None] | None = None) -> None:
         self._path = path
         self._known: dict[Key, str] | None = None
         self._progress = progress
-        """Is called while a file is read, with its path, the number of bytes read, and the total number of bytes."""
+        """Function that is called while a file is read. It gets the path, the number of bytes read and the total number of bytes."""
 
     def digest(self, path: str, descriptor: int) -> str:
         """Returns the SHA-256 of an open file in hexadecimal."""
@@ -219,7 +304,7 @@ class DigestCache:
         digest = self._read(path, descriptor, status.st_size)
         after = os.fstat(descriptor)
         settled = (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == key[1:4]
-        if settled and time.time() - max(status.st_mtime, status.st_ctime) > RACY_S:
+        if settled and is_settled(status.st_mtime_ns, status.st_ctime_ns):
             known[key] = digest
             self._append(key, digest)
         return digest

@@ -1,7 +1,7 @@
-"""Loads a run file and finds its ``run`` function or manager.
+"""Loads a run file and finds its ``run`` function or its manager.
 
 A function ``def run(tasks)`` adds all tasks before the run starts. A manager, ``manager = MyManager(…)``, creates tasks during the run, in
-its own process (``client/application_host.py``).
+a process beside the master (``client/application_host.py``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
 
 
 def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
-    """Rejects a file without ``run`` and ``manager`` before the file is executed, because it is probably a program."""
+    """Rejects a file that defines neither ``run`` nor ``manager``. Such a file is probably a program, so it is not executed."""
     with _located_errors(file):
         defined = list(_top_level_names(ast.parse(file.read_bytes(), file.name)))
     if not {"run", "manager", "*"} & set(defined):
@@ -109,7 +109,7 @@ def _signature(function: Any) -> str:
 
 
 def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """Executes the file and returns its names. The file may import modules from its directory. Its classes are sent to workers by value."""
+    """Executes the file. Returns the names that the file defines, with their values. The file may import modules of its directory."""
     sys.argv = [str(file), *arguments]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))

@@ -1,7 +1,7 @@
 """Reads WfCommons workflow instances (JSON, schema 1.0 to 1.5): task durations, dependencies and files.
 
-An instance is a published record of the real execution of a workflow. The simulator simulates it. ``add_stand_ins`` creates tasks that only
-sleep.
+An instance is a published record of one real execution of a workflow. The simulator uses instances as workloads. In a real run,
+``add_stand_ins`` replaces each task of an instance by a task that only sleeps.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ def _parse(document: Any, where: str) -> Workflow:
         order = topological_order(parents)
     except DependencyCycle as cycle:
         names = ", ".join(str(rows[place]["name"]) for place in cycle.places[:5])
-        raise BadInput(f"{where}: these tasks wait for each other: {names}", "Mend the instance.") from None
+        raise BadInput(f"{where}: these tasks wait for each other: {names}", "Fix the instance.") from None
     places = {index: place for place, index in enumerate(order)}
     tasks = tuple(_task(rows[index], sorted(places[parent] for parent in parents[index]), sizes) for index in order)
     return Workflow(str(document.get("name", "workflow")), tasks, sizes)
 
 
 def _parents(rows: Sequence[Any], indices: Mapping[str, int], where: str) -> list[dict[int, None]]:
-    """Returns the parents of each task. They are in ``parents`` of the task and in ``children`` of the other tasks."""
+    """Returns the parents of each task. A parent is listed in ``parents`` of the task, or lists the task in its ``children``."""
     found: list[dict[int, None]] = [{} for _ in rows]
 
     def known(name: object, row: Any) -> int:
         if str(name) not in indices:
-            raise BadInput(f"{where}: task {row['name']!r} names {name!r}, which is no task", "Mend the instance.")
+            raise BadInput(f"{where}: task {row['name']!r} names {name!r}, which is no task", "Fix the instance.")
         return indices[str(name)]
 
     for index, row in enumerate(rows):
@@ -140,7 +140,8 @@ def _size(file: Mapping[str, Any]) -> int:
 
 
 def add_stand_ins(tasks: TaskList, workflow: Workflow, scale: float = 1.0) -> None:
-    """Adds tasks that only sleep. They have the dependencies of the workflow, and ``scale`` times the recorded durations.
+    """Adds one task for each task of a workflow. The added tasks only sleep. They have the dependencies of the workflow, and ``scale``
+    times the recorded durations.
 
     In a run file: ``def run(tasks): add_stand_ins(tasks, read_workflow("instance.json"), 0.01)``.
     """

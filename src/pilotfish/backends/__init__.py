@@ -1,1 +1,1 @@
-"""Contains one module per backend, the adapter for one batch system. ``interface`` defines backends."""
+"""Contains one module per backend. A backend is the adapter for one kind of system. ``interface`` defines what a backend does."""

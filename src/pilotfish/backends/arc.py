@@ -1,9 +1,9 @@
 """Submits pilots to a NorduGrid ARC computing element through curl.
 
-Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; by default
-``X509_USER_PROXY``, or the usual place of proxies), ``capath`` (folder of CA certificates) or ``cacert`` (file of CA certificates).
-Files are uploaded with the job. Only the owner of a job can enter its folder on the element. At the end of the job, the element removes all
-files except the log.
+Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; by default the file that
+``X509_USER_PROXY`` names or, without this variable, ``/tmp/x509up_u`` followed by the user id), ``capath`` (folder of CA certificates) or
+``cacert`` (file of CA certificates). Files are uploaded with the job. Only the owner of a job can enter its folder on the computing
+element. At the end of the job, the computing element removes all files except the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PHASES = {
 }
 PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
 NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
-"""Exit statuses of curl if it had no connection to the element."""
+"""Exit statuses with which curl shows that it had no connection to the computing element, so that nothing was sent."""
 LATER = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
 EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
 
@@ -93,6 +93,17 @@ echo
 tell info "$asked" 2>/dev/null || :
 """
 
+CANCEL = """\
+answer=$(tell kill '@IDS@')
+status=$?
+# The element keeps the files of a killed job, and one of them has the key of the pilot.
+set -- @FILES@
+for file; do shift; set -- "$@" "$jobs$file"; done
+ask --no-fail-early --request DELETE "$@" >/dev/null 2>&1
+printf '%s\\n' "$answer"
+exit $status
+"""
+
 FIND = """\
 all=$(ask "$jobs") || exit
 [ -z "$all" ] || tell info "$all" || exit
@@ -100,7 +111,7 @@ all=$(ask "$jobs") || exit
 
 
 class ArcBackend:
-    """Uses the job ids of the computing element. The name of pilot n of a batch consists of the tag and n."""
+    """Uses the job ids of the computing element. The name of a job consists of the tag of its batch and the number of its pilot."""
 
     traits = BackendTraits(
         {
@@ -162,7 +173,8 @@ class ArcBackend:
                 if answers.get(job, {}).get("status-code") not in ("202", "404"):
                     raise UnclearAnswer(str(answers.get(job, {}).get("reason", answer.complaint())))
 
-        return [_exchange(site, f"tell kill '{_list(jobs)}'\n", read)]
+        files = " ".join(shlex.quote(f"/{job}/session/1.json") for job in jobs)
+        return [_exchange(site, fill(CANCEL, IDS=_list(jobs), FILES=files), read)]
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         end_mark = f"pilotfish: looked for {tag}"
@@ -182,7 +194,7 @@ class ArcBackend:
         return [_exchange(site, f"{FIND}echo {shlex.quote(end_mark)}\n", read)]
 
     def past(self, site: Site, jobs: Sequence[str]) -> None:
-        """Returns None, because ``query`` also lists ended jobs while the element keeps them."""
+        """Returns None, because ``query`` also lists ended jobs as long as the computing element keeps them."""
 
 
 def describe(site: Site, batch: PilotBatch, number: int) -> str:
@@ -231,7 +243,7 @@ def _join(value: object) -> str:
 
 
 def _list(jobs: Sequence[str]) -> str:
-    """Returns a list of jobs in JSON. Removes characters that cannot be part of an id."""
+    """Returns a request about jobs as JSON. Removes from each job id the characters that no id can contain."""
     return json.dumps({"job": [{"id": re.sub(r"[^\w.-]", "", job)} for job in jobs]})
 
 
@@ -240,7 +252,7 @@ def _quoted(text: str) -> str:
 
 
 def _jobs(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the entries of all answers in a text. For one job, elements print the entry without a list. For no job, they print no text."""
+    """Yields the job entries of all JSON answers in a text. The field ``job`` of an answer is a list, one entry, or missing."""
     for document in documents(text):
         entries = document.get("job")
         yield from (entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict))

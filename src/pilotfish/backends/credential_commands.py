@@ -1,7 +1,8 @@
 """Makes the commands that ask klist, openssl and other tools how long a credential is valid.
 
-Each answer begins with the clock of the queried machine, because the clocks of two machines may differ. A reader raises CommandRefused if
-there is no such credential. It raises UnclearAnswer if the lifetime could not be determined; then the credential may still be valid.
+Each answer begins with the clock of the queried machine, because the clocks of two machines may differ. The functions that read answers
+raise CommandRefused if the credential does not exist. They raise UnclearAnswer if the answer does not show how long the credential is
+valid.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ABSENT = 3
 
 @dataclass(frozen=True)
 class Lifetime:
-    """``left_s``: seconds to the end. It is infinite if there is no end. ``whole_s``: seconds from start to end; 0 if unknown."""
+    """How long a credential is valid. ``left_s``: seconds until it expires, or infinity. ``whole_s``: total seconds; 0 if unknown."""
 
     left_s: float
     whole_s: float = 0.0
@@ -31,7 +32,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Credential:
-    """One credential of a site. ``renew``: command that renews it. ``here``: whether it is used on this machine and not at the site."""
+    """One credential of a site. ``renew``: command that renews it. ``here``: whether it is used on this machine instead of at the site."""
 
     name: str
     renew: str
@@ -40,10 +41,10 @@ class Credential:
 
 
 def credential(text: str, site: Site) -> Credential:
-    """Reads an entry of ``sites.toml``: a kind such as ``token``. If the credential has another file than usual, ``:FILE`` follows."""
+    """Parses an entry of ``credentials`` in ``sites.toml``: a kind such as ``token``, or ``KIND:FILE`` if the file is not the usual one."""
     kind, _, path = text.partition(":")
     name, script, read = _KINDS[kind]
-    # The ssh that presents a certificate runs on this machine.
+    # The ssh client that uses a certificate runs on this machine.
     here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
     command = Command(("sh", "-c", script, "sh", path))
     renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
@@ -62,7 +63,7 @@ _X509 = (
     'exec arcproxy -P "$f" -i validityLeft'
 )
 _SSH = _HOME + _THERE + 'TZ=UTC0; export TZ; exec ssh-keygen -L -f "$f"'
-# The script prints only the part between the dots. Without the signature, other users cannot use it.
+# The script prints only the part of the token between the dots. That part is useless without the signature.
 _TOKEN = (
     _HOME
     + 'f="${f:-${BEARER_TOKEN_FILE:-${XDG_RUNTIME_DIR:-/tmp}/bt_u$(id -u)}}"; '
@@ -74,7 +75,7 @@ _TOKEN = (
 def _clock_and_output(answer: CommandOutput) -> tuple[float, str]:
     """Returns the clock of the queried machine, and the output of the tool."""
     if answer.status == ABSENT:
-        # The clock may be on standard output already. It is not part of the error message.
+        # The clock may be on standard output already, but is not part of the error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
     first, _, output = answer.stdout.partition("\n")
     if answer.status != 0 or not first.strip().isdigit():
@@ -133,7 +134,8 @@ def _read_ssh_certificate(now: float, output: str) -> Lifetime:
 
 
 def _read_token(now: float, output: str) -> Lifetime:
-    """Returns the lifetime of a JSON Web Token. The lifetime of other tokens is unknown."""
+    """Returns the lifetime of a JSON Web Token. The lifetime is infinite if the token names no end, or is not a JSON Web Token because it
+    contains no dot. Raises UnclearAnswer if the claims of the token cannot be read."""
     text = output.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")

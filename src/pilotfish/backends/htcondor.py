@@ -1,13 +1,16 @@
 """Submits, lists and cancels pilots with condor_submit, condor_q and condor_rm.
 
-A batch is a cluster of HTCondor. In cluster 12, pilot n is the job ``12.(n-1)``. HTCondor transfers the files with the job. Directives are
-lines of a submit description, such as ``requirements = ...``. The account is the accounting group. There are no queues. A pilot has one
-node.
+A pilot batch is a cluster of HTCondor. In cluster 12, pilot n is the job ``12.(n-1)``. HTCondor transfers the files with the job.
+Directives are lines of a submit description, such as ``requirements = ...``. The account is the accounting group. There are no queues. A
+pilot has one node.
 
 A held job stays in the queue until it is released or removed. HTCondor holds a job if the program could not be started, if a file could not
-be transferred, or if the job used too much memory. Such a job would be held again after a release. Therefore it counts as ended, with the
-hold reason, and its description makes HTCondor remove it after ``STAY_S`` seconds. A job that a user holds continues to wait. Completed
-jobs stay in the queue for ``STAY_S`` seconds, so that condor_q reports how they ended. Later, condor_history reports it.
+be transferred, or if the job used too much memory. If a user released the job, HTCondor would hold it again. So the job counts as ended,
+with the hold reason, and the submit description makes HTCondor remove the job after ``STAY_S`` seconds. A job that a user holds, or that
+HTCondor holds until its files have arrived, counts as waiting.
+
+Completed jobs stay in the queue for ``STAY_S`` seconds, so that condor_q reports how they ended. After that, condor_history reports how
+they ended.
 """
 
 from __future__ import annotations
@@ -45,16 +48,18 @@ ATTRIBUTES = (
 
 IDLE, EXECUTING, REMOVED, COMPLETED, HELD, TRANSFERRING_OUTPUT, SUSPENDED = range(1, 8)
 _PASSING_HOLDS = (1, 15, 16)
-"""Hold reasons that a user can release (held by the user, submitted on hold) or that pass without help (spooling of files)."""
+"""Hold reasons of jobs that a user can release (held by the user, submitted on hold) or that HTCondor itself releases (spooling of
+files)."""
 _TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _START_DATE = "JobCurrentStartDate"
-"""Part of the condition that ends a pilot at its time limit. When a pilot ends so, HTCondor prints the condition as the reason."""
+"""Part of the condition that ends a pilot at its time limit. If HTCondor removes a job because of this condition, it prints the condition
+as the reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
 _UNCERTAIN = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
-"""Messages after which it is not known whether HTCondor took the job, so that the job must be looked up."""
+"""Messages that leave open whether HTCondor accepted the job. Then the job must be looked up."""
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
@@ -128,7 +133,7 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:
-    """Describes the program: ``start.sh``, or a shell that runs first the set-up lines of the site and then ``start.sh``."""
+    """Returns the lines about the program: ``start.sh``, or a shell that runs the set-up lines of the site and then ``start.sh``."""
     folder = _escape(batch.folder)
     files = [f"{folder}/$(number).json", _escape(batch.bundle)]
     words = [_escape(batch.bundle.rpartition("/")[2]), *map(_escape, agent_options(site, batch))]
@@ -178,7 +183,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
-    """Yields the jobs of one or more printed lists. If there are no jobs, some commands print an empty list and others print no text."""
+    """Yields the jobs of one or more printed lists. The output may be empty, because some commands print no list if there are no jobs."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
         raise answer.unclear()
@@ -197,7 +202,7 @@ def _statuses(answer: CommandOutput, asked: Sequence[str]) -> dict[str, JobStatu
 
 
 def _status(job: Mapping[str, Any]) -> JobStatus | None:
-    """Returns None if the status is unknown."""
+    """Returns the status of a job; None if the ``JobStatus`` of HTCondor is unknown."""
     status = job.get("JobStatus")
     if status == IDLE:
         return JobStatus(QUEUED, (job.get("LastRejMatchReason") or "").strip())
@@ -218,7 +223,8 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """Describes the end of a removed job. If HTCondor removed it, the previous status and the reason show why."""
+    """Returns the status of a removed job. The reason in the status is one of these: why the job was held, that the walltime was over, or
+    who removed the job."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
@@ -228,7 +234,7 @@ def _removed(job: Mapping[str, Any]) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """Checks a cancellation. HTCondor prints the same message for unknown jobs, ended jobs and jobs of other users."""
+    """Raises UnclearAnswer if a cancellation failed. Unknown and ended jobs are no failure."""
     lines = answer.lines()
     if answer.status != 0 and not (answer.status == 1 and lines and all(map(_HARMLESS.search, lines))):
         raise answer.unclear()

@@ -1,9 +1,10 @@
 """Defines backends. A backend makes commands and reads their output.
 
-A backend does not run commands and does not know where they run. Each of its functions makes a ``CommandExchange``: a command, and the
-function that reads its output. The reader raises ``CommandRefused`` if the system refused. It raises ``UnclearAnswer`` if the output has no
-usable information: the daemon is down, the command hung, or the text is unknown. Then the known state stays valid, and the master asks
-again.
+A backend does not run commands and does not know where they run. Each of its functions makes a ``CommandExchange``: a command, and a
+*reader*, which is a function that reads the output of the command. The reader raises ``CommandRefused`` if the system refused the command.
+The reader raises ``UnclearAnswer`` if the output has no usable information: the daemon is down, the command hung, or the text is unknown.
+After an ``UnclearAnswer``, the master keeps the last known state of the pilots and asks again. The tag of a pilot batch is a job name that
+no other batch has.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ COMMAND_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Command:
-    """A command that runs on the login node of a site, or on this machine if the site has no login node. ``at``: another destination of
-    ssh. ``bare``: whether the command runs without the environment variables of the site."""
+    """A command that runs on the login node of a site, or on this machine if the site has no login node. ``at``: another host on which the
+    command runs, through ssh. ``bare``: whether the command runs without the environment variables of the site."""
 
     argv: tuple[str, ...]
     stdin: str = ""
@@ -52,7 +53,7 @@ class CommandOutput:
         return _one_line(self.stderr) or _one_line(self.stdout) or f"exit status {self.status}"
 
     def lines(self) -> list[str]:
-        """Returns all lines of both streams that are not blank."""
+        """Returns the lines of stdout and stderr that are not blank."""
         return [line for line in (*self.stdout.splitlines(), *self.stderr.splitlines()) if line.strip()]
 
     def require_success(self) -> str:
@@ -62,17 +63,20 @@ class CommandOutput:
         return self.stdout
 
     def require_cancelled(self, harmless: re.Pattern[str]) -> None:
-        """Raises UnclearAnswer if the cancellation failed. Harmless lines, such as "already finished", are no failure."""
+        """Raises UnclearAnswer if the output of a cancel command reports a failure. ``harmless`` matches lines that do not report a
+        failure, such as "already finished"."""
         lines = self.lines()
         if self.status is None or (self.status != 0 and not (lines and all(map(harmless.search, lines)))):
             raise self.unclear()
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
-        """Returns an error to raise if this output has no usable information. Its text is the problem and the message of the system."""
+        """Returns the error for output without usable information. The text of the error is ``problem`` followed by the message of the
+        system; without ``problem``, it is only the message of the system."""
         return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
 
     def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
-        """Returns an error to raise if the system refused. If there is no reason, its text is the message of the system."""
+        """Returns the error for a refused command. The text of the error is ``reason``; if ``reason`` is empty, it is the message of the
+        system. ``later``: whether the system may accept the command at a later time."""
         return CommandRefused(reason or self.complaint(), later)
 
 
@@ -85,7 +89,8 @@ class UnclearAnswer(Exception):
 
 
 class CommandRefused(Exception):
-    """The system refused. The argument is its message. ``later``: whether it may accept later, after a limit or an outage has passed."""
+    """The system refused a command. The argument is the message of the system. ``later``: whether the system may accept the command at a
+    later time."""
 
     code = ""
 
@@ -104,7 +109,8 @@ class CommandExchange(Generic[Result_co]):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of one job. ``reason``: why it waits or how it ended, as the batch system reports it.
+    """The status of one job. ``phase``: QUEUED, RUNNING or ENDED. ``reason``: why the job waits or how it ended, as the batch system
+    reports it.
 
     For jobs that ended, ``well`` is False if the system or the job reports a failure. ``expired``: whether the job reached its time limit.
     """
@@ -117,11 +123,11 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class PilotBatch:
-    """Equal pilots that are submitted together. ``folder`` contains ``start.sh``. For pilot n (from 1), it also contains the credentials
-    ``n.json`` and the output ``n.log``. ``bundle`` is the path of the agent."""
+    """Equal pilots that are submitted together. The directory ``folder`` contains ``start.sh``. For pilot n (from 1), ``folder`` also
+    contains the credentials ``n.json`` and the output ``n.log``. ``bundle`` is the path of the agent."""
 
     tag: str
-    """Job name, which is never used twice. If the answer to a submission is lost, the batch is found by this name."""
+    """Job name, which no other batch has. If the answer to a submission is lost, the batch is found by this name."""
     count: int
     size: PilotSize
     folder: str
@@ -131,11 +137,11 @@ class PilotBatch:
 
 
 class Backend(Protocol):
-    """One kind of batch system. ``traits``: its options, programs and variables, an attribute of the class. ``arrays``: maximum number of
-    pilots per submission.
+    """Adapter for one kind of system. ``traits``, a class attribute: site options, programs and environment variables of the system.
+    ``arrays``: maximum number of pilots per submission.
 
-    Methods that return a list make one exchange per machine that must be asked. The answers are merged. If one answer is unclear, the other
-    answers are still used. A job counts as not found only if all answers are clear.
+    If several machines must be asked, the methods that return a list make one exchange per machine. The answers are merged. If one answer
+    is unclear, the other answers are still used. A job counts as not found only if all answers are clear.
     """
 
     @property
@@ -151,10 +157,10 @@ class Backend(Protocol):
         """Asks for the status of jobs. The answer leaves out jobs that the system does not list. Such jobs may still exist."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
-        """Cancels jobs. It is no error if a job has ended already."""
+        """Cancels jobs. If a job has already ended, this is no error."""
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        """Finds the jobs of a batch. The answer has the job ids by pilot number. It is empty if the system does not know the batch."""
+        """Finds the jobs of a batch. The answer has the job ids by pilot number, and is empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
         """Asks how jobs have ended if ``query`` no longer lists them. Returns None if the system keeps no record of ended jobs."""

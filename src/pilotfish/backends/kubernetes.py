@@ -1,11 +1,12 @@
 """Runs pilots as Kubernetes Jobs through kubectl.
 
-A pilot is a Job of one Pod. A Secret contains the files of a batch, and all Jobs of the batch own it together. The pilots of a batch are
-separate Jobs and not one indexed Job, so that one pilot can fail or be cancelled while the other pilots continue.
+A pilot is a Job of one Pod. A Secret contains the files of a pilot batch. All Jobs of the batch own the Secret, so Kubernetes deletes the
+Secret after the last Job. The pilots of a batch are separate Jobs, so that one pilot can fail or be cancelled while the other pilots
+continue.
 
-Site options: ``image`` (required), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``,
-``node_selector`` (``name=value,...``), ``run_as`` (numeric user id), ``gpu`` (resource name), ``pod`` (a JSON object with more fields of
-the Pod's ``spec``). A queue is a queue of Kueue.
+Site options: ``image`` (required), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``, ``node_selector``
+(``name=value,...``), ``run_as`` (numeric user id), ``gpu`` (resource name), ``pod`` (a JSON object with more fields of the Pod's ``spec``).
+A queue is a queue of Kueue.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 FILES, SECRET = "/pilotfish", "/pilotfish-secret"
-"""Folders in the Pod: FILES has private copies of the files of SECRET, because files of a Secret can be private only to root."""
+"""Folders in the Pod. FILES has private copies of the files in SECRET, because only root can have private files in a Secret."""
 COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
-"""Seconds that ended Jobs are kept."""
+"""Seconds that Kubernetes keeps ended Jobs."""
 GRACE_S = 30
 LATER = re.compile(
     r"exceeded quota|connection|connect to|Unauthorized|logged in|timeout|TooManyRequests|ServiceUnavailable|InternalError|EOF"
@@ -152,7 +153,7 @@ class KubernetesBackend:
 
 
 def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
-    """Returns the Job of one pilot. The Pod has the time limit, because the time limit of a Job would include the queue wait."""
+    """Returns the Job of one pilot. The time limit is set on the Pod, because the time limit of a Job would include the queue wait."""
     size, options = batch.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
     batch_there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
@@ -195,7 +196,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
 
 
 def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of the Pod that site options set. Users other than root can read a Secret only through the group of its volume."""
+    """Returns the fields of the Pod that site options set. ``run_as`` also sets ``fsGroup``, so that this user can read Secrets."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
         chosen["serviceAccountName"] = options["service_account"]

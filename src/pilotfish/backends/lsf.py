@@ -1,7 +1,7 @@
-"""Submits, lists and cancels pilots with bsub, bjobs and bkill. The module was written from the documentation of LSF.
+"""Submits, lists and cancels pilots with bsub, bjobs and bkill. This module was written from the documentation of LSF, without a real LSF.
 
 A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). A user group is ``-G NAME`` in the
-directives. bjobs also lists jobs that ended in the last hour (CLEAN_PERIOD). So no other command is needed for ended jobs.
+directives. bjobs also lists jobs that ended in the last hour (CLEAN_PERIOD), so no other command is needed for ended jobs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PHASES = {
     **dict.fromkeys(("RUN", "USUSP", "SSUSP"), RUNNING),
     **dict.fromkeys(("DONE", "EXIT"), ENDED),
 }
-"""Phases by state. UNKWN and ZOMBI are left out, because LSF itself does not know the state of such a job."""
+"""Phases by state of LSF. The states UNKWN and ZOMBI have no phase, because then LSF itself does not know whether the job runs."""
 _EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
 _ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _NO_JOBS = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
 _HARMLESS = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
 _LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
 _UNCERTAIN = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
-"""Messages after which it is not known whether LSF took the job, so that the job must be looked up."""
+"""Messages that leave open whether LSF accepted the job. Then the job must be looked up."""
 _REFUSED = "Job not submitted"
 
 # By default, LSF waits forever for its daemon and for the user's job limit.
@@ -114,7 +114,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yields id, name, state, exit and reason of each job. Printed jobs count, even if LSF reports an error for other jobs."""
+    """Yields id, name, state, reason of the end and reason of the wait of each job. Ignores errors if at least one job is printed."""
     if answer.status is None:
         raise answer.unclear()
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]
@@ -127,7 +127,7 @@ def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _status(state: str, ended: str, waits: str) -> JobStatus | None:
-    """Returns None if the state is not in ``_PHASES``."""
+    """Returns the status of a job; None if its state is not in ``_PHASES``."""
     phase = _PHASES.get(state)
     if phase == QUEUED:
         return JobStatus(QUEUED, waits or ("" if state == "PEND" else state))

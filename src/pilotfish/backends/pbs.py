@@ -1,8 +1,9 @@
 """Submits, lists and cancels pilots with qsub, qstat and qdel of OpenPBS or Torque.
 
 A batch of several pilots is a job array with elements ``12[3].server``. Site option: ``flavour`` (``openpbs`` or ``torque``). The account
-is given with ``-A``. A project is ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
-generated request. The backend reads the text output of qstat, which both systems have. The JSON output of OpenPBS ends after one job.
+becomes ``-A``. For a project, write ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
+generated request. The backend reads the text output of qstat, which both systems have. The backend does not read JSON, because OpenPBS
+prints only the first of several jobs as JSON.
 """
 
 from __future__ import annotations
@@ -23,19 +24,15 @@ NAME_LENGTHS = {OPENPBS: 230, TORQUE: 15}
 FINISHED, UNKNOWN = 35, 153
 """Exit statuses of qstat and qdel if one of the jobs is finished or unknown. The answer still covers the other jobs."""
 
-_PHASES = {
-    **dict.fromkeys("QHWT", QUEUED),
-    **dict.fromkeys("RSUEB", RUNNING),
-    **dict.fromkeys("FXC", ENDED),
-}
+_PHASES = {**dict.fromkeys("QHWT", QUEUED), **dict.fromkeys("RSUEB", RUNNING), **dict.fromkeys("FXC", ENDED)}
 _STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "suspended", "U": "suspended", "E": "exiting"}
 _EXPIRED = {OPENPBS: -29, TORQUE: -11}
 """``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 means that the job was requeued."""
 _GUESSED = "Subjob finished"
-"""Comment of OpenPBS on an array element without its own record. The other attributes printed for it describe the array."""
+"""Comment of OpenPBS on an array element without its own record. All other printed attributes then describe the whole array."""
 
 _UNCERTAIN = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
-"""Messages after which it is not known whether the server took the job, so that the job must be looked up."""
+"""Messages that leave open whether the server accepted the job. Then the job must be looked up."""
 _LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
 _HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
 _ID = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.M)
@@ -49,7 +46,8 @@ jobs=$(qselect -x -N "$1" 2>/dev/null) || jobs=$(qselect -N "$1") || exit
 [ -n "$jobs" ] || exit 0
 qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 """
-"""``-x`` is an error on servers without job history."""
+"""Shell script that prints the jobs with the name ``$1``. It tries each command with ``-x`` first, to include ended jobs; ``-x`` is an
+error on servers without job history."""
 
 
 class PbsBackend:
@@ -110,7 +108,7 @@ def _flavour(site: Site) -> str:
 
 
 def _name(site: Site, tag: str) -> str:
-    """Returns the job name of a tag. If the tag is too long, the name is its beginning and a digest."""
+    """Returns the job name for a tag. A tag that is too long is shortened, and a digest is added."""
     max_length = NAME_LENGTHS[_flavour(site)]
     if len(tag) <= max_length:
         return tag
@@ -150,10 +148,8 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
-    """Returns the attributes of each job by id. Printed jobs count, even if PBS reports an error for other jobs.
-
-    If no job is printed, raises UnclearAnswer. But if PBS reports no problem, or only finished or unknown jobs, returns no jobs.
-    """
+    """Returns the attributes of each printed job by id. If at least one job is printed, ignores errors. If no job is printed, returns an
+    empty dict if qstat succeeded, or if it reports that the jobs are finished or unknown. Otherwise raises UnclearAnswer."""
     if answer.status is None:
         raise answer.unclear()
     texts = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
@@ -171,7 +167,7 @@ def _statuses(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[s
 
 
 def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
-    """Returns None if the state is unknown."""
+    """Returns the status of a job; None if its state is unknown. ``expired``: exit status of a job that reached its time limit."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
     status = job.get("Exit_status", job.get("exit_status"))  # in lower case in Torque
     phase = _PHASES.get(state)

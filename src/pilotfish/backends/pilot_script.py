@@ -18,7 +18,8 @@ Text = TypeVar("Text")
 MARGIN_S = 20.0
 """An agent ends this many seconds before the end of the walltime, so that its results are delivered in time."""
 NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
-"""Shell line that saves the start of the walltime. It comes before the set-up lines of the site, because their time counts, too."""
+"""Shell line that saves the start of the walltime. This line comes before the set-up lines of the site, because the time of the set-up
+lines counts, too."""
 NO_PYTHON = 43
 """Exit status of ``start.sh`` if it finds no suitable Python."""
 
@@ -44,7 +45,7 @@ exit {NO_PYTHON}
 
 
 def requested(*choices: tuple[object, Text]) -> list[Text]:
-    """Returns the text of each (value, text) pair. Leaves out the text if the value is 0 or empty."""
+    """Returns the texts of (value, text) pairs. Leaves out the texts whose value is 0 or empty."""
     return [text for value, text in choices if value]
 
 
@@ -69,7 +70,8 @@ def agent_options(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], number: str = "1", on_every_node: str = "") -> str:
-    """Returns the job script. ``number``: shell expression for the number of the pilot. ``on_every_node``: runs a command on all nodes."""
+    """Returns the job script of a pilot. ``number``: shell expression for the number of the pilot. ``on_every_node``: command that starts a
+    program on each node, such as ``srun``; it is used only if a pilot has several nodes."""
     lines = ["#!/bin/sh", *directives, NOTE_START]
     if secrets := [name for name in site.environment if SECRET.search(name)]:
         lines.append(f"unset {' '.join(secrets)}")  # Secrets are for the commands of the site, but some systems give them to jobs.

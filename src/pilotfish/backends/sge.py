@@ -32,13 +32,13 @@ MIB = 1 << 20
 
 _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
-"""Shell script that also prints why jobs wait or are in error. Only ``qstat -j`` prints that. Its errors about ended jobs are ignored."""
+"""Shell script that also prints why jobs wait or are in error, with ``qstat -j``. Errors of ``qstat -j`` about ended jobs are ignored."""
 _ACCOUNTING = 'for job; do qacct -j "$job"; done'
 _QACCT_TIMEOUT_S = 180.0
 """Seconds that qacct may take, because it reads the whole accounting file once per job."""
 
 _UNCERTAIN = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
-"""Messages after which it is not known whether the qmaster took the job, so that the job must be looked up."""
+"""Messages that leave open whether the qmaster accepted the job. Then the job must be looked up."""
 _LIMIT_REACHED = 25
 _OWN_MESSAGE = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
@@ -51,10 +51,7 @@ _AFTER_SIGNAL = 100
 
 class SgeBackend:
     traits = BackendTraits(
-        {
-            **dict.fromkeys(("pe", "memory_resource", "gpu_resource"), ONE_WORD),
-            "account_flag": matches("-[AP]", "-P or -A"),
-        },
+        {**dict.fromkeys(("pe", "memory_resource", "gpu_resource"), ONE_WORD), "account_flag": matches("-[AP]", "-P or -A")},
         ignores=("nodes",),
         multiplies=r"(^|\s)-t[\s\d]",
         programs=("qsub", "qstat", "qdel"),
@@ -91,7 +88,8 @@ class SgeBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks qacct. qacct knows a job a few seconds after its end. It never knows a job that was cancelled while the job waited."""
+        """Asks qacct how the jobs ended. qacct lists a job from a few seconds after its end. qacct never lists a job that was cancelled
+        while it waited."""
         command = Command(("sh", "-c", _ACCOUNTING, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_QACCT_TIMEOUT_S)
         asked = frozenset(jobs)
         return CommandExchange(command, lambda answer: {job: status for job, status in _accounted(answer) if job in asked})
@@ -143,7 +141,8 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
 
 
 def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
-    """Reads letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T (suspended), d (deleted), E (error)."""
+    """Returns the status of a job whose state has these letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T
+    (suspended), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]
@@ -155,7 +154,7 @@ def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> J
 
 
 def _reasons(text: str) -> Iterator[tuple[str, str]]:
-    """Yields pairs of an id and a reason. A reason for waiting has a job id. An error has a task id, or a job id if the job is no array."""
+    """Yields (id, reason) pairs: why a job waits, or which error it has. For an error in an array, the id names the array task."""
     number, array = "", False
     wrong: set[str] = set()
     for line in text.splitlines():
@@ -173,7 +172,7 @@ def _reasons(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(number: str, tasks: str) -> Iterator[str]:
-    """Yields the ids of the tasks in ``4``, ``1-3:1`` or ``2,4``. If the job is no array, yields the job id."""
+    """Yields the ids of array tasks that are listed as ``4``, ``1-3:1`` or ``2,4``. If the job is no array, yields the job id."""
     if not tasks:
         yield number
         return
@@ -205,7 +204,7 @@ def _end(failure: str, failed: int, status: str) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """Checks a cancellation. qdel prints its errors to standard output."""
+    """Raises UnclearAnswer if a cancellation failed. qdel prints its errors to standard output."""
     lines = answer.lines()
     errors = [line for line in lines if not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (errors or not lines)):

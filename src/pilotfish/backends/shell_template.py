@@ -1,4 +1,4 @@
-"""Fills shell templates, and reads the JSON that the scripts print."""
+"""Fills shell templates, and reads the JSON that the filled scripts print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CANNOT, UNDONE = 70, 71
 
 
 def fill(script: str, **words: str) -> str:
-    """Replaces ``@NAME@`` by the given words. Names inside inserted words are not replaced."""
+    """Replaces each ``@NAME@`` in a script by the word of that name. Does not replace ``@NAME@`` inside an inserted word."""
     return re.sub(r"@([A-Z]+)@", lambda blank: words[blank[1]], script)
 
 
@@ -27,7 +27,7 @@ def home_path(folder: str) -> str:
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """Yields all JSON objects in a text. Skips other text."""
+    """Yields all JSON objects in a text. Skips other text. Raises UnclearAnswer if an object is not valid JSON."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

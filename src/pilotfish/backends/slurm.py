@@ -25,7 +25,7 @@ _ENDED_STATES = frozenset(
 )
 _EXPIRED = {"TIMEOUT", "DEADLINE"}
 _STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
-"""Ended states in which the reason still says why the job waited."""
+"""Ended states for which Slurm still prints the reason why the job waited."""
 _REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or was killed by a signal"}
 _NO_OUTPUT = 53
 """Signal that sacct reports if the output file could not be opened."""
@@ -34,7 +34,7 @@ _UNCERTAIN = re.compile(
     r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
     re.IGNORECASE,
 )
-"""Messages after which it is not known whether the controller took the job, so that the job must be looked up."""
+"""Messages that leave open whether the controller of Slurm accepted the job. Then the job must be looked up."""
 _LATER = re.compile(
     r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain|job array specification",
     re.IGNORECASE,
@@ -58,7 +58,7 @@ class SlurmBackend:
         release="scontrol release",
     )
     arrays = 1000
-    """Highest number of an array element with the default MaxArraySize of Slurm."""
+    """Highest number of an array element, if MaxArraySize of Slurm has its default."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         # Arguments override lines of the script and the environment, so that no directive can rename the job.
@@ -87,10 +87,11 @@ class SlurmBackend:
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         argv = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r", f"--name={tag}")
-        return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _ in _listed(answer)})]
+        return [CommandExchange(Command(argv), lambda answer: {int(job.partition("_")[2] or 1): job for job, _ in _listed(answer)})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks sacct. If there is no accounting, sacct prints "Slurm accounting storage is disabled", and the answer is unclear."""
+        """Asks sacct how the jobs ended. Returns None if the site option ``accounting`` is ``no``. If Slurm has no accounting, sacct prints
+        "Slurm accounting storage is disabled", and reading this output raises UnclearAnswer."""
         if site.options.get("accounting") == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
@@ -139,7 +140,7 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
 
 
 def _status(state: str, reason: str) -> JobStatus | None:
-    """Returns None if the state is unknown."""
+    """Returns the status of a job; None if its state is unknown."""
     reason = "" if reason in ("None", "(null)", "N/A") else _REASONS.get(reason, reason)
     if state in _QUEUED_STATES:
         return JobStatus(QUEUED, reason or ("" if state == "PENDING" else state))
@@ -177,16 +178,12 @@ def _cancelled(answer: CommandOutput) -> None:
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:
-    """Returns the ids for a query. Array elements are replaced by their array, so that the command line stays short."""
+    """Returns the ids for a query. Replaces array elements by their array, so that the command line stays short."""
     return ",".join(dict.fromkeys(job.split("_")[0] for job in jobs))
 
 
-def _number(job: str) -> int:
-    return int(job.partition("_")[2] or 1)
-
-
 def _elements(text: str) -> Iterator[str]:
-    """Yields the jobs of an id of squeue: ``7``, ``7_3``, or several elements of an array such as ``7_[1-3,5%2]``."""
+    """Yields the job ids of one entry of squeue: ``7``, ``7_3``, or several elements of an array such as ``7_[1-3,5%2]``."""
     match = _ELEMENTS.fullmatch(text)
     if match is None:
         return

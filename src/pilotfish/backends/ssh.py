@@ -1,9 +1,9 @@
 """Starts pilots as processes on hosts that are reached by ssh. Each process leads its own session.
 
-Each process has a record on its host. The record is a file named after process id and start time, because a later process may get the same
-id. It contains the tag of the batch. After the end of the process, it also contains the exit status and the last line of the output.
-Records stay if an answer is lost or if the master ends. Hosts need a POSIX shell and ``ps``. Scripts are sent through standard input, so
-that the login shell can be any shell.
+Each process has a record on its host. The record is a file that is named after process id and start time, because a later process may get
+the same id. The file contains the tag of the pilot batch. After the end of the process, the file also contains the exit status and, after a
+failure, the last line of the output. The record remains even if an answer is lost or the master ends. Hosts need a POSIX shell and ``ps``.
+Scripts are sent through standard input, so that the login shell can be any shell.
 """
 
 from __future__ import annotations
@@ -100,11 +100,7 @@ done
 class SshBackend:
     """Uses job ids of the form ``host:process:start``. The host is empty if the site has no ``hosts``."""
 
-    traits = BackendTraits(
-        ignores=("nodes", "queue", "account", "directives"),
-        programs=("sh", "ps", "tar"),
-        harmless_word="-V",
-    )
+    traits = BackendTraits(ignores=("nodes", "queue", "account", "directives"), programs=("sh", "ps", "tar"), harmless_word="-V")
     arrays = 1
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
@@ -183,7 +179,8 @@ def _ended(status: str, last: str) -> JobStatus:
 
 
 def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the processes by host. The name of a host may contain colons."""
+    """Groups job ids by host. A job id is ``host:process:start``; in the result, a job is ``process.start``. Job ids are split at their
+    last colons, because the name of a host may contain colons."""
     hosts: dict[str, list[str]] = {}
     for job in jobs:
         host, process, start = job.rsplit(":", 2)

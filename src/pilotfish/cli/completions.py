@@ -1,6 +1,6 @@
 """Completes runs, tasks, sites and pools for the shell.
 
-If a master runs, completion asks this master. It never starts a master. After an error, it suggests nothing.
+If a master runs, completion asks this master. Completion never starts a master. After an error, completion suggests nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def unfinished(row: Row) -> bool:
     return bool(row["state"] != "done")
 
 
-def failed(row: Row) -> bool:
-    return bool(row["counts"].get("failed"))
+def unsuccessful(row: Row) -> bool:
+    return bool(row["counts"].get("failed") or row["counts"].get("cancelled"))
 
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool = False) -> Complete:
-    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: if a run and a dot are typed, complete its tasks."""
+    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: whether to complete tasks after a run and a dot."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         rows = _query_pool(context, _runs)
@@ -175,7 +175,7 @@ def _running(master: PoolSession) -> Rows:
 
 
 def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Rows:
-    """Return the rows that the master answers. If no master runs, or after the timeout, return no rows."""
+    """Return the rows of the answer of the master. If no master runs, or after the timeout, return no rows."""
     try:
         with _at_most(TIMEOUT_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)

@@ -12,22 +12,23 @@ from collections.abc import Sequence
 import click
 
 from pilotfish import plugins
+from pilotfish.cli.terminal.corrections import correct_value, corrected_command, suggest_option
 from pilotfish.cli.terminal.error_messages import CANNOT, SuggestingGroup, UsageError, exit_status, show_error
 from pilotfish.cli.terminal.pool_hints import register_pool_command, set_hint_pool
-from pilotfish.errors import PilotfishError, did_you_mean
+from pilotfish.errors import BadInput, PilotfishError
 
 MORE = "More"
-"""Section of the overview for plug-in commands that name no existing section."""
+"""Section of ``pilotfish --help`` for plug-in commands that name no existing section."""
 NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
 """Maps names of types in messages of click to plain words."""
 SHORT_HELP = 80
-"""Maximum length of a plug-in command's help in the overview."""
+"""Maximum length of a plug-in command's help in ``pilotfish --help``."""
 COMPLETING = "_PILOTFISH_COMPLETE"
 """Variable that the shell sets when it asks for completions."""
 
 
 class LazyGroup(SuggestingGroup):
-    """Imports a command when it is called. For the overview, plug-in commands are imported too: their code has the section and the help."""
+    """Imports a command when it is called. ``pilotfish --help`` also imports all plug-in commands, to read their help texts."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))
@@ -56,7 +57,8 @@ class LazyGroup(SuggestingGroup):
                 formatter.write_dl(list(commands.items()), col_max=14)
 
     def _overview(self, ctx: click.Context, name: str) -> tuple[str, str]:
-        """Return the section and the help of a plug-in command. If the plug-in is broken, the error takes the place of the help."""
+        """Return the section of ``pilotfish --help`` in which a plug-in command is listed, and the short help of the command. If the
+        command cannot be loaded, the error replaces the short help."""
         try:
             command = self.get_command(ctx, name)
         except PilotfishError as problem:
@@ -87,10 +89,20 @@ def pilotfish() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its status."""
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETING in os.environ:
         pilotfish.main(arguments, prog_name="pilotfish", complete_var=COMPLETING)
     sys.exit(invoke(arguments))
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that the shell closed (``>&-``) on /dev/null. Otherwise, the next file that is opened, such as a socket, gets
+    the descriptor, and programs that are started write into this file."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == descriptor:
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
 
 
 def invoke(arguments: list[str]) -> int:
@@ -108,11 +120,11 @@ def invoke(arguments: list[str]) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        problem = as_problem(error)
-        show_error(problem, as_json)
+        problem = as_problem(error, arguments)
+        show_error(problem, as_json, corrected_command(pilotfish, arguments, problem.hint))
         return exit_status(problem)
     except PilotfishError as error:
-        show_error(error, as_json)
+        show_error(error, as_json, corrected_command(pilotfish, arguments, error.hint))
         return exit_status(error)
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -121,26 +133,50 @@ def invoke(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        problem = PilotfishError(
-            f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}", "See what is wrong: pilotfish doctor"
-        )
+        problem = as_system_problem(error)
         show_error(problem, as_json)
-        return CANNOT
+        return exit_status(problem) if isinstance(problem, BadInput) else CANNOT
 
 
-def as_problem(error: click.ClickException) -> PilotfishError:
+def as_system_problem(error: OSError) -> PilotfishError:
+    """Turn an error of the system into a PilotfishError. If the current directory was removed, say so."""
+    from pilotfish.applications.executables.working_directory import current_directory, removed_directory_error
+
+    if isinstance(error, FileNotFoundError) and not os.path.isabs(error.filename or "") and current_directory() is None:
+        return removed_directory_error()
+    return PilotfishError(
+        f"{error.filename or 'the system'}: {(error.strerror or str(error)).lower()}", "See what is wrong: pilotfish doctor"
+    )
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """Return the command and its subcommand, such as ``pilotfish site add``. The parser of click does not name them in its errors."""
+    command: click.Command | None = pilotfish
+    path = "pilotfish"
+    for word in arguments:
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        path += f" {word}"
+    return path
+
+
+def as_problem(error: click.ClickException, arguments: Sequence[str]) -> PilotfishError:
     """Turn an error of click into a PilotfishError with a hint."""
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "pilotfish"
+    path = context.command_path if context is not None else _command_path(arguments)
     message = error.format_message().rstrip(".")
-    hint = ""
+    hint = f"See its options: {path} --help"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        hint = correct_value(error.param, arguments, hint)
     if isinstance(error, click.NoSuchOption):
         message = f"{path} has no option {error.option_name}"
         if context is not None:
             visible = [parameter for parameter in context.command.params if not getattr(parameter, "hidden", False)]
-            hint = did_you_mean(error.option_name, [name for parameter in visible for name in parameter.opts])
+            of_run = [name for parameter in plugins.load("commands", "run").params for name in parameter.opts]
+            hint = suggest_option(error.option_name, visible, of_run, arguments) or hint
     for theirs, ours in NUMBERS.items():
         message = message.replace(theirs, ours)
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
-    return UsageError(message, hint or f"See its options: {path} --help")
+    return UsageError(message, hint)

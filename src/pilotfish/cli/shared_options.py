@@ -11,7 +11,7 @@ import click
 
 from pilotfish.cli import completions
 from pilotfish.cli.terminal.pool_hints import DEFAULT_POOL, POOL_VARIABLE, set_hint_pool
-from pilotfish.client.run_options import read_deadline, read_share
+from pilotfish.client.descriptions.run_options import read_deadline, read_share
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -44,13 +44,21 @@ share_option = click.option(
     metavar="NAME[:WEIGHT]",
     callback=lambda context, parameter, text: None if text is None else read_share(text, "--share"),
     shell_complete=completions.complete_share,
-    help="Fair-share group of the run and its weight.  [default: one group for all runs without a share]",
+    help="Fair share of the run, and the weight of this share.  [default: one share for all runs without --share]",
 )
 deadline_option = click.option(
     "--deadline",
     metavar="WHEN",
     callback=_read_deadline,
-    help="Finish time to aim for: 18:00, 2h, 2030-05-01T12:00 or none. Late runs go first.",
+    help="Time at which the run should be finished: 18:00, 2h, 2030-05-01T12:00 or none. Runs that would be late go first.",
+)
+sites_option = click.option(
+    "--site",
+    "sites",
+    metavar="NAME[:N]",
+    multiple=True,
+    shell_complete=completions.complete_site,
+    help="Run only at this site from now on, with N pilots; local is this machine. Repeatable.",
 )
 
 
@@ -83,7 +91,7 @@ def note_new_name(old: str, new: str) -> None:
 
 
 class OldOption(click.Option):
-    """A hidden option with the former name of another option. It passes its value to that option."""
+    """A hidden option with the former name of another option. It passes its value to the other option."""
 
     def __init__(self, names: list[str], new: str, **attributes: Any) -> None:
         # Eager options are processed before the option that gets the value.
@@ -99,7 +107,7 @@ class OldOption(click.Option):
 
 
 class OldWords(click.Argument):
-    """A hidden argument with former words of a command, such as ``workers add SITE``."""
+    """Accepts the arguments of a former form of a command, such as ``workers add SITE``. The help does not show this argument."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []

@@ -1,11 +1,11 @@
 """Sends requests to a master from any thread. The client survives a restart of the master.
 
-The client's own thread receives all messages and sends most of them. Other threads append tasks and requests to queues and wake the
-client's thread. So a burst of tasks becomes a few frames. If nothing was sent for a moment, the calling thread sends its task itself. This
-saves a thread switch when tasks come one by one.
+The client's own thread receives all messages and sends most messages. Other threads append tasks and requests to queues and wake the
+client's thread. So a burst of tasks becomes a few frames. If the client has not sent anything for a moment, the calling thread sends its
+task itself. This saves a thread switch when tasks come one by one.
 
-After a reconnect, the client sends everything again that the master has not confirmed. The master skips what it has already recorded. So no
-task is lost, and no task is recorded twice.
+After a reconnect, the client sends everything again that the master has not confirmed. The master skips tasks that it has already recorded.
+So no task is lost, and no task is recorded twice.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskList, TaskNeeds
+from pilotfish.applications.task_list import TaskEntry, TaskList
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds
 from pilotfish.client.master_connection import Interrupt, MasterConnection, Reconnection, dial
 from pilotfish.client.submission import PendingRequest, PendingRequests, Reply, RunListener, Submission
-from pilotfish.errors import BadInput, ConnectionFailed, JournalFull, PilotfishError
+from pilotfish.errors import BadInput, ConnectionFailed, Correction, JournalFull, PilotfishError
 from pilotfish.model.messages import Accepted, Answer, Began, Close, Ended, Opened, Problem, RunFinished, Watch, frame_message
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -35,6 +37,7 @@ RECONNECT_S = 60.0
 """Seconds until the client stops trying to reach a lost master."""
 FULL_DISK_S = 1.0
 """Seconds until the client sends tasks again, after the master reported that its disk is full."""
+CLOSED_FIX = "after the end of its with block, or after close(), a run takes no more tasks: submit them before, or open another Run"
 _DIRECT_AFTER_S = 0.0001
 """If nothing was sent for this many seconds, the calling thread sends its task itself. Tasks then come one by one and form no batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
@@ -44,18 +47,14 @@ _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
 
 class _RepeatAll(ConnectionFailed):
-    """The master refused a request for now. The connection still works, but everything must be sent again."""
+    """The disk of the master was full. The connection still works, but the client must send everything unconfirmed again."""
 
 
 class MasterClient:
     """Client of one master. Create it with ``connect``. Its methods are thread-safe. Callbacks may call only methods that do not wait."""
 
     def __init__(
-        self,
-        pool_directory: Path,
-        connection: MasterConnection,
-        revive: Callable[[], None] | None,
-        reconnect_s: float = RECONNECT_S,
+        self, pool_directory: Path, connection: MasterConnection, revive: Callable[[], None] | None, reconnect_s: float = RECONNECT_S
     ) -> None:
         self.directory = pool_directory
         self.share = PoolDirectory(pool_directory).shared_payloads
@@ -79,20 +78,19 @@ class MasterClient:
         self._reconnection = Reconnection(pool_directory, revive, reconnect_s, Interrupt(self._wake_read, self._may_end))
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="pilotfish-client", daemon=True)
         _clients.add(self)
         self._thread.start()
 
     @classmethod
     def connect(
-        cls,
-        pool_directory: str | os.PathLike[str],
-        revive: Callable[[], None] | None = None,
-        reconnect_s: float = RECONNECT_S,
+        cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, reconnect_s: float = RECONNECT_S
     ) -> Self:
-        """Connects to the master of a pool. If no master listens, ``revive`` starts one.
+        """Connects to the master of a pool. If no master listens, ``revive`` starts a master.
 
-        ``reconnect_s``: seconds until the client stops trying to reach a lost master. With 0, the client ends with its first connection.
+        ``reconnect_s``: after the loss of a connection, seconds until the client stops trying to reach a master. With 0, the client ends
+        with its first connection.
         """
         directory = Path(pool_directory)
         try:
@@ -113,7 +111,7 @@ class MasterClient:
             self._check()
             request = self._requests.open(submission)
             self._wake()
-        self._wait(request)
+        self.wait(request)
         return submission
 
     def spec_number(self, run: Submission, spec: TaskSpec, code: bytes) -> int:
@@ -158,8 +156,20 @@ class MasterClient:
             self._send_now()
         return index
 
+    @contextmanager
+    def using_results(self, run: Submission) -> Iterator[None]:
+        """Prevents the master from dropping results during the ``with`` block. So the tasks that the block submits can use the result of
+        each future that was unfinished at the beginning of the block."""
+        with self._lock:
+            run.results_in_use += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                run.results_in_use -= 1
+
     def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[TaskEntry], advance: int) -> range:
-        """Adds tasks of a list and the progress of the application in one frame. The master records the whole frame or nothing."""
+        """Sends new tasks (``entries``) and the application's progress (``advance``) in one frame. The master records all or nothing."""
         with self._lock:
             self._check()
             indices = run.add_whole(tasks.specs, entries, advance)
@@ -167,7 +177,8 @@ class MasterClient:
         return indices
 
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
-        """Reports the ended tasks of a run to ``listener``. The first ended task to report has the number ``cursor``."""
+        """Reports the updates of a run to ``listener``, except its first ``cursor`` ended tasks. ``payloads``: whether the master sends
+        results."""
         with self._lock:
             self._check()
             run.listener, run.payloads_wanted = listener, payloads
@@ -185,18 +196,25 @@ class MasterClient:
             self._wake()
 
     def ask(self, kind: str, **arguments: Any) -> Any:
-        """Sends a request and waits for the answer. Returns its data. Raises PilotfishError if the master refuses the request."""
+        """Sends a request and returns the data of the answer. Raises PilotfishError if the master refuses the request."""
         return self.ask_bytes(kind, **arguments).data
 
     def ask_bytes(self, kind: str, **arguments: Any) -> Reply:
-        """Sends a request and waits for the answer. Returns its data and its bytes."""
-        return self._wait(self.request(kind, **arguments))
+        """Sends a request and returns the data and the bytes of the answer."""
+        return self.wait(self.request(kind, **arguments))
+
+    def ask_with_payloads(self, kind: str, payloads: Sequence[bytes], **arguments: Any) -> Any:
+        """Sends a request with payloads and returns the data of the answer."""
+        return self.wait(self._request(kind, arguments, payloads)).data
 
     def request(self, kind: str, **arguments: Any) -> PendingRequest:
         """Sends a request without waiting for the answer."""
+        return self._request(kind, arguments, ())
+
+    def _request(self, kind: str, arguments: dict[str, Any], payloads: Sequence[bytes]) -> PendingRequest:
         with self._lock:
             self._check()
-            request = self._requests.ask(kind, arguments)
+            request = self._requests.ask(kind, arguments, payloads)
             self._wake()
         return request
 
@@ -208,13 +226,21 @@ class MasterClient:
             self._closing = True
             self._wake(always=True)
         if wait and self.in_other_thread():
-            self._thread.join()
+            self.join()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this program has closed the client. The client then takes no more requests."""
+        return self._closing
 
     def in_other_thread(self) -> bool:
-        """Tests whether the caller runs in another thread than the client's thread. Only such a caller may wait for the client."""
+        """Tests whether the caller is in another thread than the client's thread. The client's thread must not wait for the client."""
         return threading.current_thread() is not self._thread
 
     def join(self) -> None:
+        """Waits for the end of the client's thread."""
+        # After Ctrl-C in ``Thread.join``, Python 3.11 takes the thread for ended. So the thread also sets an event at its end.
+        self._has_ended.wait()
         self._thread.join()
 
     # --- helpers of callers -------------------------------------------------------------------------------------------------------
@@ -223,21 +249,23 @@ class MasterClient:
         if self.failure is not None:
             raise type(self.failure)(str(self.failure), self.failure.hint)
         if self._closing:
-            raise ConnectionFailed("this client has been closed")
+            raise ConnectionFailed("this client has been closed", CLOSED_FIX)
 
     def _wake(self, always: bool = False) -> None:
-        """Wakes the client's thread. ``always``: wake it even if it has no connection and cannot send."""
+        """Wakes the client's thread if it waits for messages. ``always``: whether to wake it at other times too, such as while it
+        reconnects."""
         if self._sleeping or (always and self._wake_write >= 0):
             self._sleeping = False
             os.write(self._wake_write, b"w")
 
-    def _wait(self, request: PendingRequest) -> Reply:
+    def wait(self, request: PendingRequest) -> Reply:
+        """Waits for the answer to a request."""
         if not self.in_other_thread():
             raise PilotfishError("a callback of the client cannot wait for the client", "hand it to another thread")
         return request.result()
 
     def _send_now(self) -> None:
-        """Sends in the caller's thread. If the client's thread is sending, wakes that thread instead."""
+        """Sends unsent frames in the caller's thread. If it cannot send all of them at once, wakes the client's thread."""
         if self._sending.acquire(blocking=False):
             try:
                 connection = self._connection
@@ -275,10 +303,13 @@ class MasterClient:
             if not isinstance(error, PilotfishError):
                 raise
         finally:
-            self._end()
+            try:
+                self._end()
+            finally:
+                self._has_ended.set()
 
     def _end(self) -> None:
-        self._fail(ConnectionFailed("this client has been closed"))
+        self._fail(ConnectionFailed("this client has been closed", CLOSED_FIX))
         self._disconnect()
         with self._lock:
             self._sleeping = False
@@ -321,7 +352,7 @@ class MasterClient:
                     os.read(wake, 64)
                 else:
                     for message, body in connection.receive():
-                        if type(message) is not Opened:  # after a reconnect, Opened comes first, so it shows no progress
+                        if type(message) is not Opened:  # after a reconnect, Opened comes first, so Opened shows no progress
                             self._reconnection.note_answer()
                         self._handle(message, body)
                         del message, body  # free large buffers before the next wait
@@ -394,7 +425,7 @@ class MasterClient:
     def _answered(self, message: Answer | Problem, body: memoryview) -> None:
         if isinstance(message, Problem):
             kind = BadInput if message.code == BadInput.code else PilotfishError
-            problem = kind(message.message, message.hint)
+            problem = kind(message.message, Correction(message.hint, message.wrong, message.right) if message.wrong else message.hint)
             problem.code = message.code
             if message.query < 0:
                 self._handle_refusal(problem)
@@ -412,10 +443,10 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles a refused Open or Submit. If an Open is pending, the oldest one was refused. Otherwise runs with unconfirmed tasks fail.
+        """Handles a refused Open or Submit. If an Open is pending, the oldest pending Open was refused. Otherwise a Submit was refused.
 
-        If the disk of the master is full, the client waits and sends everything again. Further refusals then have the same cause, so the
-        client ignores them.
+        After a refused Submit, all runs with unconfirmed tasks fail. If the reason is a full disk of the master, nothing fails: the client
+        waits and sends everything again. During this wait, the client ignores further refusals, because they have the same reason.
         """
         if problem.code == JournalFull.code:
             self._repeat_at = time.monotonic() + FULL_DISK_S
@@ -445,10 +476,10 @@ class MasterClient:
                 connection.close()
 
     def _reconnect(self) -> None:
-        """Opens a new connection and sends everything unconfirmed again. Raises ConnectionFailed if no master can be reached."""
+        """Opens a new connection and queues everything unconfirmed on it. Raises ConnectionFailed if no master can be reached."""
         connection = self._reconnection.connect()
         with self._sending, self._lock:
-            forgotten = self._requests.runs_to_forget()  # if the client opened such a run, the master could create it again
+            forgotten = self._requests.runs_to_forget()  # if the client opened such a run, the master could create the run again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
                 connection.put(frame_message(run.open_message()))
                 for encoded in run.frames_to_repeat():
@@ -456,13 +487,13 @@ class MasterClient:
             self._connection = connection
 
     def _may_end(self) -> bool:
-        """Tests whether the client can end without a new connection. Also marks all requests, so that a new connection sends them again."""
+        """Marks all pending requests to be sent again. Returns True if the client was closed and nothing is unconfirmed."""
         with self._lock:
             self._requests.repeat()
             return self._closing and not self._has_unconfirmed()
 
     def _has_unconfirmed(self) -> bool:
-        """Tests whether confirmations of the master are missing."""
+        """Tests whether a task is unconfirmed or a request is unanswered."""
         return bool(self._requests) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:

@@ -1,7 +1,7 @@
 """Connects to the Unix socket of a master and exchanges frames.
 
-``dial`` connects and authenticates both sides. It blocks until this is done. The connection that it returns never blocks. ``Reconnection``
-calls ``dial`` again after a connection broke.
+``dial`` connects; then client and master authenticate each other. ``dial`` may block, but the connection that ``dial`` returns never
+blocks. ``Reconnection`` calls ``dial`` again after a connection broke.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _STEADY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ends a wait early. ``descriptor`` becomes readable when the return value of ``is_requested`` may have changed."""
+    """Lets another thread end a wait. When ``descriptor`` becomes readable, the waiting thread asks ``is_requested`` whether to stop."""
 
     descriptor: int
     is_requested: Callable[[], bool]
 
     def pause(self, seconds: float) -> None:
-        """Sleeps for ``seconds``, or until the descriptor becomes readable."""
+        """Sleeps for ``seconds``, or until ``descriptor`` becomes readable."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         if poll.poll(seconds * 1000):
@@ -80,7 +80,7 @@ class MasterConnection:
         return self.sock.fileno()
 
     def trust(self) -> None:
-        """Allows large frames. Call it when the master has authenticated itself."""
+        """Accepts large frames from now on. Call it after the master has authenticated itself."""
         self._inbox.proved = True
 
     def put(self, buffers: Sequence[Buffer]) -> None:
@@ -92,7 +92,7 @@ class MasterConnection:
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Sends as many of the queued bytes as the socket takes now."""
+        """Sends queued bytes until the queue is empty or the socket accepts no more bytes."""
         unsent = self._unsent
         while unsent:
             try:
@@ -127,7 +127,7 @@ class MasterConnection:
         self.sock.close()
 
     def next_frame(self, deadline: float, interrupt: Interrupt | None = None) -> Message:
-        """Waits for the next message and returns it. Use it only in the handshake, where the master sends one message at a time."""
+        """Waits for a message and returns it. Use it only in the handshake, because it drops further messages that have arrived."""
         poll = select.poll()  # select() cannot watch descriptors above 1023
         poll.register(self.sock, select.POLLIN)
         if interrupt is not None:
@@ -146,7 +146,8 @@ class MasterConnection:
 
 
 def repeated_loss(text: str, pool_directory: Path) -> ConnectionFailed:
-    """Returns the error for a master that dies again and again. If an exception ended the last master, the error names the exception."""
+    """Returns the error for masters that die repeatedly. The error begins with ``text``. If the last master left a crash report, the error
+    also has the exception that ended the master."""
     pool = PoolDirectory(pool_directory)
     try:
         reason = pool.crash.read_text("utf-8", "replace")
@@ -202,10 +203,11 @@ def _prove(connection: MasterConnection, credentials: Credentials, interrupt: In
 
 
 class Reconnection:
-    """Reconnects to the master. Tries at once, then after longer and longer pauses, for at most ``timeout_s`` seconds.
+    """Reconnects to the master. The first attempt follows at once, and further attempts follow after pauses that become longer and longer,
+    for at most ``timeout_s`` seconds. A connection over which no answer came counts as a failed attempt.
 
-    A master that repeatedly dies before it answers counts as a master that cannot be reached. Otherwise a request that kills every master
-    would start masters in a tight loop, and its client would wait forever.
+    A master that repeatedly dies before it answers counts as unreachable. Without this rule, a request that kills every master would start
+    one master after another, and the client would wait forever.
     """
 
     def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, timeout_s: float, interrupt: Interrupt) -> None:
@@ -223,7 +225,7 @@ class Reconnection:
         self._silent_connections = 0
 
     def connect(self) -> MasterConnection:
-        """Returns a new connection. Raises ConnectionFailed if no master can be reached, or if the connection is no longer needed."""
+        """Returns a new connection. Raises ConnectionFailed if no master can be reached in time, or if the interrupt ends the wait."""
         if not self._timeout_s:
             raise ConnectionFailed("the master ended the connection")
         now = time.monotonic()

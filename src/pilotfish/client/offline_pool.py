@@ -1,4 +1,4 @@
-"""Reads the state of a pool from its journal, without a master. The commands predict, whatif and replay use it."""
+"""Reads the state of a pool from its journal, without a master. The commands predict, whatif and replay use this state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pilotfish.client.pools import is_served
+from pilotfish.client.pools import is_served, similar_pool
 from pilotfish.client.session import NoPool
 from pilotfish.config import home, read_settings
 from pilotfish.core.apply import apply
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pilotfish.sim.projections.pool_snapshot import PoolSnapshot
 
 MAX_TRIES = 5
-"""Maximum number of attempts to read the journal. An attempt fails if the master removes a file of the journal meanwhile."""
+"""Maximum number of attempts to read the journal. An attempt fails if the master removes a file of the journal during the attempt."""
 STOPPED = "the pool is stopped"
 
 
 @dataclass(slots=True)
 class OfflinePool:
-    """State of a pool, read from its journal. ``served``: a master runs, so the state continues to change."""
+    """State of a pool, read from its journal. ``served``: whether a master runs. If so, the state of the pool continues to change."""
 
     directory: Path
     state: State
@@ -40,14 +40,14 @@ class OfflinePool:
     served: bool
     now: float
     ended: dict[str, float] = field(default_factory=dict)
-    """End times of the runs that ended since the beginning of the journal."""
+    """Maps the uid of each run that ended since the beginning of the journal to its end time."""
 
     @classmethod
     def read(cls, pool: str, make_listener: Callable[[], OnFact] = lambda: lambda state, fact, at: None) -> OfflinePool:
-        """Replays the journal of a pool; tries again after an error. Each try calls ``make_listener``, whose listener gets all facts."""
+        """Replays the journal of a pool. After an error, replays the journal again. Each replay passes all facts to a new listener."""
         place = pool_home(pool)
         if not place.journal.is_dir():
-            raise NoPool(f"there is no pool {pool!r} yet", "Start one: pilotfish run -- COMMAND")
+            raise NoPool(f"there is no pool {pool!r} yet", similar_pool(pool) or "Start one: pilotfish run -- COMMAND")
         # A running master may be writing a record. So an incomplete record at the end of the journal is normal.
         logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
         for tries in range(MAX_TRIES):
@@ -79,7 +79,7 @@ class OfflinePool:
 
 
 def _remove_workers(state: State) -> None:
-    """Ends all workers and pilots in the state, because a master that starts later finds none of them."""
+    """Ends all workers and pilots in the state of a stopped pool, because the next master will find none of them."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:

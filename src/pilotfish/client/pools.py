@@ -1,4 +1,4 @@
-"""Finds the master of a pool, or starts it. Users never start a master themselves."""
+"""Finds the master of a pool, or starts a master. Users never start a master themselves."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.config import home, print_note
-from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped
+from pilotfish.errors import ConnectionFailed, PilotfishError, PoolStopped, did_you_mean
 from pilotfish.model.environment import without_secrets
 from pilotfish.portable.processes import processes_of
 from pilotfish.store.keyring import require_private
 from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, stop_mark_path
 
+DEFAULT_POOL = "default"
+POOL_VARIABLE = "PILOTFISH_POOL"
 START_S = 60.0
-"""Maximum seconds until a new master answers. A master with a long journal needs many seconds to read it."""
+"""If another process has started a master: maximum seconds until this master answers. A master with a long journal needs many seconds to
+read it."""
 START_RETRY_S = 5.0
-"""If a master dies at its start within this many seconds, another master is started. If it dies later, that is an error."""
+"""If a new master dies without an answer within this many seconds after the call of ``start``, another master is started. A later death is
+reported as an error."""
 NO_ANSWER = {"failed": "it ended without a word"}
 STOP_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
@@ -32,7 +36,7 @@ PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s
 
 @dataclass
 class PoolHandle:
-    """A pool. It can start the master of the pool and wait for the master's end."""
+    """Handle of one pool. Starts the master of the pool, and waits until a stopped master has ended."""
 
     directory: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -43,13 +47,13 @@ class PoolHandle:
         return self.directory.name
 
     def revive(self) -> None:
-        """Starts a master if none runs. Raises PoolStopped if a user stopped the pool."""
+        """Starts a master if no master runs. Raises PoolStopped if a user stopped the pool."""
         if stop_mark_path(self.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "resume it: pilotfish attach")
         self.start()
 
     def start(self) -> None:
-        """Starts a master if none runs, even if a user stopped the pool. While the stop mark exists, the master starts no tasks."""
+        """Starts a master if no master runs, even if a user stopped the pool. In a stopped pool, the master starts no tasks."""
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
@@ -69,7 +73,7 @@ class PoolHandle:
             time.sleep(0.02)
 
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
-        """Waits until the stopped master and its processes have ended. Returns descriptions of the processes and files that are left."""
+        """Waits until a stopped master and its processes have ended. Returns descriptions of what is left after ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
         while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -82,8 +86,13 @@ class PoolHandle:
         return left
 
 
-def ensure_pool(name: str = "default", read_only: bool = False) -> PoolHandle:
-    """Returns a pool with a running master. With ``read_only``, a stopped pool stays stopped."""
+def selected_pool() -> str:
+    """Returns the name of the pool that is used if the user names none."""
+    return os.environ.get(POOL_VARIABLE) or DEFAULT_POOL
+
+
+def ensure_pool(name: str, read_only: bool = False) -> PoolHandle:
+    """Returns a pool with a running master. If a user stopped the pool, the pool is resumed, except with ``read_only``."""
     pool = PoolHandle(pool_home(name).make().directory)
     if read_only:
         pool.start()
@@ -109,6 +118,11 @@ def find_pools() -> list[PoolHandle]:
     return [PoolHandle(path, temporary=PoolDirectory(path).private) for path in sorted(root.iterdir()) if path.is_dir()]
 
 
+def similar_pool(name: str) -> str:
+    """Returns a hint with a pool of a similar name. Returns an empty text if there is none."""
+    return did_you_mean(name, [pool.name for pool in find_pools() if not pool.temporary])
+
+
 def is_served(directory: Path) -> bool:
     """Tests whether a master listens at the pool's socket. A socket file alone proves nothing, because a dead master may leave it."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -116,14 +130,11 @@ def is_served(directory: Path) -> bool:
 
 
 def _start(pool: PoolHandle) -> dict[str, Any]:
-    """Starts a master and returns its answer. The answer has one of the keys ``ready``, ``running`` and ``failed``."""
+    """Starts a master and returns its answer. The answer has the key ``ready``, ``failed``, or ``running`` if another master runs."""
     require_private(pool.directory)
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "pilotfish.master", str(pool.directory), "--ready", str(writing)]
-    if pool.settings:
-        command += ["--settings", json.dumps(pool.settings)]
-    if pool.temporary:
-        command.append("--temporary")
+    options = {"settings": pool.settings, "ready": writing, "temporary": pool.temporary}
+    command = [sys.executable, "-m", "pilotfish.master", str(pool.directory), json.dumps(options)]
     # A shared pool lives longer than the shell that started it. Later runs must not see the secrets of that shell.
     environment = dict(os.environ) if pool.temporary else without_secrets(os.environ)
     with open(reading) as answer:

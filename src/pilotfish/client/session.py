@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import secrets
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
+from pilotfish.client.application_environment import forget_environment
 from pilotfish.client.master_client import MasterClient
-from pilotfish.client.pools import ensure_pool, is_served
-from pilotfish.client.submission import RunListener, Submission
+from pilotfish.client.pools import ensure_pool, is_served, similar_pool
+from pilotfish.client.submission import PendingRequest, RunListener, Submission
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.messages import EndedItem
-from pilotfish.model.states import TASK_STATES
+from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import RunOptions
+from pilotfish.portable.output_marks import show_size
 from pilotfish.store.pool_directory import pool_home
 
 PEEK_S = 2.0
 """Seconds to wait for the answer of a worker."""
+USAGE = 0
+"""Number of the stream that stands for CPU time and memory."""
+END = -1
+"""Offset that stands for the last bytes of an output."""
 PAGE = 10_000
 """Maximum number of rows in one answer of the master."""
+USAGE_AT_ONCE = 1000
+"""Number of tasks whose workers are asked for the usage together."""
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
 """The reason with which the process of a failed manager cancels its run."""
@@ -76,12 +87,37 @@ class RunWatcher:
 class PoolSession(MasterClient):
     """A client of the master of one pool, with methods for whole runs."""
 
-    def peek(self, task: str, stream: int, offset: int) -> bytes:
-        """Returns the output of a running task from ``offset`` on. Returns no bytes if the task's worker does not answer in time."""
+    def peek(self, task: str, stream: int, offset: int) -> tuple[int, bytes]:
+        """Returns a part of the output of a running task: the position of its first byte in the whole output, and the bytes.
+
+        ``stream``: 2 for standard error, otherwise standard output. ``offset``: position from which to read; END reads the last bytes. The
+        returned position is larger than ``offset`` if the worker no longer has the bytes between them. If no answer comes within PEEK_S
+        seconds, returns no bytes.
+        """
+        where: dict[str, Any] = {"which": "end"} if offset == END else {"offset": offset}
         try:
-            return self.request("tail", task=task, stream=stream, offset=offset).result(PEEK_S).body
+            reply = self.request("tail", task=task, stream=stream, **where).result(PEEK_S)
         except TimeoutError:
-            return b""
+            return max(0, offset), b""
+        return max(0, int(reply.data["offset"])), reply.body
+
+    def request_usage(self, row: dict[str, Any]) -> Callable[[float], None]:
+        """Asks the worker of a running task for the CPU time and memory that the task has used so far.
+
+        Returns a function that waits for the answer until a deadline and writes the answer to ``row``. Without an answer, both values in
+        ``row`` are None.
+        """
+        row.update(cpu_s=None, rss_bytes=None)
+        request = self.request("tail", task=row["id"], stream=USAGE)
+
+        def take(deadline: float) -> None:
+            with suppress(TimeoutError, PilotfishError, ValueError, TypeError):
+                reply = request.result(max(0.0, deadline - time.monotonic()))
+                if reply.data["known"]:
+                    cpu_s, rss_bytes = json.loads(bytes(reply.body))
+                    row.update(cpu_s=round(float(cpu_s), 6), rss_bytes=int(rss_bytes))
+
+        return take
 
     def begin(self, options: RunOptions, uid: str = "", listener: RunListener | None = None) -> Submission:
         """Opens a new run, or finds the run with this ``uid``. ``listener`` receives all ended tasks of the run, with their results."""
@@ -101,7 +137,7 @@ class PoolSession(MasterClient):
             raise PilotfishError(f"the master has {known:,} of {run.next_index:,} tasks: it refused the others", "see: pilotfish doctor")
 
     def watch_run(self, run: int, cursor: int) -> RunWatcher:
-        """Returns a watcher for the updates of a run. The first update has the ended task with number ``cursor``."""
+        """Returns a watcher for the updates of a run. The watcher does not report the first ``cursor`` ended tasks."""
         with self._lock:
             submission = self._runs.get(run)
         if submission is None:
@@ -119,14 +155,15 @@ _connector: Callable[[str, bool, int | None], PoolSession] | None = None
 
 
 def connect(pool: str, start: bool = False, local_cores: int | None = None, read_only: bool = False) -> PoolSession:
-    """Opens a session with a pool. Starts the pool's master if none runs.
+    """Opens a session with a pool. Starts the master of the pool if no master runs.
 
-    ``start``: create the pool if it does not exist. ``read_only``: leave a stopped pool stopped.
+    ``start``: whether to create the pool if it does not exist. ``local_cores``: number of cores of this machine that the pool uses from now
+    on; ignored without ``start``. ``read_only``: whether a pool that a user stopped stays stopped, so that its tasks do not run.
     """
     if _connector is not None:
         return _connector(pool, start, local_cores)
     if not start and not pool_home(pool).directory.is_dir():
-        raise NoPool(f"pool {pool!r} has no runs yet", "Start: pilotfish run -- COMMAND")
+        raise NoPool(f"pool {pool!r} has no runs yet", similar_pool(pool) or "Start: pilotfish run -- COMMAND")
     handle = ensure_pool(pool, read_only)
     session = PoolSession.connect(handle.directory, handle.revive)
     if start and local_cores is not None:
@@ -151,7 +188,7 @@ def connect_if_served(pool: str) -> PoolSession | None:
 
 
 def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
-    """Returns the row of the run with this number or name. Of several runs with one name, the newest counts. None means the newest run."""
+    """Returns the row of the run with this number or name. If several runs have the name, returns the newest. None means the newest run."""
     row: dict[str, Any] = master.ask("run", **({} if wanted is None else {"run": wanted}))
     return row
 
@@ -159,16 +196,41 @@ def find_run(master: PoolSession, wanted: str | None) -> dict[str, Any]:
 def all_tasks(
     master: PoolSession, run: int, state: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a run's tasks. Reads them page by page. Without a limit, yields all of them."""
+    """Yields the rows of a run's tasks, beginning with row ``offset``. ``state``: only tasks in this state. ``limit``: maximum number of
+    rows; None means all.
+
+    The rows are requested page by page. The next page is requested before the rows of the current page are used, so that master and client
+    work at the same time.
+    """
     filtered = {"state": state} if state else {}
     end = math.inf if limit is None else offset + limit
-    while offset < end:
-        page = int(min(PAGE, end - offset))
-        rows = master.ask("tasks", run=run, limit=page, offset=offset, **filtered)
-        yield from rows
-        if len(rows) < page:
-            return
+
+    def request(start: int) -> tuple[int, PendingRequest]:
+        count = int(min(PAGE, end - start))
+        return count, master.request("tasks", run=run, limit=count, offset=start, **filtered)
+
+    following = request(offset) if offset < end else None
+    while following is not None:
+        (page, pending), following = following, None
+        rows = master.wait(pending).data
         offset += page
+        if len(rows) == page and offset < end:
+            following = request(offset)
+        yield from rows
+
+
+def with_usage(master: PoolSession, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the rows of tasks. For each running task, asks the worker for the CPU time and memory so far, and adds the answer to the row.
+    Waits at most PEEK_S seconds for all answers together."""
+    remaining = iter(rows)
+    deadline = None
+    while chunk := list(islice(remaining, USAGE_AT_ONCE)):
+        answers = [master.request_usage(row) for row in chunk if row["state"] == "running"]
+        if answers and deadline is None:
+            deadline = time.monotonic() + PEEK_S
+        for take in answers:
+            take(deadline or 0.0)
+        yield from chunk
 
 
 def task_name(text: str) -> str:
@@ -184,14 +246,17 @@ def manager_log(master: PoolSession, run: int) -> bytes:
     path = master.directory / f"application-{run}.log"
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read()
+            skipped = max(0, path.stat().st_size - TAIL_BYTES)
+            file.seek(skipped)
+            note = f"[pilotfish: {show_size(skipped)} left out here; all of it is in {path}]\n".encode() if skipped else b""
+            return note + file.read()
     except OSError:
         return b""
 
 
 def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
-    """Returns the log of a manager that failed. Returns no bytes if the run was cancelled for another reason."""
+    """Returns the end of the log of a run's manager. Returns an empty text if the tasks of the run were cancelled for another reason than a
+    failure of the manager."""
     for task in all_tasks(master, row["run"], "cancelled", limit=1):
         if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
             return b""
@@ -199,19 +264,23 @@ def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
 
 
 def state_of_run(row: dict[str, Any]) -> str:
-    """Returns the state of a run as users see it. A row from a master of the previous version has no ``status``."""
+    """Returns the state of a run as users see it. Older masters do not send ``status``; the state is then computed here."""
     if "status" in row:
         return str(row["status"])
     from pilotfish.core.explain.task_reasons import status_of
 
     run: Any = SimpleNamespace(**row)
     run.finished, run.counts = row["state"] == "done", [row["counts"].get(state, 0) for state in TASK_STATES]
+    run.unfinished = sum(run.counts[:DONE])
     return status_of(run)
 
 
 def forget_run(master: PoolSession, run: int) -> None:
     """Asks the master to forget a run, and removes the run's files from the pool directory."""
+    uid = master.ask("run", run=run)["uid"]
     master.ask("forget", run=run)
-    for name in (f"register-{run}.gz", f"application-{run}.log"):
+    forget_environment(master.directory, uid)
+    records = (f"{name}-{run}.jsonl" for name in ("outputs", "delivered", "programs"))
+    for name in (f"register-{run}.gz", f"application-{run}.log", *records):
         with suppress(OSError):
             (master.directory / name).unlink()

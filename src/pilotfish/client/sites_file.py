@@ -1,7 +1,7 @@
-"""Changes sites.toml and keeps its comments.
+"""Changes sites.toml without losing its comments.
 
 The text is split into statements: a header, a key with its value, a comment or a blank line. Each statement is kept, replaced or removed.
-Before the new text is written, it is parsed. It must have the wanted values, and all other sites must be unchanged.
+The new text is parsed and checked before it is written: it must have the wanted values, and all other sites must be unchanged.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def editing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TomlStatement:
-    """One statement of TOML. ``header``: path of the table that begins here. ``key``: first part of the key. A comment has neither."""
+    """One statement of TOML. ``header``: path of the table that begins with this statement, if it is a header. ``key``: first part of the
+    key, if it is a key with its value. A comment or blank line has neither."""
 
     text: str
     header: tuple[str, ...] = ()
@@ -81,7 +82,7 @@ class TomlStatement:
 
 
 def statements(text: str) -> list[TomlStatement]:
-    """Splits a text into statements. A value may have several lines, so a statement ends at the first line with which it can be parsed."""
+    """Splits a text into statements. A statement may have several lines. It ends as soon as its lines together are valid TOML."""
     found: list[TomlStatement] = []
     waiting = ""
     for line in text.splitlines(keepends=True):
@@ -116,7 +117,8 @@ def with_table(text: str, name: str, table: Mapping[str, Any]) -> str:
 
 
 def with_changes(text: str, name: str, before: Table, table: Table) -> str:
-    """Returns the text with a changed table. Changed keys keep their place. New keys come after the last key. Missing keys are removed."""
+    """Returns the text with the changed table. Changed keys keep their place. New keys are added at the end of the table. Keys only in
+    ``before`` are removed."""
     pending = {key: value for key, value in table.items() if key not in before or before[key] != value}
     changed = {*pending, *(key for key in before if key not in table)}
     lines: list[TomlStatement] = []

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from pilotfish.applications.task_list import NO_NEEDS, TaskEntry, TaskNeeds
+from pilotfish.applications.task_list import TaskEntry
+from pilotfish.applications.task_needs import NO_NEEDS, TaskNeeds
 from pilotfish.client.master_connection import repeated_loss
 from pilotfish.errors import BadInput, PayloadTooLarge, PilotfishError
-from pilotfish.model.contents import Content, ExpectedFile
+from pilotfish.model.contents import KEY_BYTES, Content, ExpectedFile
 from pilotfish.model.messages import Ask, EndedItem, Message, Open, Opened, Submit, Taken, frame_message
 from pilotfish.model.quantities import show_bytes
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -29,9 +30,23 @@ BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_DEPENDENCIES = 100_000
 MAX_FRAME_TASKS = 500_000
-"""Maximum number of tasks and dependencies in one frame. The header of the frame has room for them, even if their numbers are large."""
+"""Maximum number of tasks and dependencies in one frame. The header of the frame has room for them, even if their indices have many
+digits."""
 CONFIRM_BYTES = 1024 * 1024
 ENDING_BYTES = 64
+
+
+def not_utf8_error(spec: TaskSpec, text: str) -> BadInput:
+    """Returns the error for a text in a spec that is not UTF-8. The error names the option of the task that has the text."""
+    field = next((option for option, value in spec.launch.items() if _has_text(value, text)), spec.name)
+    return BadInput(f"{field}: '{escape_surrogates(text)}' is not UTF-8", "give files, variables and directories names in UTF-8")
+
+
+def _has_text(value: object, text: str) -> bool:
+    """Returns whether a value of a launch description is the text, or contains it at any depth."""
+    if isinstance(value, dict):
+        return any(_has_text(part, text) for item in value.items() for part in item)
+    return any(_has_text(part, text) for part in value) if isinstance(value, list | tuple) else value == text
 
 
 def escape_surrogates(text: str) -> str:
@@ -49,12 +64,12 @@ class RunListener(Protocol):
     def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
-        """Is called when no more updates will come, because the master is lost or refused the run."""
+        """Receives the error after which no more updates come: the master is lost, or it refused the run or its tasks."""
 
 
 @dataclass(slots=True, eq=False)
 class SubmitBatch:
-    """Content of one Submit message. ``size``: number of bytes in its body. ``whole``: no task may be added to this batch."""
+    """Content of one Submit message. ``size``: number of bytes in the body. ``whole``: True if no more tasks may be added."""
 
     first: int
     first_spec: int
@@ -67,36 +82,51 @@ class SubmitBatch:
     tasks: list[tuple[int, int]] = field(default_factory=list)
     payloads: list[Buffer] = field(default_factory=list)
     deps: dict[int, list[int]] = field(default_factory=dict)
+    after_any: dict[int, list[int]] = field(default_factory=dict)
     contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)
     future_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
     costs: list[float] = field(default_factory=list)
     """Costs of the first tasks. The tasks after them have cost 1."""
+    keys: bytearray = field(default_factory=bytearray)
+    """Records of the first tasks. Later tasks have no records."""
+    reuse: list[int] = field(default_factory=list)
+    reuse_after: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, spec: int, payload: bytes, needs: TaskNeeds) -> None:
         place = len(self.tasks)
         if needs is not NO_NEEDS:
             if needs.after:
                 self.deps[place] = list(needs.after)
+            if needs.after_any:
+                self.after_any[place] = list(needs.after_any)
             if needs.contents:
                 self.contents[place] = needs.contents
             if needs.future_files:
                 self.future_files[place] = needs.future_files
-            self.dependencies += len(needs.after) + len(needs.contents) + len(needs.future_files)
+            self.dependencies += needs.dependencies
             if needs.cost != 1.0:
                 self.costs += [1.0] * (place - len(self.costs)) + [needs.cost]
+            if needs.key:
+                self.keys += bytes(place * KEY_BYTES - len(self.keys)) + needs.key
+                if needs.reuse:
+                    self.reuse.append(place)
+                    if needs.last_change.at or needs.program_change.at:
+                        self.reuse_after[place] = needs.last_change.at, needs.program_change.at
         self.tasks.append((spec, len(payload)))
         self.payloads.append(payload)
 
     def encode(self, run: int) -> list[Buffer]:
         lengths = [len(code) for code in self.codes]
         costs = self.costs + [1.0] * (len(self.tasks) - len(self.costs)) if self.costs else []
-        needs = (self.deps, self.advance, self.contents, costs, self.future_files)
+        keys = bytes(self.keys.ljust(len(self.tasks) * KEY_BYTES, b"\0")) if self.keys else b""
+        needs = (self.deps, self.advance, self.contents, costs, self.future_files, self.after_any, keys, self.reuse, self.reuse_after)
         message = Submit(run, self.first, self.first_spec, self.specs, lengths, self.tasks, *needs)
         return frame_message(message, [*self.codes, *self.payloads])
 
 
 class Submission:
-    """State of one run at its client. The client's lock guards it. No method waits or does I/O."""
+    """State of one run at its client. The client's lock guards it; only the record of reported and processed endings belongs to the
+    client's thread alone. No method waits or does I/O."""
 
     def __init__(self, uid: str, options: RunOptions, sends_tasks: bool = True) -> None:
         self.uid = uid
@@ -110,13 +140,16 @@ class Submission:
         self.advanced = 0
         self.listener: RunListener | None = None
         self.failure: PilotfishError | None = None
-        """The first error after which no more updates come. The master may lack some tasks then."""
+        """The first error after which no more updates come. After this error, the master may lack some tasks."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
-        """``cursor``: number of the next ended task to receive. ``first_cursor``: number of the first ended task that was requested."""
+        """Positions in the list of ended tasks of the run. ``cursor``: position of the next ended task that the master will send.
+        ``first_cursor``: position of the first ended task that the listener wants."""
         self._reported = bytearray()
         self._processed = 0
         self._processed_bytes = 0
+        self.results_in_use = 0
+        """Number of calls that are being submitted with futures as arguments. While it is not 0, the master must keep all results."""
         self.watching = False
         self.close_wanted = False
         self.close_sent = False
@@ -130,7 +163,7 @@ class Submission:
         return Open(self.uid, self.options, self._sends_tasks)
 
     def take_numbers(self, opened: Opened) -> None:
-        """Takes over the numbers that the master gave to the run. If the run exists already, its tasks and specs keep their numbers."""
+        """Stores the run's number from the answer to Open. The first call also stores the next task index, spec number and progress."""
         first_time = self.run < 0
         self.run = opened.run
         if first_time:
@@ -143,7 +176,7 @@ class Submission:
             self.add_whole((), (), self._advance_sent)
 
     def spec_number(self, spec: TaskSpec, code: bytes, batch: SubmitBatch | None = None) -> int:
-        """Returns the number of a spec in the run. Equal specs have one number and are sent once."""
+        """Returns the number of a spec in the run. Equal specs with equal ``code`` have one number and are sent once."""
         if len(code) > MAX_BODY // 2:
             raise PayloadTooLarge(
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
@@ -153,8 +186,7 @@ class Submission:
         try:
             digest = hashlib.sha256(msgspec.json.encode(spec))
         except UnicodeEncodeError as problem:
-            text = escape_surrogates(str(problem.object))
-            raise BadInput(f"{spec.name}: {text!r} is not UTF-8", "give files, variables and directories names in UTF-8") from None
+            raise not_utf8_error(spec, str(problem.object)) from None
         digest.update(code)
         key = digest.digest()
         number = self._numbers.get(key)
@@ -181,9 +213,9 @@ class Submission:
     def add(self, spec: int, payload: bytes, needs: TaskNeeds = NO_NEEDS) -> int:
         """Adds a task and returns its index in the run."""
         size = len(payload)
-        if len(needs.after) > MAX_FRAME_TASKS:
+        if needs.dependencies > MAX_FRAME_TASKS:
             raise PayloadTooLarge(
-                f"after: {len(needs.after)} tasks; {MAX_FRAME_TASKS} are the most", "put a task in between that waits for a part of them"
+                f"after: {needs.dependencies} tasks; {MAX_FRAME_TASKS} are the most", "put a task in between that waits for a part of them"
             )
         if size > MAX_BODY:
             raise PayloadTooLarge(
@@ -199,13 +231,14 @@ class Submission:
         return index
 
     def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[TaskEntry], advance: int) -> range:
-        """Adds tasks and the progress of the application in one frame. The master records the whole frame or nothing.
+        """Adds tasks and the progress of an application in one frame. The master records the whole frame or nothing.
 
-        ``spec`` of an entry is an index in ``specs``. Specs that the run does not have yet are in the same frame.
+        ``entries``: the tasks; ``spec`` of an entry is an index in ``specs``. The frame also has the used specs that the run does not have
+        yet. ``advance``: number of ended tasks that the manager has processed.
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
-        dependencies = sum(len(entry.needs.after) + len(entry.needs.contents) + len(entry.needs.future_files) for entry in entries)
+        dependencies = sum(entry.needs.dependencies for entry in entries)
         if size > MAX_BODY or len(entries) + dependencies > MAX_FRAME_TASKS:
             raise PayloadTooLarge(
                 f"{len(entries)} tasks with {dependencies} dependencies and {show_bytes(size)} in one answer; "
@@ -224,7 +257,7 @@ class Submission:
 
     @property
     def has_unsent(self) -> bool:
-        """Tests whether there is a frame to send. Specs are not sent before a task uses them: the master confirms only numbers of tasks."""
+        """Returns True if there is a frame to send. Specs wait for a task that uses them, because the master confirms only tasks."""
         unsent = self._unsent
         return bool(unsent) and (len(unsent) > 1 or bool(unsent[0].tasks) or unsent[0].advance >= 0)
 
@@ -233,7 +266,7 @@ class Submission:
         return bool(self._unaccepted) or self.has_unsent
 
     def take_frames(self) -> list[list[Buffer]]:
-        """Returns the frames to send now. Keeps them until the master has recorded them."""
+        """Returns the frames to send now. Keeps each frame with tasks or specs until the master has recorded it."""
         frames = []
         while self.has_unsent:
             batch = self._unsent[0]
@@ -246,7 +279,7 @@ class Submission:
         return frames
 
     def frames_to_repeat(self) -> list[list[Buffer]]:
-        """Returns the frames that must be sent again over a new connection."""
+        """Returns the frames that must be sent again over a new connection. Watch and Close must then be sent again too."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
 
@@ -267,7 +300,8 @@ class Submission:
             unaccepted.popleft()
 
     def new_endings(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """Returns the new ended tasks of a message. A master with a damaged journal sends all ended tasks again, in another order."""
+        """Returns ``items`` and ``body`` without the tasks that were already reported to the listener. This is needed because a master with
+        a damaged journal sends all ended tasks again. ``cursor``: position of the first item in the list of ended tasks of the run."""
         reported = self._reported
         reported.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(reported))))
         new = [item for item in items[max(0, self.first_cursor - cursor) :] if not reported[item.index]]
@@ -285,8 +319,8 @@ class Submission:
 
     @property
     def confirmation_due(self) -> bool:
-        """Tests whether to tell the master how many results were processed. The master then drops them: only this client needs them."""
-        return self._processed_bytes > CONFIRM_BYTES and self.options.owned and self.payloads_wanted
+        """Returns True if it is time to tell the master how many results were processed. The master then drops these results."""
+        return self._processed_bytes > CONFIRM_BYTES and self.options.owned and self.payloads_wanted and not self.results_in_use
 
     def confirm_processed(self) -> Taken:
         self._processed_bytes = 0
@@ -302,7 +336,7 @@ def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memory
 # --- requests -------------------------------------------------------------------------------------------------------------------------
 
 MAX_TRIES = 3
-"""Maximum number of connections that may break before a request is answered. Then the request fails, because it may be the cause."""
+"""If this many connections break before a request is answered, the request fails, because the request may be the cause."""
 
 
 class Reply(NamedTuple):
@@ -315,8 +349,16 @@ class Reply(NamedTuple):
 class PendingRequest(Future[Reply]):
     """A request as a future. The result of the future is the answer. ``submission``: the run to open, if the request opens one."""
 
-    def __init__(self, kind: str, arguments: dict[str, Any], message: Message, submission: Submission | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        arguments: dict[str, Any],
+        message: Message,
+        submission: Submission | None = None,
+        payloads: Sequence[bytes] = (),
+    ) -> None:
         super().__init__()
+        self.payloads = payloads
         self.kind = kind
         self.arguments = arguments
         self.message = message
@@ -325,7 +367,7 @@ class PendingRequest(Future[Reply]):
         self._tries = 0
 
     def connection_broke(self, pool_directory: Path) -> bool:
-        """Ends a sent request if it is a stop, or if the connection broke too often. Returns whether the request has ended."""
+        """Ends a sent request if it is a ``stop``, or if the connection broke MAX_TRIES times. Returns True if the request has ended."""
         if self.sent:
             self._tries += 1
             if self.kind == "stop":
@@ -338,7 +380,8 @@ class PendingRequest(Future[Reply]):
 
 
 class PendingRequests:
-    """All requests without an answer. Requests that open a run are found by uid, the others by number. The client's lock guards them."""
+    """All requests without an answer. The caller must hold the client's lock. The key of a request that opens a run is the uid of the run.
+    The key of any other request is a number."""
 
     def __init__(self) -> None:
         self._requests: dict[str | int, PendingRequest] = {}
@@ -356,24 +399,26 @@ class PendingRequests:
         self.has_unsent = True
         return request
 
-    def ask(self, kind: str, arguments: dict[str, Any]) -> PendingRequest:
+    def ask(self, kind: str, arguments: dict[str, Any], payloads: Sequence[bytes] = ()) -> PendingRequest:
         # A request always has the same id, so that the master recognises repetitions.
-        message = Ask(self._next, kind, arguments, f"{self._name}-{self._next}")
-        request = self._requests[self._next] = PendingRequest(kind, arguments, message)
+        message = Ask(self._next, kind, arguments, f"{self._name}-{self._next}", list(map(len, payloads)))
+        request = self._requests[self._next] = PendingRequest(kind, arguments, message, payloads=payloads)
         self._next += 1
         self.has_unsent = True
         return request
 
     def take_frames(self, *, opens: bool) -> list[list[Buffer]]:
-        """Returns frames of unsent requests. If ``opens`` is True, these are requests that open a run, otherwise all other requests.
+        """Returns the frames of unsent requests and marks these requests as sent. With ``opens``, takes the requests that open a run.
+        Without ``opens``, takes all other requests.
 
-        Requests that open a run are sent before tasks. The other requests are sent after tasks, so that a request can be about a new task.
+        The requests that open a run are sent before tasks. The other requests are sent after tasks, so that such a request can be about a
+        new task.
         """
         frames = []
         for request in self._requests.values():
             if not request.sent and (request.submission is not None) == opens:
                 request.sent = True
-                frames.append(frame_message(request.message))
+                frames.append(frame_message(request.message, request.payloads))
         self.has_unsent = self.has_unsent and opens  # the requests that open a run are taken first
         return frames
 
@@ -382,16 +427,20 @@ class PendingRequests:
         return {request.arguments.get("run") for request in self._requests.values() if request.kind == "forget"}
 
     def oldest_open(self) -> PendingRequest | None:
-        """Removes and returns the oldest pending Open, which was refused."""
+        """Removes and returns the oldest pending request that opens a run, or None if there is no such request.
+
+        The client calls this method after a refusal. A refusal does not name the refused request: it is about the oldest pending request
+        that opens a run.
+        """
         uid = next((key for key, request in self._requests.items() if request.submission is not None), None)
         return None if uid is None else self._requests.pop(uid)
 
     def answered(self, key: str | int) -> PendingRequest | None:
-        """Removes and returns the request of this number, or the Open of this uid."""
+        """Removes and returns the request with this key, because the answer has come. Returns None if there is no such request."""
         return self._requests.pop(key, None)
 
     def connection_broke(self, pool_directory: Path) -> None:
-        """Removes the requests that have ended because the connection broke. The client sends the others again."""
+        """Tells all requests that the connection broke. Removes the requests that end. The client sends the remaining requests again."""
         self._requests = {key: request for key, request in self._requests.items() if not request.connection_broke(pool_directory)}
 
     def repeat(self) -> None:

@@ -1,11 +1,11 @@
-"""Runs a temporary pool for one command. After its end, finds processes and files that it left."""
+"""Runs a temporary pool for one command. After the end of the pool, finds processes and files that are left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pilotfish.applications.executable import Executable, LaunchSpec, executable_payload, executable_spec
+from pilotfish.applications.executables.executable import Executable, LaunchSpec, executable_payload, executable_spec
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.client.pools import PoolHandle, private_pool
 from pilotfish.client.session import PoolSession
@@ -21,7 +21,7 @@ class PrivatePool:
         self.left: list[str] = []
 
     def submit(self, commands: Sequence[Sequence[str]], wanted: TaskOptions | None = None) -> int:
-        """Submits these commands as one run and returns the number of the run."""
+        """Submits commands as the tasks of one run and returns the number of the run."""
         run = self.master.begin(RunOptions(command=" ".join(commands[0])))
         spec = self.master.spec_number(run, *executable_spec(commands[0][0], LaunchSpec(cwd="/"), wanted or TaskOptions()))
         for command in commands:

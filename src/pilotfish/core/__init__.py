@@ -1,1 +1,1 @@
-"""Contains the machine. It turns inputs and a clock into facts and effects, and does no I/O."""
+"""Contains the machine, which turns inputs and a clock into facts and effects, and does no I/O."""

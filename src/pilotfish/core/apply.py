@@ -1,4 +1,5 @@
-"""Applies facts to the state. Nothing else changes the state. After a crash, the master applies all facts again."""
+"""Applies facts to the state. Nothing else changes the state. So after a crash, the master can restore the state: it reads the facts from
+the journal and applies them again."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from itertools import repeat
 from typing import Any
 
 from pilotfish.core import state_snapshot
-from pilotfish.core.data import intermediate_files, replicas
+from pilotfish.core.data import intermediate_files, passed_results, replicas, stored_results
 from pilotfish.core.learning import speedups
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
 from pilotfish.core.state import MAX_ANSWERS, MAX_ENDED_WORKERS, FailureCounts, Run, State, Task, Worker
-from pilotfish.core.tasks import fair_share, multi_node, speculative_copies
+from pilotfish.core.tasks import concurrency_limits, fair_share, multi_node, reruns, speculative_copies
 from pilotfish.core.tasks.fair_share import settle
 from pilotfish.core.tasks.transitions import dequeue, end, enqueue, mark_if_ended, move, occupy, put_back, release, take_away
 from pilotfish.model import facts as f
@@ -41,10 +42,12 @@ from pilotfish.model.states import (
 from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure
 
 LOSS_DECAY = 0.8
-"""If a pilot starts with a smaller start-up loss than the learnt loss of its site, the learnt loss is multiplied by this factor."""
+"""The start-up loss of a pilot is its walltime minus the time that its worker has left when it joins. When a pilot joins, the learned
+start-up loss of its site becomes the loss of this pilot, but not less than LOSS_DECAY times the previously learned loss."""
 SAME_SUBMISSION_S = 1.0
 MAX_LOST_S, MAX_LOST = 30.0, 0.1
-"""Maximum start-up loss that is learnt: MAX_LOST_S seconds plus MAX_LOST times the walltime. A longer loss counts as an accident."""
+"""Maximum start-up loss that is learned: MAX_LOST_S seconds plus MAX_LOST times the walltime. A longer loss counts as this maximum, because
+it is probably an accident."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -91,8 +94,7 @@ def _run_paused(state: State, fact: f.RunPaused, at: float) -> None:
 
 def _outputs_taken(state: State, fact: f.OutputsTaken, at: float) -> None:
     run = state.runs[fact.run]
-    for index in run.ended[run.outputs_taken : fact.count]:
-        run.tasks[index].output = b""
+    passed_results.outputs_taken(state, run, run.ended[run.outputs_taken : fact.count])
     run.outputs_taken = fact.count
 
 
@@ -108,7 +110,7 @@ def _run_cancelled(state: State, fact: f.RunCancelled, at: float) -> None:
     run.closed = run.closed or "cancelled"
     for task in run.tasks:
         if task.state < DONE:
-            _cancel(state, task, fact.reason, at)
+            _cancel(state, task, fact, at)
     mark_if_ended(run, at)
 
 
@@ -121,6 +123,7 @@ def _specs_added(state: State, fact: f.SpecsAdded, at: float) -> None:
         if spec.contents:
             run.spec_contents[len(run.specs)] = replicas.refer_to(state, run, spec.contents)
         run.specs.append(spec)
+        run.has_limits = run.has_limits or bool(spec.concurrency_limit[0])
         run.spec_shapes.append(run.shape_for(len(run.specs) - 1))
 
 
@@ -132,17 +135,28 @@ def _tasks_added(state: State, fact: f.TasksAdded, at: float) -> None:
     run.wall_us.extend(repeat(0, count))
     run.cpu_us.extend(repeat(0, count))
     run.rss_kib.extend(repeat(0, count))
+    run.end_times.extend(repeat(0.0, count))
+    run.last_places.extend(repeat(0, count))
     if fact.costs:
         run.costs.extend(repeat(1.0, len(tasks) - len(run.costs)))
         run.costs.extend(fact.costs)
-    run.expected_files.update(fact.expected_files)
+    if fact.expected_files:
+        run.expected_files.update(fact.expected_files)
+        passed_results.expect(run, fact.expected_files)
     run.earlier_files.update(fact.earlier_files)
+    run.after_any.update(fact.after_any)
+    if fact.keys:
+        stored_results.add_keys(run, fact.keys)
     for number, spec, payload in zip(range(first, first + count), fact.specs, fact.payloads, strict=True):
         task = Task(number, spec, shapes[spec], payload)
         if number & INDEX_MASK in fact.contents:
             task.contents = replicas.refer_to(state, run, fact.contents[number & INDEX_MASK])
         tasks.append(task)
-        if deps and _wait_for(run, task, deps.get(number & INDEX_MASK, ())):
+        if deps:
+            _wait_for(run, task, deps.get(number & INDEX_MASK, ()))
+        if fact.after_any:
+            _wait_for_end(run, task, fact.after_any.get(number & INDEX_MASK, ()))
+        if task.waits_for or (run.has_limits and not concurrency_limits.admit(run, task)):
             task.state = WAITING
             run.counts[WAITING] += 1
         else:
@@ -157,7 +171,7 @@ def _link_measured(state: State, fact: f.LinkMeasured, at: float) -> None:
     state.forecasts.transferred(fact.site, fact.size, fact.seconds)
 
 
-def _wait_for(run: Run, task: Task, needed: Any) -> int:
+def _wait_for(run: Run, task: Task, needed: Any) -> None:
     for index in needed:
         other = run.tasks[index]
         if other.state != DONE:
@@ -165,7 +179,13 @@ def _wait_for(run: Run, task: Task, needed: Any) -> int:
             if other.children is None:
                 other.children = []
             other.children.append(task.id & INDEX_MASK)
-    return task.waits_for
+
+
+def _wait_for_end(run: Run, task: Task, needed: Any) -> None:
+    for index in needed:
+        if run.tasks[index].state < DONE:
+            task.waits_for += 1
+            run.followers.setdefault(index, []).append(task.id & INDEX_MASK)
 
 
 def _tasks_assigned(state: State, fact: f.TasksAssigned, at: float) -> None:
@@ -240,6 +260,7 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
     worker = state.workers[fact.worker]
     columns = zip(fact.tasks, fact.wall_us, fact.cpu_us, fact.rss_kib, fact.outputs, strict=True)
     forecasts = state.forecasts
+    run, place = None, 0
     for number, wall_us, cpu_us, rss_kib, output in columns:
         task = state.task(number)
         shape = task.shape
@@ -253,15 +274,19 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         task.output = output
         task.payload = b""
         task.failure = None
-        _measured(task, wall_us, cpu_us, rss_kib)
+        if shape.run is not run:
+            run = shape.run
+            place = run.place_number(worker)
+        _measured(task, place, wall_us, cpu_us, rss_kib)
         shape.learn(wall_us)
-        run = shape.run
         forecasts.task_ended(run.class_of(task.spec), worker.id, worker.site, wall_us / 1e6, run.cost(number & INDEX_MASK))
         if worker.site not in shape.succeeded_sites:
             shape.succeeded_sites[worker.site] = None
         if number in fact.made:
             replicas.record_produced(state, task, worker, fact.made[number])
             intermediate_files.leave(task, fact.made[number])
+        if fact.left_out or run.left_out:
+            _left_out(task, fact.left_out.get(number, 0))
         end(state, task, DONE, at)
     worker.done += len(fact.tasks)
     worker.streak.clear()
@@ -270,11 +295,26 @@ def _tasks_done(state: State, fact: f.TasksDone, at: float) -> None:
         state.prefetching_workers.pop(worker, None)
 
 
-def _measured(task: Task, wall_us: int, cpu_us: int, rss_kib: int) -> None:
+def _measured(task: Task, place: int, wall_us: int, cpu_us: int, rss_kib: int) -> None:
     run, index = task.shape.run, task.id & INDEX_MASK
     run.wall_us[index] = wall_us
     run.cpu_us[index] = cpu_us
     run.rss_kib[index] = rss_kib
+    run.last_places[index] = place
+
+
+def _interrupted(task: Task, worker: Worker, at: float) -> None:
+    """Records where an attempt ran and for how long, if the agent sent no report about the end of the attempt."""
+    _measured(task, task.shape.run.place_number(worker), round((at - worker.started[task]) * 1e6), 0, 0)
+
+
+def _left_out(task: Task, size: int) -> None:
+    """Records how many output bytes of a task's last attempt are stored nowhere."""
+    run, index = task.shape.run, task.id & INDEX_MASK
+    if size:
+        run.left_out[index] = size
+    else:
+        run.left_out.pop(index, None)
 
 
 def _tasks_recalled(state: State, fact: f.TasksRecalled, at: float) -> None:
@@ -299,7 +339,8 @@ def _tasks_returned(state: State, fact: f.TasksReturned, at: float) -> None:
 
 
 def _reshape(task: Task, failure_counts: FailureCounts) -> None:
-    """Gives a task a shape with more memory or walltime than its spec asks for."""
+    """Changes the shape of a task. The new shape requests the memory and walltime in ``failure_counts``, because earlier attempts with
+    smaller values failed or were cut off."""
     task.shape = task.shape.run.shape_for(task.spec, failure_counts.memory, failure_counts.least_s)
 
 
@@ -315,17 +356,23 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
     _blame(worker, task, fact)
     if continues:
         return
+    if any(fact.usage) or task not in worker.started:
+        _measured(task, task.shape.run.place_number(worker), *fact.usage)
+    else:
+        _interrupted(task, worker, at)
     multi_node.free_nodes(state, task, at)
     release(worker, task)
     task.failure = fact.failure
     task.output = fact.output
-    _measured(task, *fact.usage)
     if fact.memory:
         failure_counts.memory = fact.memory
         _reshape(task, failure_counts)
     failure_counts.avoid = worker.id if fact.avoid else ""
     failure_counts.suspect = fact.suspect
     if fact.final:
+        if fact.made:
+            replicas.record_produced(state, task, worker, fact.made)
+        _left_out(task, fact.left_out)
         end(state, task, FAILED, at)
     else:
         task.output = b""
@@ -333,7 +380,8 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
 
 
 def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
-    """Charges a failure to the worker or to its site."""
+    """Records a failure against the worker (``streak``). If the failure only shows that the site lacks the directory of the task, records
+    this for the site instead."""
     if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
         pass  # no worker has the input, so this worker is not to blame
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
@@ -346,22 +394,28 @@ def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
     for number in fact.tasks:
         task = state.task(number)
         task.failure = fact.failure
+        task.shape.run.uncounted_failures += 1
         end(state, task, FAILED, at)
 
 
-def _cancel(state: State, task: Task, reason: str, at: float) -> None:
+def _cancel(state: State, task: Task, fact: f.TasksCancelled | f.RunCancelled, at: float) -> None:
+    if task.worker is not None and task in task.worker.started:
+        _interrupted(task, task.worker, at)
     multi_node.free_nodes(state, task, at)
     for worker, _ in list(speculative_copies.attempts(state, task)):
         take_away(worker, task, at)
-    state.copies.pop(task, None)
-    task.failure = Failure("cancelled", "user", reason)
-    task.payload = b""
+    copy = state.copies.pop(task, None)
+    if copy is not None:
+        task.attempt = max(task.attempt, copy.attempt)
+    task.failure = Failure("cancelled", "user", fact.reason)
+    if not fact.keeps_payloads:
+        task.payload = b""
     end(state, task, CANCELLED, at)
 
 
 def _tasks_cancelled(state: State, fact: f.TasksCancelled, at: float) -> None:
     for number in fact.tasks:
-        _cancel(state, state.task(number), fact.reason, at)
+        _cancel(state, state.task(number), fact, at)
 
 
 # --- workers and pilots -------------------------------------------------------------------------------------------------------------
@@ -383,10 +437,13 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
     state.admit(worker)
     pilot = state.pilots.get(fact.pilot)
     worker.site = pilot.site if pilot is not None else ""
-    state.forecasts.joined(worker.id, worker.site, _benchmark(worker))
+    benchmark = worker.info.get("benchmark")
+    state.forecasts.joined(worker.id, worker.site, float(benchmark) if isinstance(benchmark, int | float) else 0.0)
     if pilot is None:
         return
     pilot.workers.append(worker.id)
+    if worker.python and worker.python not in (pythons := _site(state, pilot.site).pythons):
+        pythons.append(worker.python)
     if pilot.state < ACTIVE:
         _move_pilot(pilot, ACTIVE)
     pilot.joined += 1
@@ -398,11 +455,6 @@ def _worker_joined(state: State, fact: f.WorkerJoined, at: float) -> None:
             record.lost_s = max(lost_s, LOSS_DECAY * record.lost_s)
         state.forecasts.waited(pilot.site, at - pilot.requested_at)
         _happened(state, pilot, s.JOINED, at, at - pilot.requested_at)
-
-
-def _benchmark(worker: Worker) -> float:
-    value = worker.info.get("benchmark", 0.0)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _move_worker(worker: Worker, new: int, reason: str, at: float) -> None:
@@ -420,11 +472,16 @@ def _worker_quarantined(state: State, fact: f.WorkerQuarantined, at: float) -> N
     worker.quarantined_until = fact.until
     worker.reason = fact.reason
     worker.streak.clear()
+    if fact.until:
+        state.quarantined[worker] = None
+    else:
+        state.quarantined.pop(worker, None)
     worker.history.append((at, "quarantined" if fact.until else "cleared"))
 
 
 def _worker_ended(state: State, fact: f.WorkerEnded, at: float) -> None:
     worker = state.workers.pop(fact.worker)
+    state.quarantined.pop(worker, None)
     state.forecasts.left(worker.id)
     state.roomy.pop(worker, None)
     state.prefetching_workers.pop(worker, None)
@@ -511,6 +568,8 @@ def _site_held(state: State, fact: f.SiteHeld, at: float) -> None:
 
 def _site_described(state: State, fact: f.SiteDescribed, at: float) -> None:
     record = _site(state, fact.name)
+    if record.site != fact.site:
+        record.pythons = []
     record.site, record.leaving = fact.site, fact.leaving
 
 
@@ -547,12 +606,15 @@ _RULES: dict[type, Callable[[State, Any, float], None]] = {
     f.TasksDuplicated: speculative_copies.duplicated,
     f.TasksStarted: _tasks_started,
     f.TasksDone: _tasks_done,
+    f.TasksReused: stored_results.reused,
+    f.ResultsForgotten: stored_results.results_forgotten,
     f.TasksRecalled: _tasks_recalled,
     f.TasksReturned: _tasks_returned,
     f.AttemptFailed: _attempt_failed,
     f.TasksSkipped: _tasks_skipped,
     f.TasksCancelled: _tasks_cancelled,
     f.RunCancelled: _run_cancelled,
+    f.TasksRerun: reruns.reopened,
     f.WorkerJoined: _worker_joined,
     f.WorkerDraining: _worker_draining,
     f.WorkerQuarantined: _worker_quarantined,

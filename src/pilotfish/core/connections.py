@@ -1,6 +1,7 @@
-"""Keeps the connections of workers, the transfers that workers report, and the contents of their caches.
+"""Keeps the connections of workers, the transfers that workers report, and the contents in the caches of workers.
 
-These data are not part of the state. After a restart of the master, no worker is connected. Workers report again on every connection.
+These data are not part of the state. After a restart of the master, no worker is connected. Each time a worker connects, it reports its
+transfers and its cache again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ MIN_INTERVAL_S = 0.5
 """Minimum seconds between two heartbeats from which a transfer rate is computed."""
 
 Moving = list[tuple[str, int, int]]
-"""Contents in transfer to or from a worker. Each has a digest, the bytes so far and the total bytes."""
+"""Contents in transfer to or from a worker. Each entry has the digest, the bytes so far and the total bytes."""
 
 
 @dataclass(slots=True)
 class TransferReport:
-    """Transfers of one worker. ``input_counts``: number and bytes of its inputs, by the places in ``data_rows.SOURCES``."""
+    """Transfers of one worker. ``input_counts`` has two numbers for each place in ``data_rows.SOURCES``: number and bytes of the inputs
+    found there."""
 
     moving: Moving = field(default_factory=list)
     input_counts: list[int] = field(default_factory=list)
@@ -36,7 +38,8 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Returns bytes per second between the last two heartbeats; None if the content was not in transfer at both heartbeats."""
+        """Returns bytes per second between an earlier heartbeat and the last heartbeat. Returns None unless the content was in transfer at
+        both heartbeats."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:
@@ -46,9 +49,10 @@ class TransferReport:
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """Holds the link to a worker, the end of its lease, and the specs that were sent to the worker.
+    """Holds the link (connection number) of a worker, the end of the worker's lease, and the specs that were sent to the worker.
 
-    ``newest_link``: the link of the worker's last Hello, open or closed.
+    ``link``: None if the worker is disconnected. ``newest_link``: the link on which the worker's last Hello arrived, even if this link is
+    closed now.
     """
 
     lease_at: float
@@ -89,7 +93,7 @@ class ReportedCaches:
                     del self._by_digest[digest]
 
     def has_only(self, worker: str, digests: Iterable[str]) -> None:
-        """Replaces the known contents of a worker by ``digests``."""
+        """Records that the cache of a worker contains exactly the contents ``digests``."""
         wanted = dict.fromkeys(digests)
         self.lost(worker, [digest for digest in self._by_worker.get(worker, ()) if digest not in wanted])
         self.gained(worker, wanted)

@@ -1,7 +1,8 @@
-"""Turns inputs and a clock into facts and effects.
+"""Turns inputs and the current time into facts and effects.
 
-The machine does no I/O and reads no clock. A host (live or simulated) calls ``start`` once. Then it calls ``handle`` when something
-happened or the ``deadline`` passed. The host makes the facts durable before it performs the effects.
+The machine does no I/O and reads no clock. Its host (live or simulated) passes the current time with each call. The host calls ``start``
+once. After that, it calls ``handle`` each time something happens or the ``deadline`` passes. The host makes the facts durable before it
+performs the effects.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from pilotfish.core.apply import apply
 from pilotfish.core.clients import client_messages, pool_commands, subscriptions
 from pilotfish.core.connections import ReportedCaches, WorkerConnection
+from pilotfish.core.data import stored_results
 from pilotfish.core.pilots import site_events
 from pilotfish.core.pilots.factory_interface import PilotProposal, WithdrawalProposal
 from pilotfish.core.policy_events import events_of
@@ -40,7 +42,7 @@ from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.ids import show_task
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import ACTIVE, CANCELLED, DONE, ENDING, FAILED, JOINED
-from pilotfish.model.task import Failure, StoredPayload
+from pilotfish.model.task import DEPENDENCY, Failure, StoredPayload
 
 STALL_S = 1.0
 """A call counts as late if it comes this many seconds after its deadline. A late call means that the master was suspended."""
@@ -49,7 +51,7 @@ MIN_DECISION_INTERVAL_S = 0.01
 
 
 _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
-"""Facts that cause no decision, because they free no room and make no task ready."""
+"""Facts after which the policy is not asked, because they free no cores and make no task ready."""
 
 
 @dataclass(slots=True)
@@ -92,19 +94,20 @@ class Machine:
         self.refused_proposals = 0
         self.stale_results = 0
         self.pilot_status: dict[str, site_events.PilotStatus] = {}
-        """Last report of each site about pilots that have not joined. The reports are not journaled."""
+        """For each pilot: the last report of its site about it. The reports are not journaled."""
         self.caches = ReportedCaches()
+        self.result_index = stored_results.ResultIndex()
         self.site_masters = site_masters.SiteMasters()
         self.site_problems: dict[str, i.SiteReachability] = {}
         self.credentials: dict[str, tuple[float, tuple[i.CredentialSeen, ...]]] = {}
-        """By site: time of the last check, and the credentials."""
+        """For each site: the time of the last check of its credentials, and the credentials."""
         self.journal_full = False
         self.output_space_problem = ""
         """Why the master's disk cannot take output files now; empty if it can."""
         self.more_to_send = False
         self.finish_at: float | None = None
         self.finishing = False
-        """Whether the master is ending. It requests no more pilots, even if tasks wait."""
+        """Whether the master is ending. An ending master requests no more pilots, even if tasks wait."""
         self.inspect_only = False
         """Whether the pool was stopped and is only inspected. If so, nothing is started. The host sets it before ``start``."""
         self.decide_again = True
@@ -119,6 +122,7 @@ class Machine:
     def start(self, now: float) -> Turn:
         """Makes the first turn after a start or restart. Known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
+        self.state.unneeded_outputs.clear()  # an earlier master released them; nothing in this state refers to them
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.local_cores:
             self.record(f.PoolSized(float(self.settings.local_cores)))
@@ -177,12 +181,15 @@ class Machine:
         self._consider_finish()
         self._notify_policy(notified)
         self.deadline = self._next_deadline()
+        for stored in self.state.unneeded_outputs:
+            self.effects.append(e.ReleasePayload(stored))
+        self.state.unneeded_outputs.clear()
         turn = Turn(self.now, self.facts, self.effects)
         self.facts, self.effects = [], []
         return turn
 
     def _notify_policy(self, first: int) -> int:
-        """Reports facts of this turn to a listening policy, beginning with index ``first``. Returns the number of facts so far."""
+        """Reports the facts of this turn from index ``first`` on, as events, to a listening policy. Returns the number of facts so far."""
         on_events = getattr(self.policy, "on_events", None)
         if on_events is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])
@@ -215,7 +222,7 @@ class Machine:
     # --- time -----------------------------------------------------------------------------------------------------------------------
 
     def set_timer(self, at: float, expired: Callable[[Machine, str], None], key: str) -> None:
-        """Calls ``expired`` with the key in the first turn at or after this time. Timers are not journaled."""
+        """Calls ``expired`` with the key, in the first turn at or after the time ``at``. Timers are not journaled."""
         self._timer_count += 1
         heappush(self._timers, (at, self._timer_count, expired, key))
 
@@ -226,7 +233,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.connections:
-            # The next turn comes soon, so that the master notices if it was suspended. Otherwise workers would seem silent.
+            # The next turn comes soon, so that the master notices if it was suspended. Without this turn, workers would seem silent.
             candidates.append(self.now + self.settings.beat_s)
         if self.more_to_send:
             self.more_to_send = False
@@ -252,6 +259,7 @@ class Machine:
         view = self._policy_view()
         times = [self.provisioner.next_look_at(self.state, self.now)]
         if not self.journal_full and not self.inspect_only:
+            leases.release_needed_workers(self)
             self._decide_tasks(view)
             times.append(self.policy.next_look_at(view))
         times.append(self._retire_idle(view))
@@ -260,7 +268,8 @@ class Machine:
         self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 
     def _retire_idle(self, view: PolicyView) -> float | None:
-        """Drains workers that were idle for long. Returns when to check again."""
+        """Drains workers that have been idle for at least ``idle_s`` seconds. Returns the time at which the next idle worker must be
+        checked. Returns None if no other worker is idle. If ``idle_s`` is 0, drains no worker and returns None."""
         idle_s = self.settings.idle_s
         if not idle_s:
             return None
@@ -290,7 +299,8 @@ class Machine:
                 self.refused_proposals += 1
 
     def _may_request(self, proposal: PilotProposal) -> bool:
-        """Returns whether the site may get this pilot. A configured site must not be paused, held or full."""
+        """Returns whether the size of this pilot is valid and the site may get the pilot. A site with a configuration must not be paused,
+        held or full. A site without a configuration may always get a pilot."""
         record = self.state.sites.get(proposal.site)
         if proposal.size.cores < 0 or proposal.size.nodes <= 0:
             return False
@@ -312,7 +322,7 @@ class Machine:
             site_events.release_pilot(self, pilot, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """Ends the master after some time without work, clients and open runs."""
+        """Ends the master after ``linger_s`` seconds in which no client was connected, no task was unfinished and no run was open."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.subscriptions.links or (work and not self.inspect_only):
             self.finish_at = None
@@ -323,7 +333,7 @@ class Machine:
             self.finish("no work and no client")
 
     def finish(self, reason: str) -> None:
-        """Ends all workers and pilots, then the master. Unfinished tasks stay in the journal. They continue when a master starts again."""
+        """Ends all workers and pilots, then the master. Unfinished tasks stay in the journal and continue when a master starts again."""
         self.finishing = True
         for worker in list(self.state.workers.values()):
             leases.leave(self, worker, reason)
@@ -345,7 +355,8 @@ class Machine:
             self.after_failure([task])
 
     def after_failure(self, ended: list[Task]) -> None:
-        """Skips tasks that depend on these failed tasks. Cancels the run if it reached its maximum number of failures."""
+        """Handles failed or cancelled tasks of one run (``ended``). Skips all tasks that need them, directly or through other tasks.
+        Cancels the run if it has reached its maximum number of failures. Failures before the last rerun and skipped tasks do not count."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]
@@ -357,12 +368,15 @@ class Machine:
                     hopeless[other.id] = other
                     waiting.append(other)
         if hopeless:
-            how = "was cancelled" if reason.state == CANCELLED else "failed"
-            text = f"task {show_task(reason.id)}, which it needs, {how}"
-            self.record(f.TasksSkipped(list(hopeless), Failure("dependency", "task", text)))
+            failure = reason.failure
+            if failure is None or failure.cause != DEPENDENCY:  # otherwise this failure names the task that failed first
+                how = "was cancelled" if reason.state == CANCELLED else "failed"
+                failure = Failure(DEPENDENCY, "task", f"task {show_task(reason.id)}, which it needs, {how}")
+            self.record(f.TasksSkipped(list(hopeless), failure))
         run = reason.shape.run
-        if run.options.max_failures and run.counts[FAILED] >= run.options.max_failures and run.unfinished:
-            pool_commands.cancel_run(self, run, f"{run.counts[FAILED]} task{'s' * (run.counts[FAILED] > 1)} failed")
+        failed = run.counts[FAILED] - run.uncounted_failures
+        if run.options.max_failures and failed >= run.options.max_failures and run.unfinished:
+            pool_commands.cancel_run(self, run, f"{failed} task{'s' * (failed > 1)} failed")
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,13 @@ EVENT_KINDS = (
 
 
 class PolicyEvent(NamedTuple):
-    """One event of a worker, a task or a run.
+    """One event of a worker, a task or a run. ``kind`` says what happened. These kinds need an explanation:
 
-    ``attempt-failed``: the task runs again. ``task-failed``: the task does not run again, or can never run. ``task-returned``: the task is
-    ready again, and nobody is to blame. ``run-cancelled`` stands for all unfinished tasks of the run.
+    * ``task-added``: a client added the task, or a user reruns it.
+    * ``task-returned``: the task is ready again, and nobody is to blame.
+    * ``attempt-failed``: an attempt failed, and the task continues with another attempt.
+    * ``task-failed``: the task has failed for good, or cannot run because a task that it needs has failed.
+    * ``run-cancelled``: all unfinished tasks of the run are cancelled. There are no events for the single tasks.
     """
 
     kind: str
@@ -41,14 +44,16 @@ _TASK_EVENTS: dict[type[f.Fact], str] = {
     f.TasksDelegated: TASK_ASSIGNED,
     f.TasksStarted: TASK_STARTED,
     f.TasksDone: TASK_DONE,
+    f.TasksReused: TASK_DONE,
     f.TasksReturned: TASK_RETURNED,
     f.TasksCancelled: TASK_CANCELLED,
     f.TasksSkipped: TASK_FAILED,
+    f.TasksRerun: TASK_ADDED,
 }
 
 
 def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
-    """Returns the events of these facts, in the same order. Facts about sites, pilots and files have no events."""
+    """Returns the events of these facts, in the same order. Other facts, such as facts about sites, pilots and files, have no events."""
     events: list[PolicyEvent] = []
     for fact in facts:
         kind = _TASK_EVENTS.get(type(fact))

@@ -1,4 +1,4 @@
-"""Defines what a policy sees and can propose. The machine checks every proposal. It refuses and counts invalid proposals."""
+"""Defines what a policy sees and can propose. The machine checks every proposal, and refuses and counts invalid proposals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pilotfish.core.state import State, Task, Worker
 
 @dataclass(slots=True)
 class AssignmentProposal:
-    """Assign tasks to a worker. The last ``ahead`` tasks wait at the worker for room.
+    """Assign tasks to a worker. The last ``ahead`` tasks are prefetched: they wait at the worker until cores are free.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of one multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: for a multi-node task, all its workers except ``worker``.
     """
 
     worker: Worker
@@ -69,7 +69,7 @@ class PolicyView:
     """The part of the state that a policy may read.
 
     ``workers``: connected workers that may take tasks and that no site master serves. ``roomy``: the workers in ``workers`` that have free
-    cores. Both are computed only if needed, because most of ten thousand workers are busy.
+    cores. Each list is computed when a policy first reads it, because computing it for ten thousand workers takes time.
     """
 
     def __init__(self, state: State, now: float, ahead_s: float, able: Callable[[Worker], bool], divide: Divide | None = None) -> None:
@@ -104,7 +104,7 @@ class PolicyView:
 
     @property
     def served_workers(self) -> list[Worker]:
-        """Returns the workers that a site master serves. They get tasks directly only if the tasks cannot be delegated."""
+        """Returns the workers that a site master serves. These workers get tasks directly only if the tasks cannot be delegated."""
         return [worker for _, served in self.sites for worker in served]
 
 
@@ -114,18 +114,20 @@ class Policy(Protocol):
     def propose(self, view: PolicyView) -> Sequence[Proposal]: ...
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """Returns the time of the next call if nothing happens before; None: no call is needed."""
+        """Returns the time at which to call ``propose`` again, even if nothing happens; None: only an event causes the next call."""
 
     def why(self, task: Task) -> str:
         """Returns what the policy plans for a ready task, as text for users; empty if there is no plan."""
 
     def describe(self) -> str:
-        """Returns how the policy decides now and why, as text for users; empty if this never changes."""
+        """Returns, as text for users, how the policy decides now and why; empty if the policy always decides in the same way."""
 
 
 class ListeningPolicy(Policy, Protocol):
     def on_events(self, events: Sequence[PolicyEvent]) -> None:
-        """Receives the events of a turn, before ``propose``. After a restart, there are no past events: read the state instead."""
+        """Receives events in the order in which they happened. In a turn, this method can be called twice: before ``propose`` with the
+        events so far, and after ``propose`` with the events that followed, such as the assignments that were proposed. After a restart of
+        the master, earlier events are not repeated. The policy must then read the state instead."""
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ class Provisioner(Protocol):
     def propose(self, state: State, now: float) -> Sequence[PilotProposal | WithdrawalProposal | HoldProposal]: ...
 
     def next_look_at(self, state: State, now: float) -> float | None:
-        """Returns the time of the next call if nothing happens before; None: no call is needed."""
+        """Returns the time at which to call ``propose`` again, even if nothing happens; None: only an event causes the next call."""
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
         """Returns how the factory rates each site, as rows for users."""

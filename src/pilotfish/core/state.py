@@ -1,4 +1,4 @@
-"""Holds everything that a master knows. Only ``core/apply.py`` changes the state."""
+"""Holds everything that a master knows. Facts change the state through ``core/apply.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotfish.core.learning.forecasts import Forecasts
 from pilotfish.core.learning.speedups import Speedup
@@ -17,26 +17,30 @@ from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.model import ids
 from pilotfish.model.backend_traits import BackendTraits, no_traits
 from pilotfish.model.contents import Content, ExpectedFile, IntermediateFile
-from pilotfish.model.states import ACTIVE, DRAINING, JOINED, READY, TASK_STATES
-from pilotfish.model.task import CORES, MEMORY, UNIT, UNNAMED, Failure, Payload, RunOptions, TaskSpec
+from pilotfish.model.states import ACTIVE, DONE, DRAINING, JOINED, READY, TASK_STATES
+from pilotfish.model.task import CORES, DEPENDENCY, MEMORY, UNIT, UNNAMED, Failure, Payload, RunOptions, StoredPayload, TaskSpec
 from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
 
 CLIENT_DISCONNECTED = "its client is gone"
-"""Reason for closing a run whose client disconnected and did not close it."""
+"""Close reason of a run whose client disconnected before it had closed the run."""
 
 CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
-"""If the end of a pilot cut off a task, the next worker must have enough walltime left. CUT_OFF_GROWTH times the seconds that the task ran
-is enough. FRESH_FRACTION of the worker's whole walltime is also enough.
-"""
+"""If the end of a pilot cut off a task, the next worker of the task must have at least ``TaskShape.least_s`` seconds of walltime left. The
+next worker must also have left at least the smaller of two values: CUT_OFF_GROWTH times ``TaskShape.least_s``, and FRESH_FRACTION of the
+walltime that it had when it joined."""
 
 MAX_NAME = 80
+
+SUPERSEDED = 0xFFFFFFFF
+"""Replaces the entry of a task in ``Run.ended`` when the task runs again. So the positions of the other entries, which clients use as
+cursors, do not change."""
 
 Needs = tuple[tuple[str, int], ...]
 
 
 class TaskShape:
-    """Tasks of one run that are equal for a policy: same priority, needs, time limit and tags."""
+    """A group of tasks of one run that are equal for a policy: they have equal needs, priority, limits, tags and expressions."""
 
     def __init__(self, run: Run, number: int, memory: int, least_s: float) -> None:
         spec = run.specs[number]
@@ -51,15 +55,21 @@ class TaskShape:
         self.nodes = spec.request.nodes
         self.time_s = spec.time_s
         self.least_s = least_s
-        """Seconds that such a task ran before it was cut off. The task needs more seconds than this."""
+        """Minimum seconds of walltime for a task that was cut off by the end of its pilot (see ``retry_rules.walltime_to_request``); 0 if
+        the tasks of this shape were not cut off."""
         self.no_directory_sites: dict[str, None] = {}
         """Sites without the directory in which the tasks run."""
         self.succeeded_sites: dict[str, None] = {}
-        """Sites where such a task succeeded."""
+        """Sites where a task of this shape succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
-        self.queue: OrderedDict[Task, None] = OrderedDict()
+        self.queue: OrderedDict[Task, int] = OrderedDict()
+        """Ready tasks in their order. The value of a task is its entry number: a task that entered the queue later has a larger number."""
+        self.enqueued = 0
+        """Number of times that a task entered the queue."""
         self.queue_by_content: dict[ContentRecord, OrderedDict[Task, None]] = {}
         """Queued tasks by the content that they need."""
+        self.python = spec.python
+        """Minor version of Python that a worker must have; empty if any version is good enough."""
         self.requirement = parse(spec.requirement) if spec.requirement else None
         self.rank = parse(spec.rank) if spec.rank else None
         self.mean_us = 0.0
@@ -67,7 +77,7 @@ class TaskShape:
 
     @property
     def min_walltime_s(self) -> float:
-        """Returns the minimum seconds of walltime that a worker must have left for such a task, as far as known."""
+        """Returns the seconds of walltime that a worker must have left to start a task of this shape; 0 if no minimum is known."""
         return max(self.time_s, self.least_s)
 
     def learn(self, wall_us: int) -> None:
@@ -78,7 +88,11 @@ class TaskShape:
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Counts of failed attempts of one task. Most tasks have no failed attempts. Snapshots contain the fields in this order."""
+    """The failed attempts of one task, by kind, and what the next attempt needs because of them. Most tasks have no such object.
+
+    ``least_s``: seconds that the next worker must have left, because an earlier attempt was cut off by the end of its pilot. Snapshots
+    contain the fields in this order.
+    """
 
     avoid: str = ""
     crashes: int = 0
@@ -94,7 +108,7 @@ class FailureCounts:
 
 @dataclass(slots=True, eq=False)
 class ContentRecord:
-    """One content. ``holders``: workers that have it. ``at_master``: whether the master has it in its own store."""
+    """One content. ``holders``: workers that have the content. ``at_master``: whether the content is in the store of the master."""
 
     digest: str
     size: int
@@ -111,7 +125,7 @@ class ContentRecord:
 
     @property
     def is_nowhere(self) -> bool:
-        """Returns whether the content was kept only at workers and no present worker has it."""
+        """Returns whether the content is lost: it is neither at the master nor in a file of the user, and no present worker has it."""
         return not (self.at_master or self.path or self.holders)
 
     @property
@@ -134,7 +148,7 @@ class Task:
     waits_for: int = 0
     children: list[int] | None = None
     contents: tuple[ContentRecord, ...] = ()
-    """Inputs of this task, besides the contents of its spec."""
+    """Contents that this task needs in addition to the contents of its spec."""
 
     @property
     def suspect(self) -> bool:
@@ -144,54 +158,105 @@ class Task:
         return f"task {ids.show_task(self.id)} ({TASK_STATES[self.state]})"
 
 
+class Place(NamedTuple):
+    """A worker, its node and its site. The run keeps these names, because the worker may have ended when a user asks."""
+
+    worker: str = ""
+    node: str = ""
+    site: str = ""
+
+
+@dataclass(slots=True)
+class ConcurrencyLimit:
+    """The state of one concurrency limit of a run. ``admitted``: number of admitted tasks that have not ended. ``waiting``: heap of the
+    tasks that wait only for this limit, as (negative priority, index)."""
+
+    admitted: int = 0
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(eq=False, repr=False)
 class Run:
     """One execution of some tasks. Holds the tasks in the order of submission and in the order of their ends."""
 
-    def __init__(self, id: int, uid: str, options: RunOptions, at: float) -> None:
-        self.id = id
-        self.uid = uid
-        self.options = options
-        self.opened_at = at
-        self.first_started_at = 0.0
-        self.ended_at = 0.0
-        self.closed = ""
-        self.paused = False
-        self.advanced = 0
-        self.outputs_taken = 0
-        """The owning client has the outputs of this many tasks, in the order of their ends. The master does not keep these outputs."""
-        self.specs: list[TaskSpec] = []
-        self.spec_contents: dict[int, tuple[ContentRecord, ...]] = {}
-        self.contents: dict[str, None] = {}
-        """Digests of the contents that the tasks of the run need or made."""
-        self.spec_shapes: list[TaskShape] = []
-        self.shapes: dict[tuple[object, ...], TaskShape] = {}
-        self.tasks: list[Task] = []
-        self.counts = [0] * len(TASK_STATES)
-        self.ended = array("I")
-        self.wall_us = array("q")
-        self.cpu_us = array("q")
-        self.rss_kib = array("q")
-        self.costs = array("f")
-        """Relative costs by index. A task with an index beyond the end has cost 1."""
-        self.expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
-        """By index of a task: files that other tasks of the run will leave for it."""
-        self.left_files: dict[int, dict[str, IntermediateFile]] = {}
-        """By index of a task: files that it left as contents, by name."""
-        self.earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
-        """By index of a task: files that tasks of another run left for it."""
-        self.attempts = 0
-        self._classes: list[str] = []
-        self.account = ShareAccount("")
-        """Account of the share of the run."""
-        self.occupied = 0
-        """Cores that the tasks of the run occupy now, in units of 1/10000."""
+    id: int
+    uid: str
+    options: RunOptions
+    opened_at: float
+    first_started_at: float = 0.0
+    ended_at: float = 0.0
+    idle_s: float = 0.0
+    """Sum of the seconds from each end of the run to the rerun that followed."""
+    reopened_at: float = 0.0
+    """Time of the last rerun after an end of the run; 0 if there was none."""
+    uncounted_failures: int = 0
+    """Failed tasks that do not count for the maximum number of failures: tasks that failed before the last rerun, and tasks that never ran
+    because a task that they need failed."""
+    closed: str = ""
+    paused: bool = False
+    advanced: int = 0
+    outputs_taken: int = 0
+    """Number of entries of ``ended``, from the first entry on, whose outputs the owning client has. Of these outputs, the master keeps only
+    the outputs that unfinished calls need."""
+    specs: list[TaskSpec] = field(default_factory=list)
+    spec_contents: dict[int, tuple[ContentRecord, ...]] = field(default_factory=dict)
+    contents: dict[str, None] = field(default_factory=dict)
+    """Digests of the contents that the tasks of the run need or made."""
+    spec_shapes: list[TaskShape] = field(default_factory=list)
+    shapes: dict[tuple[object, ...], TaskShape] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0] * len(TASK_STATES))
+    ended: array[int] = field(default_factory=lambda: array("I"))
+    """Indices of the ended tasks in the order of their ends, and SUPERSEDED for each end after which the task was rerun."""
+    superseded: int = 0
+    """Number of superseded ends in ``ended``."""
+    wall_us: array[int] = field(default_factory=lambda: array("q"))
+    cpu_us: array[int] = field(default_factory=lambda: array("q"))
+    rss_kib: array[int] = field(default_factory=lambda: array("q"))
+    end_times: array[float] = field(default_factory=lambda: array("d"))
+    """For each task, by its index: time of its end; 0 if it has not ended."""
+    last_places: array[int] = field(default_factory=lambda: array("I"))
+    """For each task, by its index: the worker of its last ended attempt, as a number in ``places``; 0 if there is none."""
+    places: list[Place] = field(default_factory=lambda: [Place()])
+    _place_numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+    costs: array[float] = field(default_factory=lambda: array("f"))
+    """Relative cost of each task, by its index. A task that is not in the list has cost 1."""
+    expected_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
+    """For each task, by its index: files that other tasks of the run will leave for it."""
+    left_out: dict[int, int] = field(default_factory=dict)
+    """For each task whose output is not complete, by its index: the number of bytes that are stored nowhere."""
+    left_files: dict[int, dict[str, IntermediateFile]] = field(default_factory=dict)
+    """For each task, by its index: files that it left as contents, by name."""
+    earlier_files: dict[int, tuple[IntermediateFile, ...]] = field(default_factory=dict)
+    """For each task, by its index: files that tasks of another run left for it."""
+    after_any: dict[int, list[int]] = field(default_factory=dict)
+    """For each task, by its index: the tasks that must have ended before it, with any result."""
+    followers: dict[int, list[int]] = field(default_factory=dict)
+    """For each unfinished task, by its index: the tasks that wait for its end because of ``after_any``."""
+    awaited_results: dict[int, int] = field(default_factory=dict)
+    """For each call whose result is an argument of other calls, by its index: the number of these calls that are unfinished."""
+    kept_results: set[int] = field(default_factory=set)
+    """Calls in ``awaited_results`` whose outputs the owning client has taken. The master keeps these outputs for the other calls."""
+    keys: bytearray = field(default_factory=bytearray)
+    """The records of all tasks, joined in the order of the tasks. All records have the same length. A task without a record has only zero
+    bytes. See ``core/data/stored_results.py``."""
+    reused: dict[int, int] = field(default_factory=dict)
+    """For each task that has the result of an earlier task, by its index: the id of the earlier task."""
+    has_limits: bool = False
+    limits: dict[str, ConcurrencyLimit] = field(default_factory=dict)
+    attempts: int = 0
+    _classes: list[str] = field(default_factory=list)
+    account: ShareAccount = field(default_factory=lambda: ShareAccount(""))
+    """Account of the share of the run."""
+    occupied: int = 0
+    """Cores that the tasks of the run occupy now, in units of 1/10000."""
 
     def priority_of(self, spec: int) -> int:
         return self.specs[spec].priority if self.options.priority is None else self.options.priority
 
     @property
     def unfinished(self) -> int:
-        return len(self.tasks) - len(self.ended)
+        return len(self.tasks) - len(self.ended) + self.superseded
 
     @property
     def finished(self) -> bool:
@@ -199,8 +264,26 @@ class Run:
 
     @property
     def incomplete(self) -> bool:
-        """Returns whether the client disconnected for good before it had sent all tasks."""
+        """Returns whether the run was closed because its client disconnected before it closed the run. The client may have wanted to send
+        more tasks."""
         return self.closed == CLIENT_DISCONNECTED
+
+    def place_number(self, worker: Worker) -> int:
+        """Returns the number of a worker in ``places``. Adds the worker if it is new."""
+        number = self._place_numbers.get(worker.id)
+        if number is None:
+            number = self._place_numbers[worker.id] = len(self.places)
+            self.places.append(Place(worker.id, worker.node, worker.site))
+        return number
+
+    def restore_places(self, rows: list[list[str]]) -> None:
+        self.places = [Place(*row) for row in rows]
+        self._place_numbers = {place.worker: number for number, place in enumerate(self.places)}
+
+    def failed_dependencies(self, index: int) -> int:
+        """Returns how many tasks in ``after_any`` of a task failed or were cancelled. Skipped tasks do not count."""
+        ended = (self.tasks[other] for other in self.after_any[index])
+        return sum(task.state > DONE and not (task.failure is not None and task.failure.cause == DEPENDENCY) for task in ended)
 
     def cost(self, index: int) -> float:
         return self.costs[index] if index < len(self.costs) else 1.0
@@ -217,7 +300,7 @@ class Run:
         return self._classes[spec]
 
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
-        """Returns the shape for a spec. ``memory``: if it is not 0, it is granted instead of the requested memory."""
+        """Returns the shape for spec ``number``. ``memory`` replaces the requested memory, unless it is 0. ``least_s``: see TaskShape."""
         spec = self.specs[number]
         request = spec.request
         needs = (
@@ -229,6 +312,7 @@ class Run:
             tuple(sorted(spec.tags.items())),
             spec.requirement,
             spec.rank,
+            spec.python,
         )
         directory = "" if spec.launch.get("sandbox") else spec.launch.get("cwd")
         key = (*needs, directory, memory, least_s)
@@ -239,7 +323,8 @@ class Run:
 
 
 class Worker:
-    """An agent that joined. ``active``: tasks that have room at the worker. ``ahead``: tasks that wait there for room."""
+    """An agent that joined. ``active``: tasks that occupy cores of the worker. ``ahead``: prefetched tasks, which wait at the worker for
+    free cores."""
 
     def __init__(self, id: str, pilot: str, capacity: dict[str, int], at: float) -> None:
         self.id = id
@@ -275,9 +360,23 @@ class Worker:
 
     @cached_property
     def properties(self) -> dict[str, Any]:
-        """Returns the properties for requirement and rank expressions. They do not change after the worker joined."""
+        """Returns the properties of the worker that requirement and rank expressions can use. These properties do not change after the
+        worker has joined."""
         capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
         return worker_properties(self.id, self.site, capacity, self.tags, self.info)
+
+    @cached_property
+    def python(self) -> str:
+        """Returns the minor version of the worker's Python, such as "3.12"; empty if the version is unknown. Also empty for a worker on the
+        machine of the master, because calls there run with the Python of the program that submitted them."""
+        if self.info.get("shares"):
+            return ""
+        return ".".join(str(self.info.get("python", "")).split(".")[:2])
+
+    @property
+    def node(self) -> str:
+        """Returns the name of the node in the batch system or, if there is none, the host name."""
+        return str(self.info.get("node") or self.info.get("hostname") or "")
 
     @cached_property
     def slots(self) -> int:
@@ -294,7 +393,7 @@ class Worker:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """Returns all tasks that would be lost with the worker."""
+        """Returns all tasks that the worker has: if it dies, these tasks run elsewhere."""
         return chain(self.active, self.ahead, self.delegated)
 
     def count_room(self) -> None:
@@ -321,8 +420,10 @@ class Worker:
         return True
 
     def qualifies(self, shape: TaskShape) -> bool:
-        """Returns whether the worker's tags, properties and site match what tasks of this shape ask for."""
+        """Returns whether the worker's tags, properties, site and Python version match what tasks of this shape ask for."""
         sites = shape.run.options.sites
+        if shape.python and self.python and shape.python != self.python:
+            return False
         if self.site in shape.no_directory_sites or (shape.requirement is not None and not shape.requirement.holds(self.properties)):
             return False
         if sites and self.site not in sites:
@@ -330,11 +431,11 @@ class Worker:
         return not shape.tags or all(self.tags.get(name) == value for name, value in shape.tags)
 
     def suits(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether a task of this shape may run here: checks total resources, tags and remaining walltime."""
+        """Returns whether a task of this shape may run at this worker: checks ``has_time``, ``could_fit`` and ``qualifies``."""
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether enough walltime is left for the time limit and, after a cut-off, for a new attempt (see CUT_OFF_GROWTH)."""
+        """Returns whether enough walltime is left for a task of this shape. After a cut-off, a task needs more (see CUT_OFF_GROWTH)."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -351,7 +452,8 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task at another worker. After one of the attempts ended, ``worker`` is None. The task has the other."""
+    """A second attempt of a task at another worker. When one of the two attempts has ended without a result, the task has the worker and
+    the attempt number of the remaining attempt, and ``worker`` of the copy is None."""
 
     worker: Worker | None
     attempt: int
@@ -372,11 +474,13 @@ class State:
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     local_cores: float = 0.0
     sized: bool = False
-    """Whether a user set the number of local cores. The user can also set it to zero."""
+    """Whether the number of local cores was set. The number can also be zero."""
     roomy: dict[Worker, None] = field(default_factory=dict)
-    """Workers with free cores, including those that get no tasks now. This set saves a search through thousands of busy workers."""
+    """Workers with free cores, including workers that get no tasks now. This set saves a search through thousands of busy workers."""
     prefetching_workers: dict[Worker, None] = field(default_factory=dict)
-    """Workers at which tasks may wait for room."""
+    """Workers that may have prefetched tasks."""
+    quarantined: dict[Worker, None] = field(default_factory=dict)
+    """Workers in quarantine."""
     pilot_replicas: dict[str, None] = field(default_factory=dict)
     """Pilots that were requested because another pilot waits too long."""
     ready: dict[TaskShape, None] = field(default_factory=dict)
@@ -384,19 +488,21 @@ class State:
     suspects: OrderedDict[Task, None] = field(default_factory=OrderedDict)
     """Ready tasks that must run alone."""
     copies: dict[Task, SpeculativeCopy] = field(default_factory=dict)
-    """Speculative copies of running tasks. Most tasks never have one."""
+    """Speculative copies of running tasks. Most tasks never have a copy."""
     multi_node_workers: dict[Task, list[Worker]] = field(default_factory=dict)
     """Workers of each multi-node task. The first worker received the task."""
     speedups: dict[str, Speedup] = field(default_factory=dict)
-    """By task class: how long moldable tasks took with each number of cores."""
+    """For each task class: how long moldable tasks took with each number of cores."""
     unfinished: int = 0
     forecasts: Forecasts = field(default_factory=Forecasts)
     shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
-    """Shares have been charged up to this time for the cores that they occupied."""
+    """Time up to which shares have been charged for the cores that they occupied."""
     revoked: dict[str, None] = field(default_factory=dict)
+    unneeded_outputs: list[StoredPayload] = field(default_factory=list)
+    """Outputs that facts of this turn have removed from their tasks. The machine releases these outputs. Snapshots do not contain them."""
     traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
-    """Returns the traits of a backend by its name. The host sets this function. It is not part of snapshots."""
+    """Returns the traits of a backend by its name. The host sets this function, and snapshots do not contain it."""
     answers: dict[str, Any] = field(default_factory=dict)
     """Latest answers by request. If a command is sent again, it gets its first answer and is not carried out again."""
 
@@ -406,6 +512,8 @@ class State:
         worker.count_room()
         if worker.ahead:
             self.prefetching_workers[worker] = None
+        if worker.quarantined_until:
+            self.quarantined[worker] = None
 
     def pilots_at(self, site: str) -> list[Pilot]:
         """Returns the pilots of a site that are requested, submitted or active."""
@@ -426,6 +534,6 @@ class State:
 
 
 MAX_ANSWERS = 1000
-"""Maximum answers that are kept for clients that ask again. Clients ask again within a minute."""
+"""Maximum answers that are kept. A client that lost its answer asks again within a minute."""
 MAX_ENDED_WORKERS = 1000
 """Maximum ended workers that are kept: users can look at them, and the master refuses them if they reconnect."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import astuple
 from typing import Any
 
 import msgspec
 
+from pilotfish.core.data import passed_results
 from pilotfish.core.pilots.pilot_records import Pilot, SiteRecord
-from pilotfish.core.state import ContentRecord, FailureCounts, Run, SpeculativeCopy, State, Task, Worker
-from pilotfish.core.tasks import fair_share
+from pilotfish.core.state import SUPERSEDED, ContentRecord, FailureCounts, Run, SpeculativeCopy, State, Task, Worker
+from pilotfish.core.tasks import concurrency_limits, fair_share
 from pilotfish.core.tasks.transitions import enqueue
 from pilotfish.model import facts as f
 from pilotfish.model.contents import ExpectedFile, IntermediateFile
@@ -23,8 +24,8 @@ from pilotfish.model.task import Failure, Payload, RunOptions, TaskSpec
 TASKS_PER_ROW = 5_000
 
 
-def dump(state: State) -> Iterator[f.Restored]:
-    """Yields facts that make an empty state equal to this state when they are applied."""
+def dump(state: State, without: Container[int] = ()) -> Iterator[f.Restored]:
+    """Yields facts that make an empty state equal to this state when they are applied. ``without``: numbers of runs to leave out."""
     yield f.Restored("pool", [state.epoch, state.next_run, state.next_pilot, state.local_cores, state.sized, list(state.revoked)])
     for name, site in state.sites.items():
         *plain, history = (getattr(site, field) for field in SiteRecord.__slots__)
@@ -36,10 +37,12 @@ def dump(state: State) -> Iterator[f.Restored]:
     contents = [[*msgspec.to_builtins(record.content), record.at_master, record.maker] for record in state.contents.values()]
     for first in range(0, len(contents), TASKS_PER_ROW):
         yield f.Restored("contents", contents[first : first + TASKS_PER_ROW])
-    for run in state.runs.values():
+    for run in (run for number, run in state.runs.items() if number not in without):
         yield f.Restored("run", _run_row(run))
         for first in range(0, len(run.tasks), TASKS_PER_ROW):
             yield f.Restored("tasks", [run.id, first, [_task_row(task) for task in run.tasks[first : first + TASKS_PER_ROW]]])
+        if run.after_any:
+            yield f.Restored("after_any", [run.id, list(run.after_any.items())])
         for kind, attribute in _FILES.items():
             known = getattr(run, attribute)
             rows = [[index, *(files.values() if kind == "left" else files)] for index, files in known.items()]
@@ -74,15 +77,19 @@ def _run_row(run: Run) -> list[Any]:
     times = [run.opened_at, run.first_started_at, run.ended_at]
     columns = [run.ended.tolist(), run.wall_us.tolist(), run.cpu_us.tolist(), run.rss_kib.tolist(), run.costs.tolist()]
     progress = [run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts]
-    return [run.id, run.uid, run.options, times, *progress, run.specs, columns, shapes, list(run.contents)]
+    ends = [run.end_times.tolist(), run.last_places.tolist(), run.places]
+    since_rerun = [run.idle_s, run.uncounted_failures, list(run.left_out.items())]
+    results = [bytes(run.keys), list(run.reused.items()), run.reopened_at]
+    return [run.id, run.uid, run.options, times, *progress, run.specs, columns, shapes, list(run.contents), ends, *since_rerun, *results]
 
 
 def _restore_run(state: State, row: Any) -> None:
-    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents = row
+    number, uid, options, times, closed, paused, advanced, taken, attempts, specs, columns, shapes, contents, *newer = row
     run = Run(number, uid, msgspec.convert(options, RunOptions), times[0])
     _, run.first_started_at, run.ended_at = times
     run.closed, run.paused, run.advanced, run.outputs_taken, run.attempts = closed, paused, advanced, taken, attempts
     run.specs = msgspec.convert(specs, list[TaskSpec])
+    run.has_limits = any(spec.concurrency_limit[0] for spec in run.specs)
     for spec, memory, least_s, no_directory_sites, succeeded_sites, mean, samples in shapes:
         shape = run.shape_for(spec, memory, least_s)
         shape.no_directory_sites, shape.succeeded_sites = dict.fromkeys(no_directory_sites), dict.fromkeys(succeeded_sites)
@@ -93,6 +100,23 @@ def _restore_run(state: State, row: Any) -> None:
     for column, values in zip(counted, counts, strict=True):
         column.extend(values)
     run.costs.extend(costs)
+    run.superseded = run.ended.count(SUPERSEDED)
+    if newer:
+        end_times, last_places, places = newer[0]
+        run.restore_places(places)
+    else:  # an older version wrote the snapshot
+        end_times = last_places = [0] * len(run.wall_us)
+    if len(newer) > 1:
+        run.idle_s, run.uncounted_failures = newer[1:3]
+    if len(newer) > 3:
+        run.left_out = dict(newer[3])
+    if len(newer) > 4:
+        run.keys.extend(newer[4])
+        run.reused.update(newer[5])
+    if len(newer) > 6:
+        run.reopened_at = newer[6]
+    run.end_times.extend(end_times)
+    run.last_places.extend(last_places)
     run.contents = dict.fromkeys(contents)
     for digest in contents:
         state.contents[digest].runs += 1
@@ -129,6 +153,7 @@ def _restore_tasks(state: State, row: Any) -> None:
         if len(task_row) > 5:
             _restore_rest(run, task, *task_row[5:9])
             task.contents = tuple(state.contents[digest] for digest in task_row[9])
+        concurrency_limits.restore(run, task)
     state.unfinished += sum(1 for task in run.tasks[first:] if task.state < DONE)
 
 
@@ -138,6 +163,16 @@ def _restore_rest(run: Run, task: Task, failure: Any, failure_counts: Any, waits
     if failure_counts:
         task.failure_counts = FailureCounts(*failure_counts)
         task.shape = run.shape_for(task.spec, task.failure_counts.memory, task.failure_counts.least_s)
+
+
+def _restore_after_any(state: State, row: Any) -> None:
+    number, rows = row
+    run = state.runs[number]
+    for index, needed in rows:
+        run.after_any[index] = needed
+        for other in needed:
+            if run.tasks[other].state < DONE:
+                run.followers.setdefault(other, []).append(index)
 
 
 _FILES = {"awaited": "expected_files", "left": "left_files", "handed": "earlier_files"}
@@ -154,6 +189,8 @@ def _restore_files(state: State, row: Any) -> None:
             run.left_files[index] = {file.name: file for file in msgspec.convert(files, list[IntermediateFile])}
         else:
             run.earlier_files[index] = msgspec.convert(files, tuple[IntermediateFile, ...])
+    if kind == "awaited":
+        passed_results.restore(run, [row[0] for row in rows])
 
 
 def _worker_row(worker: Worker) -> list[Any]:
@@ -286,6 +323,7 @@ _RESTORE: dict[str, Callable[[State, Any], None]] = {
     "contents": _restore_contents,
     "run": _restore_run,
     "tasks": _restore_tasks,
+    "after_any": _restore_after_any,
     "files": _restore_files,
     "worker": _restore_worker,
     "twins": _restore_copies,

@@ -12,7 +12,7 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import GRACE_S, BaseFactory
 
 START_S = 10.0
-"""Seconds that an agent takes to start. Much shorter queue waits make no difference."""
+"""Seconds that an agent takes to start. Queue waits that are much shorter than this make little difference to the choice of a site."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,7 +35,7 @@ class DemandFactory(BaseFactory):
         super().__init__(self._settings.grace_s)
 
     def _fill_up(self, round_: ProposalRound) -> None:
-        """Requests pilots. Replicas come last: room at a site is better used by work that has no pilot yet."""
+        """Requests pilots. Replicas come last, because work that has no pilot yet should get the free places first."""
         settings = self._settings
         records = {view.name: read_record(view, round_.now, settings.window_s, settings.back_off) for view in round_.free_sites()}
         usual, max_pilots = _usual_wait(records), settings.workers
@@ -66,8 +66,9 @@ class DemandFactory(BaseFactory):
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Returns whether a pilot may be requested at a site now. During a back-off, no pilot may be requested. After failures, one pilot
-        at a time may be requested. Before a pilot has proved that the site works, a few pilots may be requested."""
+        """Returns True if a pilot may be requested at a site now. During a back-off, the answer is False. Otherwise, the number of pilots
+        that were requested recently and are still queued is limited: to one after failures, and to a few until a pilot has proved that the
+        site works. There is no such limit at a proven site without failures."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False
@@ -85,7 +86,7 @@ class DemandFactory(BaseFactory):
 
 
 def _usual_wait(records: dict[str, SiteHistory]) -> float:
-    """Returns the median recent wait over all sites. The same wait is expected at a site without history."""
+    """Returns the median recent wait over all sites. A site without history is expected to have this wait."""
     waits = sorted(wait for record in records.values() for wait in record.waits[-RECENT_WAITS:])
     return waits[len(waits) // 2] if waits else 0.0
 
@@ -99,8 +100,9 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 def _cost(record: SiteHistory, usual: float) -> float:
     """Returns the expected seconds until a pilot that is requested now is useful.
 
-    This is the expected wait, multiplied by the expected number of attempts and by a factor for pilots that are already queued. Each
-    failure in a row doubles the cost. Otherwise a site where all pilots fail would be preferred, because waits are short there.
+    This is the expected queue wait and start-up time, multiplied by the expected number of attempts, and by a factor that grows with the
+    number of queued pilots. Each failure in a row doubles the cost. Otherwise a site where all pilots fail would be preferred, because
+    waits are short at such a site.
     """
     success = (record.running + record.succeeded + 1) / (record.running + record.succeeded + record.failed + 1)
     crowd = 1 + record.queued / (1 + record.running)

@@ -1,4 +1,4 @@
-"""Requests cores of this machine, and pilots at sites through a factory."""
+"""Requests cores of this machine, and lets a factory request pilots at other sites."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class PoolProvisioner:
         return min(look_times, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """Returns how the factory rates each site that the pool uses."""
+        """Returns the factory's rating of each site that the pool uses, by the name of the site."""
         view = view_for_factory(state, now)
         self._report_events(state)
         return {site_view.name: self._factory.standing(site_view, now) for site_view in view.sites}
 
     def _report_events(self, state: State) -> None:
-        """Reports to the factory all events since the last call. After a restart, it reports all remembered events."""
+        """Reports to the factory the events since the last call. The first call after a restart reports all events in the state."""
         events = []
         for name, record in state.sites.items():
             missed = record.events - self._events_seen.get(name, 0)
@@ -69,8 +69,8 @@ class PoolProvisioner:
 
 
 def _hold_failing(state: State) -> list[HoldProposal]:
-    """Holds sites whose pilots fail one after another before their agents join. A user can resume them. Each failing pilot takes a place in
-    the queue from other users."""
+    """Proposes to hold the sites where several pilots in a row ended before their agents joined. Further pilots at such a site would only
+    take places in the queue from other users. A user can resume a held site."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()
@@ -103,13 +103,13 @@ def local_look_at(state: State, now: float) -> float | None:
 
 
 def _next_start_at(state: State) -> float:
-    """Returns the earliest time at which the next local agent may start. The delay doubles with each agent that ended before it joined."""
+    """Returns the time from which a local agent may start. If agents in a row ended before they joined, the delay is 0.5 s, 1 s, 2 s, …"""
     site = state.sites.get(LOCAL)
     return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site and site.bad_starts else 0.0
 
 
 def _is_wanted(state: State) -> bool:
-    """Returns whether work for this machine is ready, or expected from the client of a run that was just opened."""
+    """Returns True if this machine has work: a ready task, or a run that was just opened and whose client may soon submit tasks."""
     if any(_may_run_here(shape.run) for shape in state.ready) or any(_may_run_here(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
@@ -125,7 +125,7 @@ def _local_workers(state: State) -> list[Worker]:
 
 
 def _needs_one_large_worker(state: State) -> bool:
-    """Returns whether a waiting task fits no worker but would fit a local worker that has all local cores."""
+    """Returns True if a waiting task fits no worker but would fit a local worker that has all local cores."""
     whole = round(state.local_cores * UNIT)
     local = _local_workers(state)
     if any(worker.capacity.get(CORES, 0) >= whole for worker in local):

@@ -11,22 +11,18 @@ from pilotfish.factories.site_limits import ProposalRound, is_active, is_queued
 RECENT_WAITS = 10
 
 
-def group_of(pilot: Pilot) -> str:
-    """Returns the id of the group of a pilot and its replicas: the id of the first pilot."""
-    return pilot.replica_of or pilot.id
-
-
 def groups(view: FactoryView) -> dict[str, list[Pilot]]:
+    """Groups each pilot with its replicas. Returns the groups by the id of their first pilot."""
     found: dict[str, list[Pilot]] = {}
     for site_view in view.sites:
         for pilot in site_view.pilots:
-            found.setdefault(group_of(pilot), []).append(pilot)
+            found.setdefault(pilot.replica_of or pilot.id, []).append(pilot)
     return found
 
 
 def cancel_losers(round_: ProposalRound) -> None:
-    """Cancels the queued pilots of each group in which a pilot has started. The cause is ``OUTRUN`` if the queued pilot was requested
-    before the started pilot, otherwise ``RELIEVED``."""
+    """Cancels the queued pilots of each group in which a pilot has started. A group is a pilot and its replicas. The cause is ``OUTRUN`` if
+    the queued pilot was requested before the started pilot, otherwise ``RELIEVED``."""
     for group in groups(round_.view).values():
         started = [pilot for pilot in group if is_active(pilot)]
         if not started:
@@ -40,7 +36,8 @@ def cancel_losers(round_: ProposalRound) -> None:
 
 @dataclass(slots=True)
 class PilotAssessment:
-    """Counts the pilots at the sites that a factory may choose: pilots that run, may still start, or are overdue."""
+    """Counts groups of pilots at the sites that a factory may choose. A group is a pilot and its replicas. ``active``: number of groups in
+    which a pilot runs."""
 
     active: int = 0
     expected: int = 0
@@ -56,10 +53,10 @@ class PilotAssessment:
 
 
 def assess_pilots(round_: ProposalRound, max_wait_s: float) -> PilotAssessment:
-    """Separates pilots that may still start from overdue pilots.
+    """Counts pilots that may still start and overdue pilots. Withdraws some overdue pilots.
 
-    If no pilot runs at a site, its oldest overdue pilot stays queued. The site may work and only have a long queue; then this pilot will
-    start. The other overdue pilots of the site are withdrawn if another site can be tried.
+    At a site where no pilot runs, the oldest overdue pilot stays queued: perhaps the site works but has a long queue, and then this pilot
+    will start. If another site can be tried, the other overdue pilots at that site are withdrawn.
     """
     pilots = PilotAssessment()
     views = {view.name: view for view in round_.free_sites()}
@@ -89,7 +86,7 @@ def withdraw_overdue(round_: ProposalRound, pilot: Pilot) -> None:
 
 
 def _overdue(round_: ProposalRound, view: SiteView, max_wait_s: float) -> list[Pilot]:
-    """Returns the queued pilots that have waited too long. The limit is larger at sites with long known waits."""
+    """Returns the queued pilots that have waited too long. The limit is longer at sites where earlier waits were long."""
     waits = [event.seconds for event in view.history if event.kind == JOINED][-RECENT_WAITS:]
     max_wait_s = max([max_wait_s, *(2 * wait for wait in waits)])
     waiting = [pilot for pilot in view.pilots if is_queued(pilot) and pilot.id not in round_.view.demand.spare]

@@ -1,4 +1,4 @@
-"""Keeps the pool at N pilots. It chooses sites in turn or at random, and does not use their history."""
+"""Keeps a fixed number of pilots. Sites are chosen in turn or at random, without regard to their history."""
 
 from __future__ import annotations
 

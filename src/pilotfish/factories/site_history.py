@@ -5,17 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from pilotfish.core.pilots.factory_interface import (
-    EXPIRED,
-    FAILED,
-    JOINED,
-    OUTRUN,
-    OVERDUE,
-    RELEASED,
-    SUCCEEDED,
-    WITHDRAWN,
-    SiteView,
-)
+from pilotfish.core.pilots.factory_interface import EXPIRED, FAILED, JOINED, OUTRUN, OVERDUE, RELEASED, SUCCEEDED, WITHDRAWN, SiteView
 from pilotfish.factories.site_limits import is_active, is_queued
 
 PROVEN_S = 300.0
@@ -27,7 +17,7 @@ class SiteHistory:
     queued: int = 0
     running: int = 0
     succeeded: int = 0
-    """Pilots that ended without error."""
+    """Pilots that ended without error, or that joined and ran until the end of their walltime."""
     failed: int = 0
     """Pilots that failed, or were withdrawn because they waited too long."""
     waits: list[float] = field(default_factory=list)
@@ -35,11 +25,12 @@ class SiteHistory:
     fresh: int = 0
     """Queued pilots that were requested less than ``PROVEN_S`` seconds ago."""
     stale_at: float = 0.0
-    """Time at which the oldest of these pilots will have been queued for ``PROVEN_S`` seconds."""
+    """Time at which the oldest of the ``fresh`` pilots will have been queued for ``PROVEN_S`` seconds."""
     longest_wait: float = 0.0
     """Longest wait of a pilot that is still queued, in seconds."""
     setbacks: int = 0
-    """Number of failures in a row. Failures during a back-off are not counted."""
+    """Number of failures in a row. Two kinds of failures are not counted: failures during a back-off, and failures of pilots that had run
+    for ``PROVEN_S`` seconds."""
     last_setback_at: float = 0.0
     not_before: float = 0.0
     proven: bool = False
@@ -52,7 +43,7 @@ class SiteHistory:
 
 @dataclass(slots=True, frozen=True)
 class BackOff:
-    """Delay after failures: ``first_s`` after the first failure, doubled with each further failure."""
+    """Delay after failures: ``first_s`` after the first failure, doubled with each further failure, at most ``max_s``."""
 
     first_s: float = 30.0
     max_s: float = 3600.0
@@ -62,7 +53,7 @@ class BackOff:
 
 
 def read_record(view: SiteView, now: float, window_s: float, back_off: BackOff | None = None) -> SiteHistory:
-    """Summarises the events of the last ``window_s`` seconds and all present pilots."""
+    """Summarises the present pilots of a site, and its events of the last ``window_s`` seconds."""
     record = SiteHistory()
     back_off = back_off or BackOff()
     joined: dict[str, float] = {}

@@ -1,6 +1,7 @@
-"""Enforces the limits of sites and of the waiting work.
+"""Keeps requests for pilots within the limits of the sites and the needs of the waiting work.
 
-Every requested pilot must fit a waiting task. There are never more pilots than the work can use.
+Each requested pilot fits a waiting task, and no more pilots are requested than the waiting work needs. There are two exceptions: sites with
+a fixed number of pilots, and pilot replicas.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class SiteRoom:
 
 
 class PilotNeeds:
-    """Numbers of pilots that the waiting work could use, by size and allowed sites. A requested pilot removes the needs that it serves."""
+    """Numbers of pilots that the waiting work still needs, by minimum size and allowed sites. Each request reduces these numbers."""
 
     def __init__(self, sizes: Sequence[PilotSize], places: Sequence[tuple[str, ...]] = ()) -> None:
         self._counts = Counter(zip(sizes, places or [()] * len(sizes), strict=True))
@@ -74,11 +75,12 @@ class PilotNeeds:
         return bool(self._counts)
 
     def kinds(self, site: str = "") -> list[PilotSize]:
-        """Returns the sizes of the needs that a pilot of this site may serve; without a site, the sizes of all needs."""
+        """Returns the minimum sizes of the needed pilots that may run at this site; without a site, the sizes of all needed pilots."""
         return [size for size, places in self._counts if not site or not places or site in places]
 
     def serve(self, size: PilotSize, least: PilotSize, site: str = "") -> None:
-        """Removes the need ``least``, for which a pilot of this size was requested, and all needs that fit beside it into this pilot."""
+        """Removes the needs that a requested pilot of size ``size`` will serve: one need of size ``least``, and all needs that fit into the
+        rest of the pilot."""
         room = [
             size.all_cores - least.all_cores,
             size.memory * size.nodes - least.memory * least.nodes,
@@ -103,7 +105,8 @@ class PilotNeeds:
 
 
 class ProposalRound:
-    """Collects the proposals of one call of ``propose``. Factories request pilots only through it, so that no factory exceeds a limit."""
+    """Collects the proposals of one call of ``propose``. Factories request pilots only through this object, so that no factory exceeds the
+    limits of a site."""
 
     def __init__(self, view: FactoryView) -> None:
         self.view = view
@@ -115,8 +118,8 @@ class ProposalRound:
         self._withdrawn: dict[str, None] = {}
 
     def has_work_for(self, view: SiteView) -> bool:
-        """Returns whether a run has work for this site, now or later. Simulated grids have no runs, but a number of tasks that may run at
-        any site."""
+        """Returns True if a run has tasks that can run at this site, now or later. Paused runs do not count. If there are no runs (as in a
+        simulated grid), any unfinished task counts, because it may run at every site."""
         state = self.view.state
         if not state.runs:
             return bool(self.view.demand.tasks or state.unfinished)
@@ -144,14 +147,15 @@ class ProposalRound:
         return self._ask(site, size, reason)
 
     def sites_for_replica(self, pilots: Sequence[Pilot]) -> list[SiteView]:
-        """Returns the sites where a replica of these pilots can be requested. A replica is at another site than the pilots."""
+        """Returns the sites that have none of these pilots and where a replica of the pilots can be requested."""
         taken, least = [pilot.site for pilot in pilots], self.replica_size(pilots[0])
         allowed = self.view.demand.needed_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
     def request_replica(self, site: str, pilot: Pilot, reason: str) -> bool:
-        """Requests a replica of a pilot that waits at another site. The needs do not change, because they count that pilot already."""
+        """Requests a pilot at this site as the replica of a pilot that waits at another site. ``needs`` does not change, because it
+        contains only work for which no pilot was requested yet."""
         return self._ask(site, self.rooms[site].size_for(self.replica_size(pilot)), reason, pilot.replica_of or pilot.id)
 
     def replica_size(self, pilot: Pilot) -> PilotSize:
@@ -159,7 +163,8 @@ class ProposalRound:
         return self.view.demand.needed.get(pilot.id, pilot.size)
 
     def request_any_size(self, site: str, reason: str) -> bool:
-        """Requests a pilot at a site with a fixed number of pilots. It fits waiting work if possible; otherwise it has the default size."""
+        """Requests a pilot at a site with a fixed number of pilots. If a pilot of this site can serve waiting work, it gets the size for
+        this work. Otherwise it has the default size."""
         return self.request(site, reason) or self._ask(site, self.rooms[site].size_for(PilotSize()), reason)
 
     def withdraw(self, pilot: str, reason: str, cause: str) -> None:

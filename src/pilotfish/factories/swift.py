@@ -1,8 +1,8 @@
 """Chooses sites by Swift's scores, with hibernation and replicas.
 
 A site is drawn at random, weighted by its score. Sites where pilots fail or wait too long hibernate: they get no pilots for a while.
-Overloaded sites get no more pilots. Pilots that wait too long get replicas. The events of a site change its score. After a restart, the
-same events give the same score.
+Overloaded sites get no more pilots. Pilots that wait too long get replicas. The score of a site is computed from its events, so after a
+restart the same events give the same score.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ WEIGHTED, BEST = "weighted", "best"
 KEPT_WAITS = 100
 FAILURE, LONG_QUEUE = "a failure", "too long a wait"
 BACK_WITH, WOKEN_WITH = 1.0, 0.0
-"""Score of a site that wakes because a pilot there succeeded, and of a site that is woken because no candidate is left."""
+"""New score of a site whose hibernation ends. First value: a pilot there succeeded, or ran long enough to show that the site works. Second
+value: no other candidate is left, or the hold of the site was released."""
 
 FILE_OPERATION, TRANSFER = "file-operation", "transfer"
 FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
@@ -65,12 +66,12 @@ class SwiftSettings:
     queue_time_margin_s: float = 600.0
     """Seconds that are added to the average queue time (``c`` in the paper)."""
     first_queue_time_s: float = 3600.0
-    """Assumed average queue time while none is known."""
+    """Assumed average queue time while no queue time is known."""
     min_rest_s: float = 120.0
-    """Minimum seconds of hibernation. They are doubled each time that the site fails again."""
+    """Minimum seconds of hibernation. The time is doubled each time that the site fails again."""
     max_rest_s: float = 3600.0
     replication_limit: int = 2
-    """Maximum replicas of one pilot; 0: none."""
+    """Maximum replicas of one pilot; 0: no replicas."""
     replication_min_queue_s: float = 900.0
     window_s: float = 4 * 3600.0
     """Seconds until a queue time is forgotten."""
@@ -94,12 +95,13 @@ def submission_time_bias(settings: SwiftSettings) -> float:
 
 
 def submission_time_delta(settings: SwiftSettings, milliseconds: float) -> float:
-    """Returns the change of the score: 0 for ``base_submission_s``, and minus ``success_factor`` for ``max_submission_s``."""
+    """Returns the score change for a submission that took ``milliseconds``. The change is linear in this time: 0 for ``base_submission_s``
+    seconds, and minus ``success_factor`` for ``max_submission_s`` seconds."""
     return submission_time_bias(settings) + submission_time_factor(settings) * milliseconds / 1000
 
 
 def t_score(settings: SwiftSettings, score: float) -> float:
-    """Maps a score to a weight. Score 0 gives 1. If ``b`` is 2, a weight is between 1/``score_high_cap`` and ``score_high_cap``."""
+    """Maps a score to a weight; score 0 gives 1. With the default ``b``, weights are from 1/``score_high_cap`` to ``score_high_cap``."""
     return math.exp(settings.b * math.log(settings.score_high_cap) / math.pi * math.atan(settings.c * score))
 
 
@@ -129,7 +131,7 @@ class SiteScores:
         self._settings = settings
         self._by_site: dict[str, SiteScore] = {}
         self.hibernating: dict[str, None] = {}
-        """Hibernating sites, first in, first out."""
+        """Hibernating sites, in the order in which their hibernation began."""
         self._waits: deque[tuple[float, float]] = deque(maxlen=KEPT_WAITS)
         self._wait_of: dict[str, float] = {}
         self._checked: dict[str, None] = {}
@@ -138,7 +140,7 @@ class SiteScores:
         return self._by_site.setdefault(site, SiteScore(self._settings.initial_score))
 
     def throttle(self, now: float) -> float:
-        """Returns seconds (queueTimeThrottle in the paper). If a pilot waits longer than this, its site hibernates."""
+        """Returns the maximum queue wait in seconds (queueTimeThrottle in the paper). If a pilot waits longer, its site hibernates."""
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def load(self, site: str, now: float) -> float:
@@ -174,13 +176,14 @@ class SiteScores:
             self._checked.pop(event.pilot, None)
 
     def check_wait(self, site: str, pilot: str, wait: float, now: float) -> None:
-        """Hibernates a site if this pilot has waited too long. This happens once per pilot."""
+        """Hibernates a site if this pilot has waited too long. Each pilot causes this at most once."""
         if pilot not in self._checked and wait > self.throttle(now):
             self._checked[pilot] = None
             self.hibernate(site, LONG_QUEUE, now)
 
     def hibernate(self, site: str, why: str, at: float) -> None:
-        """Puts a site at the end of the hibernation queue. If the site still rests, its position stays the same."""
+        """Puts a site at the end of the hibernation queue. A site that already hibernates keeps its place in the queue until its minimum
+        hibernation is over."""
         site_score = self.of(site)
         if not site_score.hibernated or at >= self.rested_at(site):
             self.hibernating.pop(site, None)
@@ -190,12 +193,14 @@ class SiteScores:
         site_score.hibernated = why
 
     def rested_at(self, site: str) -> float:
-        """Returns the end of the minimum hibernation, which doubles with each hibernation since the last success."""
+        """Returns the time at which the minimum hibernation of the site ends. Each further hibernation without a success in between takes
+        twice as long, up to ``max_rest_s``."""
         site_score = self.of(site)
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
-        """Wakes a site if this pilot has worked there for ``PROVEN_S`` seconds since the failure. So the site did not cause the failure."""
+        """Wakes the site of a running pilot if the site hibernates because of a failure. Does so only if the pilot has run for at least
+        ``PROVEN_S`` seconds since the hibernation began, because this shows that the site works."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:
@@ -246,7 +251,8 @@ class SwiftFactory(BaseFactory):
     # --- state of a site ------------------------------------------------------------------------------------------------------------
 
     def score(self, view: SiteView, now: float, requested: int = 0) -> float:
-        """Returns the score from events, minus the load of submissions and transfers. ``requested``: pilots requested in this proposal."""
+        """Returns the score of a site, minus the load of submissions and transfers at the site. ``requested``: number of pilots that this
+        call of ``propose`` has already requested at the site."""
         submitting = requested + sum(1 for pilot in view.pilots if pilot.state == REQUESTED)
         load = submitting * self._settings.submission_load_factor + self._scores.load(view.name, now)
         return self._scores.of(view.name).score - load
@@ -303,7 +309,10 @@ class SwiftFactory(BaseFactory):
                 requested[view.name] = requested.get(view.name, 0) + 1
 
     def _waiting(self, round_: ProposalRound) -> list[list[Pilot]]:
-        """Returns the groups in which every pilot has been queued for ``replication_min_queue_s``, the longest wait first."""
+        """Returns the groups (a pilot and its replicas) in which every pilot has been queued for at least ``replication_min_queue_s``.
+
+        The groups are sorted, and the pilots in each group: the longest wait comes first.
+        """
         found = []
         free, spare = {view.name for view in round_.free_sites()}, round_.view.demand.spare
         for group in groups(round_.view).values():
@@ -324,7 +333,8 @@ class SwiftFactory(BaseFactory):
         return self._rng.choices(candidates, [t_score(self._settings, score) for score in scores])[0]
 
     def _wake_one(self, round_: ProposalRound, sites: list[SiteView]) -> SiteView | None:
-        """Wakes the site that has hibernated longest, if its minimum hibernation is over. It is called when no candidate is left."""
+        """Called when no site is a candidate. Goes through the hibernating sites in ``sites``, the longest hibernation first. Wakes each
+        site whose minimum hibernation is over, until a woken site is a candidate. Returns this site; None if there is none."""
         by_name = {view.name: view for view in sites}
         for name in list(self._scores.hibernating):
             if name in by_name:

@@ -1,6 +1,6 @@
 """Keeps fixed numbers of pilots and releases pilots that are not needed.
 
-Every factory does this before it chooses sites. This module also contains the base class of all factories.
+Every factory does both before it chooses sites for new pilots. This module also contains the base class of all factories.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_ac
 from pilotfish.model.states import JOINED
 
 GRACE_S = 60.0
-"""Seconds until a queued pilot that is not needed is withdrawn. In a short pause between two runs, it keeps its place in the queue."""
+"""Seconds until a queued pilot that is not needed is withdrawn. During a short pause between two runs, the pilot keeps its place in the
+queue."""
 AGAIN_S = 5.0
-"""If a site has a fixed number of pilots, the next pilot is requested after this many seconds for each bad start in a row."""
+"""After a bad start, a site with a fixed number of pilots gets its next pilot after this many seconds, times the number of bad starts in a
+row."""
 SETTLED_S = 5.0
-"""Seconds after which a worker that joined or became free counts as idle. A task may be about to arrive."""
+"""Seconds after which a worker that joined or became free counts as idle. Before that, a task may be about to arrive."""
 PERIOD_S = 10.0
 SLOW_DOWN_AFTER = 10
-"""After this many failed pilots, pilots are requested less often."""
+"""If more pilots than this number have failed since the last success, pilots are requested less often."""
 DEFAULT_PILOTS = 10
 """Default number of pilots, for factories that keep the pool at a fixed number."""
 
@@ -71,14 +73,16 @@ class BaseFactory:
         raise NotImplementedError
 
     def _is_time(self, round_: ProposalRound) -> bool:
-        """Returns whether one period has passed since the last request. If more than ten pilots in a row failed, the period is longer."""
+        """Returns True if one period has passed since the last request. If more than SLOW_DOWN_AFTER pilots have failed since the last
+        success, the period grows in proportion to their number."""
         due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
         if round_.needs:
             round_.look_again(due)
         return round_.now >= due
 
     def _withdraw_rest(self, round_: ProposalRound, active: int, workers: int) -> None:
-        """Withdraws queued pilots, because the pool has enough workers. More pilots are queued than needed, because some never start."""
+        """Withdraws the pilots that are still queued, because the pool has enough workers. Factories request more pilots than needed,
+        because some pilots never start. Pilots that a user requested stay queued."""
         for pilot in queued_at(round_.free_sites()):
             if not pilot.by_user:
                 round_.withdraw(pilot.id, f"there are {active} workers, and {workers} shall be", UNNEEDED)
@@ -103,8 +107,9 @@ class BaseFactory:
         choose: Callable[[list[SiteView]], tuple[str, str]],
         progress: Callable[[int], str],
     ) -> None:
-        """Requests up to ``count`` pilots. If no site can get one, it requests replicas of overdue pilots. ``choose`` returns the name of a
-        site and the reason for it. ``progress`` gets the number of pilots requested so far, and returns the first part of the reason."""
+        """Requests up to ``count`` pilots. If no site can get a new pilot for waiting work, requests replicas of overdue pilots. ``choose``
+        returns the name of a site and why this site was chosen. ``progress`` gets the number of pilots requested so far, and returns a
+        text. The reason of a request consists of both texts."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():
@@ -123,7 +128,7 @@ class BaseFactory:
 
 
 def count_failures(round_: ProposalRound) -> int:
-    """Returns how many pilots failed at all sites since the last success; 0 if a running pilot proves that a site works."""
+    """Returns the number of pilots that failed since the last success, over all sites; 0 if a running pilot proves that a site works."""
     views = round_.free_sites()
     if any(round_.now - pilot.requested_at >= PROVEN_S for pilot in active_at(views)):
         return 0
@@ -132,8 +137,11 @@ def count_failures(round_: ProposalRound) -> int:
 
 
 def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
-    """Releases pilots that have been idle too long, because they occupy cores. It also releases an idle pilot that fits no waiting task, if
-    a fitting pilot could take its room."""
+    """Releases idle pilots that fit no ready task, in two cases:
+
+    * A pilot has been idle for ``idle_s`` of its site. Pilots that a user requested and sites with a fixed number of pilots are excepted.
+    * Waiting work needs a new pilot at the site, and the site is full. One idle pilot is then released.
+    """
     state = round_.view.state
     workers = state.workers
     for view in round_.view.sites:
@@ -162,8 +170,9 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Returns whether the pilots of a site prevent the request of a pilot that waiting work needs. Returns False while a pilot leaves.
-    Also returns False at sites where a new pilot would get the same machine again."""
+    """Returns True if waiting work needs a new pilot at this site, but the present pilots leave no room for a new pilot. The result is
+    always False while a worker of the site is leaving. It is also always False if pilots of the site take whole machines, because a new
+    pilot would get the same machine."""
     workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -172,8 +181,8 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
-    """Keeps the number of pilots that a user fixed. Pilots requested by hand are not counted. If there are too many pilots, queued pilots
-    are withdrawn first, the youngest of them before the others."""
+    """Requests or withdraws pilots of a site until the site has the number of pilots that a user fixed. Pilots requested by hand do not
+    count. If there are too many pilots, queued pilots are withdrawn before active pilots, and younger pilots before older pilots."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.view.state.sites.get(view.name)

@@ -1,33 +1,45 @@
-"""Starts the master process: ``python -m pilotfish.master POOL_DIRECTORY``. ``client/pools.py`` runs it, not users."""
+"""Starts the master process: ``python -m pilotfish.master POOL_DIRECTORY OPTIONS``. ``client/pools.py`` runs this command.
+
+The options are JSON, because no person types them and the parser of command lines would delay each start.
+"""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
-import logging
 import os
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pilotfish.master.sites.prestarted_agent import PrestartedAgent, start_ahead
+
+
+class StartOptions(NamedTuple):
+    directory: Path
+    settings: dict[str, Any]
+    """Settings that replace settings of config.toml."""
+    ready: int
+    """File descriptor to which the master writes one line of JSON: ready, running or failed."""
+    temporary: bool
+    """Whether the master removes the directory of the pool when it ends."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="pilotfish-master")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--settings", default="{}", help="settings as JSON, on top of config.toml")
-    parser.add_argument("--ready", type=int, default=-1, help="a descriptor to write one line of JSON to: ready, running or failed")
-    parser.add_argument("--temporary", action="store_true", help="remove the directory at the end")
-    options = parser.parse_args()
+    options = StartOptions(Path(sys.argv[1]), **json.loads(sys.argv[2]))
     if os.fork():
         os._exit(0)
     os.setsid()
-    _serve(options)
+    # The agent imports its modules while this process imports those of the master.
+    agent = start_ahead(options.directory, options.directory / "master.log")
+    _serve(options, agent)
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve(options: StartOptions, agent: PrestartedAgent | None) -> None:
+    import asyncio
+    import logging
+    import shutil
+
     import msgspec
 
     from pilotfish.config import home, read_settings
@@ -40,19 +52,21 @@ def _serve(options: argparse.Namespace) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
 
     notes: list[str] = []
+    listeners = [options.ready]
 
     def notify(**answer: Any) -> None:
-        if options.ready >= 0:
+        while listeners:
             with suppress(BrokenPipeError):
-                os.write(options.ready, json.dumps(answer).encode() + b"\n")
-            os.close(options.ready)
-            options.ready = -1
+                os.write(listeners[0], json.dumps(answer).encode() + b"\n")
+            os.close(listeners.pop())
 
     async def serve() -> None:
-        settings = read_settings(home() / "config.toml", json.loads(options.settings), notes.append)
+        settings = read_settings(home() / "config.toml", options.settings, notes.append)
         if not settings.local_cores:
             settings = msgspec.structs.replace(settings, local_cores=len(os.sched_getaffinity(0)))
         master = MasterServer(pool, settings)
+        if agent is not None:
+            master.sites.local.use_prestarted(agent)
         await master.run(lambda: notify(ready=True, notes=notes))
 
     try:
@@ -73,7 +87,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _redirect(log: Path) -> None:
-    """Detaches from the terminal: there is no input, and output goes to the log."""
+    """Detaches the process from the terminal. Its standard input is empty, and its output goes to the log."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):

@@ -1,6 +1,6 @@
-"""Builds the one-file agent archive: agent, portable code and cloudpickle. Equal files give an archive with equal bytes.
+"""Builds the one-file agent archive: agent, portable code and cloudpickle. Equal source files give equal archives.
 
-Comments and docstrings of Pilotfish files are left out. Line numbers in tracebacks are the same as in the source.
+The archive omits comments and docstrings of Pilotfish. Line numbers in the archive and in tracebacks are the same as in the source.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ import hashlib
 import io
 import re
 import zipfile
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from pilotfish.errors import PilotfishError
-from pilotfish.store.keyring import write_private
 
 MAX_BYTES = 200_000
 PACKAGE = "pilotfish_agent"
@@ -44,7 +42,6 @@ class BundleTooLarge(PilotfishError):
 
 
 def bundle_content() -> bytes:
-    """Returns the bytes of the archive."""
     files = {"__main__.py": _MAIN, f"{PACKAGE}/__init__.py": b""}
     for ours in ("agent", "portable"):
         found = _sources(f"pilotfish.{ours}", f"{PACKAGE}/{ours}")
@@ -66,8 +63,8 @@ def bundle_content() -> bytes:
 def blank_comments(source: str) -> str:
     """Removes comments and docstrings. Every line of code keeps its line number.
 
-    A docstring is a string in triple quotes that stands alone on its lines. The tokenizer of Python would make every start slower, because
-    it takes ten times as long.
+    A docstring is a string in triple quotes that stands alone on its lines. The function uses a regular expression, because the tokenizer
+    of Python takes ten times as long and would make every start slower.
     """
     pieces: list[str] = []
     copied, last_character = 0, ""
@@ -100,14 +97,3 @@ def _sources(package: str, inside: str) -> dict[str, bytes]:
 
 def bundle_name(content: bytes) -> str:
     return f"agent-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
-
-
-def build_bundle(directory: Path) -> Path:
-    """Returns the path of the archive in a directory. Writes the archive if it is missing."""
-    content = bundle_content()
-    path = directory / bundle_name(content)
-    with suppress(OSError):
-        if path.read_bytes() == content:
-            return path
-    write_private(path, content)
-    return path

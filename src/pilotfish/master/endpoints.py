@@ -1,7 +1,7 @@
 """Listens, admits and authenticates connections.
 
-TLS runs on memory buffers and not in asyncio, for two reasons. A connection must be counted and timed as soon as it is accepted. An idle
-connection must need little memory.
+TLS runs on memory buffers and not in asyncio, for two reasons. First, a connection must be counted and timed before its TLS handshake.
+Second, an idle connection must need little memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ JOIN_BELOW_BYTES = 16 * 1024
 """Parts below this size share a TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""Maximum unsent bytes of a content in the kernel. These bytes count as sent. A larger number would distort the measured bandwidth."""
+"""Maximum bytes of a content that wait in the kernel. The bandwidth meter counts these bytes as sent, so a larger number would distort the
+measured bandwidth."""
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Admission:
         self.epoch = 0
         self.revoked: dict[str, None] = {}
         self.received_all: Callable[[], None] = lambda: None
-        """This function is called when all messages of one read have been received."""
+        """Is called when all messages of one read have been received."""
         self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
         self.warn: Callable[[str], None] = lambda text: None
         self.transfer_server: TransferServer | None = None
@@ -101,7 +102,8 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.role = ""
         self.key_id = ""
         self.is_local = False
-        """Whether the peer runs on this machine. If the machine stops, the peer stops, too, so its messages need not wait for a sync."""
+        """Whether messages to this peer are sent before the facts are synced. This is so for the pilots that this master runs on this
+        machine, and for the client of a private pool: if this machine stops, they stop, too."""
         self.transport: asyncio.Transport | None = None
         self._received = False
         self._inbox = FrameSplitter()
@@ -225,7 +227,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.admission.receive(self, message, body)
 
     def _hand_over(self, worker: str, unread: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Gives the connection to the transfer server, with all data that was read."""
+        """Gives the connection to the transfer server. ``unread``: received frames that the transfer server must handle."""
         server, transport = self.admission.transfer_server, self.transport
         if server is None or transport is None or self._received or transport.get_write_buffer_size():
             raise ConnectionFailed("unexpected connection for contents")
@@ -273,7 +275,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.hang_up()
 
     def send(self, message: m.Message, parts: Sequence[Buffer] = ()) -> None:
-        """Queues a message. ``flush`` sends all queued messages at once."""
+        """Queues a message. ``flush`` sends all queued messages together."""
         self._outbox.extend(m.frame_message(message, parts))
 
     def seal(self) -> None:
@@ -314,5 +316,5 @@ class EndpointLink(asyncio.BufferedProtocol):
 
 
 def _fits(role: str, key_id: str) -> bool:
-    """Returns whether a key belongs to a role. A client cannot use the key of an agent, and an agent cannot use the key of a client."""
+    """Returns True if a key belongs to a role. A client cannot use the key of an agent, and an agent cannot use the key of a client."""
     return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

@@ -1,7 +1,8 @@
 """Serves the user's files and stored outputs to workers, and measures the bandwidth to each site.
 
-Transfer threads call the content source. They may not read the machine, because they could read its tables in the middle of a change. The
-event loop reads the machine for them and returns immutable values. Threads report to the event loop by inputs.
+Transfer threads call the content source. These threads must not read the state of the machine, because the event loop may be changing it.
+Instead, the event loop reads the state on behalf of the threads and returns immutable values. The threads report events through the event
+loop.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from pilotfish.core.machine import Machine
+from pilotfish.core.state import ContentRecord
 from pilotfish.model import inputs as i
-from pilotfish.model.ids import show_task
+from pilotfish.model.contents import RESULT
+from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.quantities import show_bytes
+from pilotfish.model.task import Payload
 from pilotfish.portable.transfer.cache_directory import content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
 from pilotfish.portable.transfer.content_source import FileReader
-from pilotfish.portable.transfer.incoming_content import IncomingContent, NoSpace
+from pilotfish.portable.transfer.file_locks import WriterBusy
+from pilotfish.portable.transfer.incoming_content import DigestMismatch, IncomingContent, NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from pilotfish.store.pool_directory import PoolDirectory
 
 ORPHANED_S = 86400.0
-"""Seconds until a content that no run knows is removed. Such a content never became part of a result."""
+"""Seconds until a content that belongs to no run is removed. Such a content never became part of a result."""
 UNBOUNDED = 1 << 62
 MAX_ASKED = 1000
 """Maximum number of pairs of worker and content whose waiting time is kept."""
@@ -37,7 +42,7 @@ LATE_S = 3600.0
 """Seconds that a released content is kept while tasks are unfinished. The result of an unfinished task may still name the content."""
 HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
-"""Seconds between two requests for a content whose holder does not answer. The requests end after ``HOLDER_S`` seconds."""
+"""Seconds after which a worker asks again for a content that only another worker has. It gives up after ``HOLDER_S`` seconds."""
 RESERVE_BYTES = 256 * 1024 * 1024
 MAX_BROADCASTS = 1000
 """Maximum number of pairs of content and site whose broadcast trees are kept."""
@@ -46,7 +51,7 @@ MAX_TRANSFERS = 16
 SHOWN_HOLDERS = 3
 """Number of holders that an error message names."""
 LOOK_UP_S = 30.0
-"""Seconds that a thread waits for the event loop. The event loop itself may wait for disk space."""
+"""Maximum seconds that a thread waits for the event loop, which may itself be waiting for disk space."""
 LATER_S = 1.0
 """Seconds after which a worker asks again, if the master cannot serve it now."""
 READ_EVERY_S = 2.0
@@ -58,7 +63,7 @@ Answer = TypeVar("Answer")
 
 
 class LoopCalls:
-    """Runs functions in the event loop for threads that wait for the answer. ``schedule`` is thread-safe."""
+    """Lets threads run functions in the event loop and wait for the results. ``schedule``: makes the event loop call a function soon."""
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
         self._schedule = schedule
@@ -108,7 +113,7 @@ class SiteLimit(NamedTuple):
 
 
 class KnownContent(NamedTuple):
-    """A content as it was at the time of the look-up."""
+    """What the machine knew about a content at the time of the look-up."""
 
     digest: str
     size: int
@@ -120,12 +125,14 @@ class KnownContent(NamedTuple):
     """Names of a few workers that have the content."""
     holder_connected: bool
     asker: SiteLimit
+    output: Payload
+    """The result of a call, if the content is that result and the master has it in its payload store; otherwise empty."""
     sources: list[Any]
     """Contacts of workers that can send the content. If the list is empty, the master sends the content."""
 
 
 class TransferLookup:
-    """Reads the machine for transfer threads. Only the event loop may call it."""
+    """Reads the state of the machine for transfer threads. Only the event loop may call these methods."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -140,7 +147,15 @@ class TransferLookup:
         connected = any(holder in self._machine.connections for holder in record.holders)
         sources = [] if no_redirect else self._sources(asker, digest)
         holders = tuple(list(record.holders)[:SHOWN_HOLDERS])
-        return KnownContent(digest, size, record.path, record.mtime_ns, record.maker, holders, connected, self.site_limit(asker), sources)
+        known = (digest, size, record.path, record.mtime_ns, record.maker, holders, connected, self.site_limit(asker))
+        return KnownContent(*known, self._result(record), sources)
+
+    def _result(self, record: ContentRecord) -> Payload:
+        maker = self._machine.state.find_task(record.maker) if record.maker else None
+        if maker is None:
+            return b""
+        left = maker.shape.run.left_files.get(maker.id & INDEX_MASK, {}).get(RESULT)
+        return maker.output if left is not None and left.digest == record.digest else b""
 
     def site_limit(self, asker: str) -> SiteLimit:
         worker = self._machine.state.workers.get(asker)
@@ -149,10 +164,11 @@ class TransferLookup:
         return SiteLimit(site, record.site.transfers if record is not None and record.site is not None else MAX_TRANSFERS)
 
     def _sources(self, asker: str, digest: str) -> list[Any]:
-        """Returns contacts of workers that have the content or get it earlier than the asking worker.
+        """Returns contacts of workers from which the worker ``asker`` can get the content. If the list is empty, the master sends the
+        content.
 
-        If several workers of one site ask for the same content, they form a binary tree. The first worker gets the content from the master.
-        Each other worker gets it from workers above it, even while these still receive it. If the list is empty, the master sends it.
+        The workers of one site that ask for the same content form a binary tree. The first worker gets the content from the master. Each
+        other worker gets the content from the workers above it in the tree, even while those workers are still receiving it.
         """
         workers = self._machine.state.workers
         worker = workers.get(asker)
@@ -179,22 +195,30 @@ class TransferLookup:
 class MasterContentSource:
     """Serves contents to transfer threads.
 
-    ``calls`` runs functions in the event loop. ``tell`` sends an input to the event loop. ``read_soon`` makes the event loop read the meter
-    soon. All three are thread-safe.
+    ``calls`` runs functions in the event loop. ``tell`` reports an event to the machine through the event loop. ``read_soon`` makes the
+    event loop call ``LinkMeter.read`` soon. All three are thread-safe.
     """
 
     def __init__(
         self, pool: PoolDirectory, machine: Machine, calls: LoopCalls, tell: Callable[[i.Input], object], read_soon: Callable[[], object]
     ) -> None:
         self.meter = LinkMeter(self._site_of, read_soon)
+        self.load_output: Callable[[Payload], bytes] = lambda output: b""
+        """A function that returns the bytes of a task's output. The host sets this attribute. Only the event loop may call the
+        function."""
+        self.call_later: Callable[[float, Callable[[], None]], object] = lambda delay_s, function: None
+        """A function that makes the event loop call a function after some seconds. The host sets this attribute."""
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._machine = machine
-        """Only the event loop may use it."""
+        """Only the event loop may use the machine."""
         self._lookup = TransferLookup(machine)
         self._calls = calls
         self._tell = tell
         self._released: dict[str, float] = {}
+        """Times of the release of contents that are not removed yet, in the order of these times."""
+        self._removal_due = False
+        """Whether a call of ``_remove_later`` is scheduled."""
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
         """Times of the first and the last request, by worker and content, for contents that only another worker has."""
@@ -227,7 +251,7 @@ class MasterContentSource:
             raise
 
     def _enter(self, asker: str, limit: SiteLimit) -> str:
-        """Counts one more transfer and returns its site. Raises AskLater if the site has reached its limit."""
+        """Counts one more transfer of the asking worker's site and returns the site. Raises AskLater if ``limit`` is reached."""
         with self._lock:
             if self._active.get(limit.site, 0) >= limit.max_transfers:
                 raise AskLater(LATER_S)
@@ -256,14 +280,30 @@ class MasterContentSource:
             return FileReader(cached, size, "site")
         if record.path:
             return _user_file(record)
+        if record.output:
+            return FileReader(self._store_result(record), size, "site")
         if self._may_arrive(asker, record):
             raise AskLater(HOLDER_AGAIN_S)
         raise ContentAbsent(_describe_lost(record), "site")
 
-    def _may_arrive(self, asker: str, record: KnownContent) -> bool:
-        """Returns whether the asking worker should ask again, because a connected worker has the content and may send it soon.
+    def _store_result(self, record: KnownContent) -> str:
+        """Copies the result of a call from the payload store to the content store. This is needed if another task needs the result as a
+        content, and the workers that had the content may be gone."""
+        data = self._calls.call(lambda: self.load_output(record.output))
+        try:
+            with self._store.incoming(record.digest, record.size) as incoming:
+                incoming.write(memoryview(data)[incoming.offset :])
+                return incoming.finish()
+        except (DigestMismatch, ValueError):
+            raise ContentAbsent(_describe_lost(record), "site") from None
+        except (WriterBusy, NoSpace):
+            raise AskLater(LATER_S) from None
 
-        Returns False after ``HOLDER_S`` seconds.
+    def _may_arrive(self, asker: str, record: KnownContent) -> bool:
+        """Returns True if the worker ``asker`` should ask again later, because a connected worker that has the content may send it to the
+        master soon.
+
+        Returns False if ``asker`` has already been asking for ``HOLDER_S`` seconds.
         """
         if not record.holder_connected:
             return False
@@ -297,7 +337,7 @@ class MasterContentSource:
         return incoming
 
     def _report_space(self, problem: str) -> None:
-        """Reports to the event loop that outputs do not fit on the disk, or that they fit again."""
+        """Tells the event loop if ``problem`` has changed. ``problem`` says why outputs do not fit on the disk; it is empty if they fit."""
         with self._lock:
             changed, self._space_problem = problem != self._space_problem, problem
         if changed:
@@ -306,16 +346,21 @@ class MasterContentSource:
     # --- called by the event loop ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the waiting of all threads, because the event loop will not answer."""
+        """Ends the waiting of all threads, because the event loop will answer no more requests."""
         self._calls.close()
 
     def release(self, digest: str) -> None:
-        """Removes a content that no run needs. If tasks are unfinished, removes it ``LATE_S`` seconds later.
+        """Removes a content that no run needs. If tasks are unfinished, the content is removed later, after at most about ``LATE_S``
+        seconds.
 
-        The delay is for running tasks that produced the same content. They did not upload it, because the master had it already.
+        The delay is useful because running tasks may produce the same content. Then their workers need not upload the content again.
         """
+        self._released.pop(digest, None)
+        self._released[digest] = time.monotonic()
+        self._remove_released()
+
+    def _remove_released(self) -> None:
         now = time.monotonic()
-        self._released[digest] = now
         for known, at in list(self._released.items()):
             if self._machine.state.unfinished and at > now - LATE_S:
                 continue
@@ -323,6 +368,13 @@ class MasterContentSource:
             if known not in self._machine.state.contents:
                 with suppress(FileNotFoundError):
                     os.unlink(content_path(self._store.directory, known))
+        if self._released and not self._removal_due:
+            self._removal_due = True
+            self.call_later(max(0.0, next(iter(self._released.values())) + LATE_S - now), self._remove_later)
+
+    def _remove_later(self) -> None:
+        self._removal_due = False
+        self._remove_released()
 
     def sweep(self) -> None:
         """Removes old contents that belong to no result, because their agent died before it sent the result."""
@@ -334,7 +386,7 @@ class MasterContentSource:
 
 
 def _user_file(record: KnownContent) -> FileReader:
-    """Opens the user's file. The file must be unchanged since submission. The receiver verifies its hash."""
+    """Opens the user's file. Raises ContentAbsent if the file was changed after submission. The receiver verifies its hash."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
     if status.st_mtime_ns != record.mtime_ns:
@@ -356,7 +408,7 @@ def _describe_lost(record: KnownContent) -> str:
 class LinkMeter:
     """Measures the bandwidth to each site: the number of bytes sent, and the time during which contents were sent.
 
-    Transfer threads call the counting methods. ``read_soon`` is called when sending starts and no reading is scheduled.
+    Transfer threads call the counting methods. ``read_soon`` is called when sending starts and no call of ``read`` is due.
     """
 
     def __init__(self, site_of: Callable[[str], str], read_soon: Callable[[], object]) -> None:
@@ -366,7 +418,7 @@ class LinkMeter:
         self._bytes: dict[str, int] = {}
         self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
-        """Time until which the sending time of each site is counted."""
+        """For each site: the time up to which its sending time has been counted."""
         self._seconds: dict[str, float] = {}
         self._reading_due = False
         """Whether a reading is scheduled."""
@@ -395,14 +447,16 @@ class LinkMeter:
                 del self._active[site], self._since[site]
 
     def take_back(self, asker: str, length: int) -> None:
-        """Subtracts bytes that are still in buffers of this machine. If no piece follows them, their sending time is unknown."""
+        """Subtracts ``length`` from the counted bytes of a site if no transfer to the site is active any more. These bytes were counted as
+        sent but are still in buffers of this machine, so nobody knows how long it takes to send them."""
         site = self._site_of(asker)
         with self._lock:
             if length and site in self._bytes and site not in self._active:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
-        """Returns the measurements since the last reading, and whether another reading is needed, because contents are still sent."""
+        """Returns a measurement for each site to which enough bytes were sent since the last measurement of this site. Also returns True if
+        contents are still being sent, so that another call is needed."""
         with self._lock:
             measured = [
                 i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)

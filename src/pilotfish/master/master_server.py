@@ -1,7 +1,7 @@
 """Runs the event loop: collects inputs, makes facts durable, performs effects.
 
-Every event becomes an input. A turn gives all collected inputs to the machine, writes the facts of the machine to the journal and performs
-its effects.
+An input is an event that the machine handles, such as a message. A turn gives all collected inputs to the machine, writes the facts of the
+machine to the journal and performs its effects.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pilotfish import plugins
@@ -38,7 +39,8 @@ from pilotfish.model.facts import TurnRecord, encode_record
 from pilotfish.model.messages import split_body
 from pilotfish.model.settings import PoolSettings
 from pilotfish.portable.transfer.transfer_server import TransferServer
-from pilotfish.portable.wire.handshake import AGENT, CLIENT
+from pilotfish.portable.wire.handshake import AGENT, CLIENT, UNIX
+from pilotfish.store.disk import DISK, UNSYNCED_DISK
 from pilotfish.store.journal.journal_writer import Journal
 from pilotfish.store.keyring import open_keyring, write_private
 from pilotfish.store.payload_store import PayloadStore
@@ -49,13 +51,13 @@ from pilotfish.store.state_storage import Compaction, replay, stored_payloads
 log = logging.getLogger("pilotfish.master")
 
 UPKEEP_S = 5.0
-"""Seconds between two runs of the upkeep."""
+"""Seconds between two rounds of ``_upkeep``."""
 LOW_SPACE_BYTES = 16 * 1024 * 1024
 RETRY_FULL_S = 1.0
 WARN_EVERY_S = 60.0
 CONFIRMATIONS = (m.Acked, m.Accepted)
 CONFIRM_S = 0.01
-"""Seconds that a confirmation waits for another message, so that both are sent in one packet. No peer waits for a confirmation."""
+"""Seconds that a confirmation waits for another message to share its packet. No peer waits for a confirmation."""
 
 
 class MasterServer:
@@ -67,8 +69,9 @@ class MasterServer:
         self.lock = PoolLock.acquire(pool.directory)
         pool.crash.unlink(missing_ok=True)
         self.keyring = open_keyring(pool.directory)
-        self.journal, recovery = Journal.open(pool.journal)
-        self.payloads = PayloadStore(pool.payloads, pool.shared_payloads)
+        disk = UNSYNCED_DISK if pool.private else DISK
+        self.journal, recovery = Journal.open(pool.journal, disk)
+        self.payloads = PayloadStore(pool.payloads, pool.shared_payloads, disk)
         state = replay(recovery)
         for stored in stored_payloads(state):
             self.payloads.add_reference(stored)
@@ -117,6 +120,8 @@ class MasterServer:
 
     async def run(self, ready: Any) -> None:
         self._loop = asyncio.get_running_loop()
+        self.content_source.call_later = self._loop.call_later
+        self.content_source.load_output = partial(self.payloads.load, whole=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_by_signal)
         await self._listen()
@@ -135,16 +140,23 @@ class MasterServer:
         await self._end()
 
     def _stop_by_signal(self) -> None:
-        """Stops the master after a logout or before a shutdown. Releases all workers. The next master continues unfinished runs."""
+        """Stops the master after SIGTERM or SIGINT and releases all workers. The next master continues unfinished runs."""
         self.machine.finish("the master received a signal to end")
         self._turn()
 
     async def _listen(self) -> None:
-        rules = EndpointRules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
-        tcp = await self._listen_for_agents(rules)
-        host, port = tcp.sockets[0].getsockname()[:2]
+        """Listens at a Unix socket for clients and for agents on this machine. If the pool is not private, also listens at a TCP port for
+        agents at sites."""
+        if not self.pool.private:  # a private pool has no sites
+            tcp = await self._listen_for_agents()
+            self._servers.append(tcp)
+            self.sites.set_address(*tcp.sockets[0].getsockname()[:2])
         path = self.pool.socket_path()
         path.unlink(missing_ok=True)
+        endpoint = {"kind": UNIX, "path": str(path)}
+        self.sites.local.endpoints = [endpoint]
+        # Clients that find a listening socket read the credentials at once, so these come first.
+        write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [endpoint]), durable=False)
         listener = socket.socket(socket.AF_UNIX)
         previous = os.umask(0o177)
         try:
@@ -153,13 +165,12 @@ class MasterServer:
             os.umask(previous)
         local = EndpointRules((CLIENT, AGENT))
         unix = await self._loop.create_unix_server(lambda: EndpointLink(self.admission, local), sock=listener, backlog=256)
-        self._servers = [tcp, unix]
-        here = {"kind": "unix", "path": str(path)}
-        self.sites.set_address(host, port)
-        write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [here]))
+        self._servers.append(unix)
 
-    async def _listen_for_agents(self, rules: EndpointRules) -> asyncio.Server:
-        """Listens at the port of the last master if that port is free, because agents at sites know it."""
+    async def _listen_for_agents(self) -> asyncio.Server:
+        """Listens at the port that the user has set. If the user has set none, listens at the port of the last master, because agents at
+        sites know that port. If that port is unknown or not free, listens at any free port."""
+        rules = EndpointRules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
         for port in (self.settings.port or self.pool.last_port(), self.settings.port):
             try:
                 server = await self._loop.create_server(lambda: EndpointLink(self.admission, rules), self.settings.host, port, backlog=1024)
@@ -189,7 +200,7 @@ class MasterServer:
         self.lock.release()
 
     async def _upkeep(self) -> None:
-        """Checks disk space, the lease of the lock, and the files and size of the journal at regular intervals."""
+        """At regular intervals, renews the lock of the pool and checks the disk space and the files and size of the journal."""
         while True:
             self._renew_lock()
             self._check_space()
@@ -208,13 +219,13 @@ class MasterServer:
             await asyncio.sleep(UPKEEP_S)
 
     def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
-        """Ends the process, because without upkeep the lease of the lock would expire."""
+        """Ends the process if the upkeep has failed, because the lock of the pool expires if it is not renewed."""
         if not upkeep.cancelled():
             log.critical("the master's upkeep failed", exc_info=upkeep.exception())
             os._exit(4)
 
     def _renew_lock(self) -> None:
-        """Renews the lease. If the master has lost the lock, ends the process, because another master may be writing."""
+        """Renews the lock of the pool. If the lock is lost, ends the process, because another master may be writing."""
         try:
             self.lock.renew()
         except AlreadyRunning as problem:
@@ -244,7 +255,7 @@ class MasterServer:
             self._loop.call_soon(self._turn)
 
     def _received_all(self) -> None:
-        """If no other link has data, takes the turn immediately. A detour through the event loop would only take time."""
+        """Is called after each read of a link. Takes the turn at once if the event loop has nothing else to do, which saves time."""
         if self._inbox and not self._turn_scheduled:
             # asyncio has no public name for its list of ready callbacks. If the list does not exist, schedule the turn.
             if getattr(self._loop, "_ready", True):
@@ -264,7 +275,7 @@ class MasterServer:
             if self.machine.inspect_only and not stop_mark_path(self.pool.directory).exists():
                 self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
-        # If the disk is almost full, the submission will be refused. Its payloads must not use the free space that is left.
+        # If the disk is almost full, the submission will be refused. Its payloads must not use the remaining space.
         payloads = self.payloads.keep_all(split_body(message, body), allow_disk=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
@@ -317,10 +328,11 @@ class MasterServer:
             os._exit(4)
 
     def _carry_out(self, turn: Turn) -> None:
-        """Writes the facts of a turn, sends its messages and performs its other effects.
+        """Writes the facts of a turn, sends the messages of the turn and performs its other effects.
 
-        Facts that are written but not synced are lost only if this machine stops. Peers on this machine would stop, too, so they get their
-        messages at once. All other peers get their messages after the sync. The sync runs while the messages are encoded.
+        Facts that are written but not synced to disk are lost only if this machine stops. In this case, the local peers (see
+        ``EndpointLink.is_local``) stop, too. So the messages to local peers are sent before the sync. The messages to all other peers are
+        encoded during the sync and sent after it.
         """
         if turn.facts:
             self._write(encode_record(TurnRecord(turn.at, turn.facts)))
@@ -367,9 +379,10 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
-        """Encodes the messages to local peers, or to all other peers. Returns the links with messages other than confirmations.
+        """Encodes messages: with ``is_local`` the messages to local peers, without ``is_local`` all other messages. Returns the links with
+        urgent messages.
 
-        Confirmations always wait for the sync.
+        All messages except confirmations are urgent. Confirmations always wait for the sync, even confirmations to local peers.
         """
         urgent: dict[int, EndpointLink] = {}
         load = self.payloads.load
@@ -428,7 +441,7 @@ class MasterServer:
 
 
 class ApplicationProcesses:
-    """Restarts the processes of application managers. User code never runs in the master."""
+    """Starts one process for each application manager, and a new one if it has ended, because user code never runs in the master."""
 
     def __init__(self, pool: PoolDirectory) -> None:
         self._pool = pool

@@ -8,8 +8,16 @@ from msgspec import Struct
 
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 """SHA-256 in hexadecimal, as ``sha256sum`` prints it."""
+KEY_PARTS = ("code", "arguments", "inputs", "environment")
+"""Parts of a task that determine its result."""
+KEY_LENGTH, PART_BYTES = 16, 4
+KEY_BYTES = KEY_LENGTH + PART_BYTES * len(KEY_PARTS)
+"""Bytes of the record of a task: its key, and a short hash of each part. See ``core/data/stored_results.py``."""
 MAGIC = frozenset("*?[")
 """A name with one of these characters is a pattern."""
+RESULT = "/result"
+"""A name that means the result of a Python call instead of a file. No file of a task has this name, because the name is an absolute
+path."""
 
 
 class Content(Struct, frozen=True, array_like=True):
@@ -34,9 +42,12 @@ class ProducedContent(Struct, frozen=True, array_like=True):
 
 
 class ExpectedFile(Struct, frozen=True, array_like=True):
-    """A file, or all files of a directory, that an earlier task of the run will leave.
+    """Files that an earlier task of the run will leave for a waiting task: one file, all files of a directory, or all files that match a
+    pattern.
 
-    ``maker``: index of the earlier task. ``name``: name of the file in the earlier task. ``target``: name of the file in the waiting task.
+    ``maker``: index of the earlier task. ``name``: the file, directory or pattern in the earlier task. ``target``: the name of the file or
+    directory in the waiting task. If ``name`` is RESULT, both tasks are calls: the result of the earlier call is an argument of the waiting
+    call, or a part of an argument, and ``target`` is the number of this part.
     """
 
     maker: int

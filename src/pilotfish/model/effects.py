@@ -45,7 +45,8 @@ class SubmitPilot(Effect, frozen=True):
 
 
 class AdoptPilot(Effect, frozen=True):
-    """After a restart, find a pilot at its site by its tag. A pilot that is not found was never submitted."""
+    """After a restart, find the batch job of a pilot at its site. If there is no such job, the pilot was never submitted, and is submitted
+    now."""
 
     pilot: str
     site: str
@@ -76,7 +77,7 @@ class ReleasePayload(Effect, frozen=True):
 
 
 class KeepPayload(Effect, frozen=True):
-    """Count one more task that refers to this payload."""
+    """Count one more reference to this payload, because one more task or spec uses it."""
 
     stored: StoredPayload
 
@@ -96,6 +97,6 @@ class StartApplication(Effect, frozen=True):
 
 
 class Finish(Effect, frozen=True):
-    """End the master, because there is no more work and no client."""
+    """End the master, because a user stopped the pool, or because there is no more work and no client."""
 
     reason: str

@@ -1,6 +1,7 @@
-"""Lists what is recorded in the journal. Only facts change the state.
+"""Defines the facts. A fact is an event that is recorded in the journal. Only facts change the state.
 
-A fact about many tasks has one list per field, because one fact per task would cost too much time. Tags are part of the journal format.
+A fact about many tasks has one list per field, because one fact per task would cost too much time. The tag of each class is part of the
+journal format.
 """
 
 from __future__ import annotations
@@ -56,10 +57,14 @@ class TasksAdded(Fact, frozen=True, tag="tasks"):
     """For each task, by its index in the run: the files that other tasks will leave for it."""
     earlier_files: dict[int, tuple[IntermediateFile, ...]] = {}
     """For each task, by its index in the run: the files that tasks of another run left for it."""
+    after_any: dict[int, list[int]] = {}
+    """For each task, by its index in the run: the indices of the tasks that must have ended before it, with any result."""
+    keys: bytes = b""
+    """Records of all tasks, one after the other; empty: no task has a key. See ``core/data/stored_results.py``."""
 
 
 class LinkMeasured(Fact, frozen=True, tag="link"):
-    """The master sent bytes to a site. The fact has their number, and the seconds during which a transfer was active."""
+    """The master sent ``size`` bytes to a site. ``seconds``: the time during which a transfer was active."""
 
     site: str
     size: int
@@ -100,9 +105,10 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 
 
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
-    """Tasks were assigned to a worker. The last ``ahead`` tasks wait at the worker for room.
+    """Tasks were assigned to a worker. The last ``ahead`` tasks are prefetched: they wait at the worker until cores are free.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: the other workers of a multi-node task.
+    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: for each multi-node task, by task id, its workers except
+    ``worker``.
     """
 
     worker: str
@@ -146,6 +152,22 @@ class TasksDone(Fact, frozen=True, tag="done"):
     rss_kib: list[int]
     outputs: list[Payload]
     made: dict[int, list[ProducedContent]] = {}
+    left_out: dict[int, int] = {}
+    """For each task whose output is not complete: the number of bytes that are stored nowhere."""
+
+
+class TasksReused(Fact, frozen=True, tag="reused"):
+    """New tasks are done: each has the result of an equal earlier task, which is in ``sources``."""
+
+    tasks: list[int]
+    sources: list[int]
+
+
+class ResultsForgotten(Fact, frozen=True, tag="results-forgotten"):
+    """From now on, no new task gets the stored result of a task of these runs, or of an equal task of another run. The results themselves
+    are kept."""
+
+    runs: list[int]
 
 
 class TasksRecalled(Fact, frozen=True, tag="recalled"):
@@ -156,9 +178,9 @@ class TasksRecalled(Fact, frozen=True, tag="recalled"):
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Tasks are ready again, and no budget is charged. Either they had not started, or they were not at fault.
+    """Tasks were taken back from a worker, and no budget is charged: the tasks had not started, or they were not at fault.
 
-    If a task has two attempts, the other attempt continues.
+    The tasks are ready again. But a task that has another attempt is not ready: it continues with that attempt.
     """
 
     worker: str
@@ -169,9 +191,9 @@ class TasksReturned(Fact, frozen=True, tag="returned"):
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
-    """One attempt failed. The other fields say what follows (see ``core/tasks/retry_rules.py``).
+    """One attempt failed. The other fields say what happens to the task next (see ``core/tasks/retry_rules.py``).
 
-    ``budget``: the budget that is charged. It is empty if another attempt continues and no budget is charged.
+    ``budget``: the budget that is charged. Empty if none is charged, because the task continues with another attempt.
     """
 
     worker: str
@@ -187,6 +209,9 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     """Whether the task must run alone from now on."""
     usage: tuple[int, int, int]
     output: Payload
+    made: list[ProducedContent] = []
+    """Contents to which ``output`` refers."""
+    left_out: int = 0
 
 
 class TasksSkipped(Fact, frozen=True, tag="skipped"):
@@ -197,13 +222,32 @@ class TasksSkipped(Fact, frozen=True, tag="skipped"):
 
 
 class TasksCancelled(Fact, frozen=True, tag="cancelled"):
+    """``keeps_payloads``: whether the master keeps the payloads, so that a user can run the tasks again."""
+
     tasks: list[int]
     reason: str
+    keeps_payloads: bool = False
 
 
 class RunCancelled(Fact, frozen=True, tag="run-cancelled"):
+    """All unfinished tasks of a run were cancelled. ``keeps_payloads``: see TasksCancelled."""
+
     run: int
     reason: str
+    keeps_payloads: bool = False
+
+
+class TasksRerun(Fact, frozen=True, tag="rerun"):
+    """Failed or cancelled tasks of a run are executed again. Each dict has, by task id, the new values of the tasks that changed: the
+    number of the spec, the payload, or the contents that the payload names. ``keys``: new records of tasks whose results may be reused. If
+    a task of this rerun has no new record, its key is erased."""
+
+    run: int
+    tasks: list[int]
+    specs: dict[int, int] = {}
+    payloads: dict[int, Payload] = {}
+    contents: dict[int, tuple[Content, ...]] = {}
+    keys: dict[int, bytes] = {}
 
 
 class WorkerJoined(Fact, frozen=True, tag="joined"):
@@ -222,7 +266,7 @@ class WorkerDraining(Fact, frozen=True, tag="draining"):
 
 
 class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
-    """A worker gets no tasks until this time; 0 ends the quarantine."""
+    """A worker gets no tasks until the time ``until``; 0 ends the quarantine."""
 
     worker: str
     until: float
@@ -230,7 +274,7 @@ class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
 
 
 class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
-    """A worker left or was lost. The facts before this one requeued its tasks."""
+    """A worker left or was lost. The facts before this fact requeued its tasks."""
 
     worker: str
     lost: bool
@@ -246,7 +290,8 @@ class ReplicasChanged(Fact, frozen=True, tag="replicas"):
 
 
 class PilotRequested(Fact, frozen=True, tag="pilot"):
-    """A pilot was requested. ``replica_of``: the queued pilot whose replica it is. When one of the two joins, the other is cancelled."""
+    """A pilot was requested. ``replica_of``: the queued pilot of which this pilot is a replica; empty if this pilot is no replica. When one
+    of the two pilots joins, the other pilot is cancelled."""
 
     pilot: str
     site: str
@@ -266,7 +311,7 @@ class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
-    """A pilot is about to end. ``cause``: one word for why a factory withdrew it."""
+    """A pilot is about to end. ``cause``: one word, if a factory withdrew the pilot or if its last worker was lost; otherwise empty."""
 
     pilot: str
     reason: str
@@ -283,14 +328,15 @@ class PilotEnded(Fact, frozen=True, tag="pilot-ended"):
 
 
 class SiteHeld(Fact, frozen=True, tag="held"):
-    """The hold of a site begins or ends. ``reason``: why the site gets no more pilots. An empty reason ends the hold."""
+    """A site is held, or is no longer held. ``reason``: why the site gets no more pilots; empty if the site is no longer held."""
 
     site: str
     reason: str
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """A site was configured or removed (``site`` is None). ``leaving``: the user removed the site, and its last pilots are still ending."""
+    """A site was configured or removed. ``site``: the new configuration. While pilots of a removed site have not ended, ``leaving`` is True
+    and ``site`` is still the old configuration. After that, ``site`` is None."""
 
     name: str
     site: Site | None
@@ -298,7 +344,8 @@ class SiteDescribed(Fact, frozen=True, tag="site"):
 
 
 class SiteUseChanged(Fact, frozen=True, tag="site-wanted"):
-    """How many pilots this pool keeps at a site while there is work. -1: as many as are worthwhile. None: the site is not used."""
+    """A user changed how many pilots this pool keeps at a site while there is work. ``pilots``: -1 means as many as are worthwhile, and
+    None means that the pool does not use the site."""
 
     site: str
     pilots: int | None
@@ -309,9 +356,9 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class RequestAnswered(Fact, frozen=True, tag="answered"):
-    """A client's command was carried out by the facts before this one in the same record.
+    """A request of a client was carried out. The facts before this fact in the same record are its effects.
 
-    A client that lost the answer asks again with the same ``request`` and gets this answer.
+    A client that did not receive the answer sends the request again, with the same ``request``, and gets ``answer``.
     """
 
     request: str

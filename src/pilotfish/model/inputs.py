@@ -57,9 +57,10 @@ class PilotSeen(Input, frozen=True):
 
 
 class PilotEndReported(Input, frozen=True):
-    """A pilot is no longer at its site. ``well``: whether it ended in order. If ``witnessed`` is False, the end is a guess.
+    """A pilot is no longer at its site. ``well``: whether the pilot ended normally. ``witnessed``: whether somebody saw the end; if False,
+    the end is a guess.
 
-    ``cause``: one word for how it ended (see ``model/site.py``).
+    ``cause``: one word for how the pilot ended (see ``model/site.py``).
     """
 
     pilot: str
@@ -79,7 +80,8 @@ class SiteReachability(Input, frozen=True):
 
 
 class CredentialSeen(Struct, frozen=True):
-    """One credential. ``left_s``: seconds until it expires. Infinite: no limit, or unknown. Minus infinite: the credential is missing.
+    """One credential of a site. ``left_s``: seconds until the credential expires. Infinite if it never expires or if the end is unknown.
+    Minus infinite if the credential is missing.
 
     ``warn_s``: the user is warned when fewer seconds are left. ``problem``: why the credential is missing or could not be checked.
     """
@@ -99,7 +101,7 @@ class CredentialsSeen(Input, frozen=True):
 
 
 class SitesRead(Input, frozen=True):
-    """All configured sites. ``unread``: sites whose configuration is invalid. Their last configuration stays valid."""
+    """All configured sites. ``unread``: sites whose new configuration is invalid. Their previous configuration stays in use."""
 
     sites: dict[str, Site]
     unread: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
-"""Defines the wire messages between master, agents and clients, encodes them as frames and splits frame bodies.
+"""Defines the messages between master, agents and clients, encodes them as frames and splits frame bodies.
 
-A frame is ``!II`` (header length, body length), a JSON header and a binary body. The header is one of the Structs in this module, written
-as a JSON array whose first item is the tag. The body consists of parts, one after the other; the header has their lengths. The agent reads
-and writes the same arrays with the standard library. ``tests/contract`` converts every message with this module and with the agent.
+A frame has two 32-bit lengths (of header and body, in network byte order), a JSON header and a binary body. The header is one of the
+Structs in this module, written as a JSON array whose first item is the tag. The body consists of parts, one after the other; the header has
+their lengths. The agent reads and writes the same arrays, but only with the standard library. ``tests/contract`` checks that this module
+and the agent convert every message in the same way.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Bulk(Message, frozen=True, tag="bulk"):
-    """Sent instead of Hello if the connection is for contents. See ``portable/transfer/transfer_protocol.py`` for its protocol."""
+    """Opens a connection that transfers only contents. An agent sends Bulk instead of Hello. The protocol on this connection is described
+    in ``portable/transfer/transfer_protocol.py``."""
 
     worker: str = ""
 
@@ -101,10 +103,13 @@ class ResultItem(Struct, frozen=True, array_like=True):
     rss_kib: Count
     length: Count
     made: list[ProducedContent] = []
+    left_out: Count = 0
+    """Number of bytes of standard output and standard error that are stored nowhere."""
 
 
 class Results(Message, frozen=True, tag="results"):
-    """Attempts that ended, numbered from ``first`` for Acked. ``gained``, ``lost``: as in CacheReport. Body: the payloads."""
+    """Attempts that ended. The agent numbers its results from 0; a result that is sent again keeps its number. ``first``: the number of the
+    first of these results. ``gained``, ``lost``: see CacheReport. Body: the payloads."""
 
     first: int
     items: list[ResultItem]
@@ -113,7 +118,8 @@ class Results(Message, frozen=True, tag="results"):
 
 
 class CacheReport(Message, frozen=True, tag="holds"):
-    """Contents that the node gained and lost. ``all``: the node has only the contents in ``gained``. ``held``: contents kept for runs."""
+    """Contents that the node gained and lost. ``all``: True if ``gained`` lists all contents of the node. ``held``: contents that tasks
+    made and that the master does not have; the node keeps them until the master releases them."""
 
     gained: list[str]
     lost: list[str]
@@ -134,7 +140,8 @@ class SiteMasterClaim(Message, frozen=True, tag="reigns"):
 
 
 class DelegatedWorkers(Message, frozen=True, tag="vouch"):
-    """Workers that a site master serves from now on, or no longer serves. The message also means that all served workers are alive.
+    """Workers that a site master serves from now on (``joined``), and workers that it no longer serves (``removed``). The message also
+    means that all workers that the site master serves are alive.
 
     After SiteMasterClaim, the first message of this kind names all workers that the site master serves.
     """
@@ -163,7 +170,7 @@ class Draining(Message, frozen=True, tag="draining"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """The agent leaves. ``cut_off``: (task, attempt, seconds that it ran) of each attempt that the end of the walltime stopped."""
+    """The agent leaves. ``cut_off``: attempts that the end of the walltime stopped, as (task, attempt, seconds that the attempt ran)."""
 
     reason: str
     cut_off: list[tuple[int, int, float]] = []
@@ -207,7 +214,8 @@ class Introduce(Message, frozen=True, tag="introduce"):
 
 
 class SetHeartbeats(Message, frozen=True, tag="quiet"):
-    """Turns heartbeats off (``quiet``) or on. They are off while a site master serves the worker. Valid for one connection."""
+    """Turns the heartbeats of an agent off (``quiet``) or on. Heartbeats are off while a site master serves the worker. The setting is
+    valid until the connection ends."""
 
     quiet: bool
 
@@ -256,13 +264,13 @@ class Delegate(Message, frozen=True, tag="lend"):
 
 
 class ReleaseContents(Message, frozen=True, tag="let_go"):
-    """Contents that the agent keeps and that no run needs any more."""
+    """The agent need not keep these contents any more, because no run needs them."""
 
     digests: list[str]
 
 
 class Acked(Message, frozen=True, tag="acked"):
-    """Results ``first`` to ``last`` are durable. The agent may delete them."""
+    """The results of the agent with the numbers ``first`` to ``last`` are durable (see Results). The agent may delete them."""
 
     first: int
     last: int
@@ -297,7 +305,8 @@ class Retire(Message, frozen=True, tag="retire"):
 
 
 class Peek(Message, frozen=True, tag="peek"):
-    """Ask for the output of a running attempt. ``stream``: 1 (standard output) or 2 (standard error)."""
+    """Ask for the output of a running attempt. ``stream``: 1 (standard output), 2 (standard error) or 0 (CPU seconds and bytes of memory
+    used so far, as JSON). ``offset``: position of the first byte to send; -N means the last N bytes."""
 
     query: int
     task: int
@@ -315,14 +324,16 @@ class Open(Message, frozen=True, tag="open"):
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client sends the tasks. If such a client is disconnected for long, the run is closed. False: it only watches the run."""
+    """Whether this client sends the tasks. If such a client is disconnected for long, the run is closed. If False, the client only watches
+    the run."""
 
 
 class Submit(Message, frozen=True, tag="submit"):
-    """Submit tasks of a run, from index ``first`` on. The message may be sent again: tasks that the master has are skipped.
+    """Submit tasks of a run, from index ``first`` on. The message may be sent again: tasks that the master has already are skipped.
 
-    ``specs``: new specs, numbered from ``first_spec`` in the run. ``code_lengths``: lengths of their code in the body, before the payloads.
-    ``deps``: for each task, by its offset in ``tasks``, the indices of the tasks that must be done before it.
+    ``specs``: new specs. The first of them gets the number ``first_spec`` in the run. ``code_lengths``: lengths of the codes of these
+    specs; in the body, the codes come before the payloads. ``deps``: for each task, by its offset in ``tasks``, the indices of the tasks
+    that must be done before it.
     """
 
     run: int
@@ -341,6 +352,16 @@ class Submit(Message, frozen=True, tag="submit"):
     """Relative durations of the tasks, as given by the user. If the list is empty, all durations count as equal."""
     expected_files: dict[int, tuple[ExpectedFile, ...]] = {}
     """For each task, by its offset in ``tasks``: the files that earlier tasks of the run will leave for it."""
+    after_any: dict[int, list[int]] = {}
+    """For each task, by its offset in ``tasks``: the indices of the tasks that must have ended before it, with any result."""
+    keys: bytes = b""
+    """One record of KEY_BYTES for each task. Equal tasks have equal records. Zeros: the task has no record. Empty: no task has a
+    record."""
+    reuse: list[int] = []
+    """Offsets in ``tasks`` of the tasks that may get the result of an earlier task with the same key."""
+    reuse_after: dict[int, tuple[float, float]] = {}
+    """For each task, by its offset in ``tasks``: the time after which an earlier task must have ended, because its files changed then, and
+    the time after which it must have started, because its programs changed then."""
 
 
 class Close(Message, frozen=True, tag="close"):
@@ -350,7 +371,8 @@ class Close(Message, frozen=True, tag="close"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """Subscribe to ended tasks, numbered in the order in which they end. ``cursor``: first number. ``payloads``: send payloads, too."""
+    """Subscribe to the ended tasks of a run. The run lists them in the order of their ends. ``cursor``: the position in this list of the
+    first task to send. ``payloads``: send payloads, too."""
 
     run: int
     cursor: int
@@ -372,6 +394,8 @@ class Ask(Message, frozen=True, tag="ask"):
     arguments: dict[str, Any]
     request: str = ""
     """Unique name of this request. If a command is sent again because its answer was lost, it is not carried out twice."""
+    lengths: list[int] = []
+    """Lengths of the payloads in the body. Only ``rerun`` has payloads."""
 
 
 # --- master to client -------------------------------------------------------------------------------------------------------------
@@ -403,7 +427,8 @@ class EndedItem(Struct, frozen=True, array_like=True):
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """Tasks that ended, from number ``cursor`` on. Body: their payloads, if the client asked for payloads."""
+    """Ended tasks of a run. ``cursor``: the position of the first of these tasks in the list of ended tasks of the run. Body: the payloads
+    of these tasks, if the client asked for payloads."""
 
     run: int
     cursor: int
@@ -438,6 +463,9 @@ class Problem(Message, frozen=True, tag="problem"):
     code: str
     message: str
     hint: str
+    wrong: str = ""
+    """The wrong word of the command line, if the hint is a ``Correction``."""
+    right: str = ""
 
 
 FromAgent = (
@@ -484,6 +512,8 @@ def split_body(message: object, body: memoryview) -> list[memoryview]:
         if len(message.code_lengths) != len(message.specs):
             raise ConnectionFailed("a submission counts its specs and their code differently")
         lengths = [*message.code_lengths, *(length for _, length in message.tasks)]
+    elif isinstance(message, Ask):
+        lengths = message.lengths
     elif isinstance(message, Peeked):
         return [body]
     else:

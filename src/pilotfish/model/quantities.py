@@ -9,7 +9,7 @@ import math
 import re
 from datetime import timedelta
 
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, Correction
 
 _KIBI = 1024
 _BINARY = {letter: _KIBI**power for power, letter in enumerate("KMGTP", start=1)}
@@ -37,12 +37,17 @@ _RANGE = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:-|\.\.|to)\s*([0-9]*\.?[0-9]+)")
 SIZE_FIX = 'write it like "2 GiB", "500 MB" or a number of bytes'
 DURATION_FIX = 'write it like "10 min", "1h30m", "01:30:00" or a number of seconds'
 CORES_FIX = 'write it like 2, 0.5 or "2-8" for a range'
+_EXAMPLES = {SIZE_FIX: "2G", DURATION_FIX: "10m", CORES_FIX: "2"}
 
 
 def _finite(value: float, field: str, shown: object, fix: str) -> float:
     if not math.isfinite(value) or value < 0:
-        raise BadInput(f"{field}: {shown!r} is not an amount", fix)
+        raise _bad_quantity(f"{field}: {shown!r} is not an amount", fix, shown)
     return float(value)
+
+
+def _bad_quantity(message: str, fix: str, value: object) -> BadInput:
+    return BadInput(message, Correction(fix, value, _EXAMPLES[fix]))
 
 
 def _is_number(value: object) -> bool:
@@ -56,7 +61,7 @@ def parse_bytes(value: str | int | float, field: str) -> int:
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
     factor = _BYTES.get(match[2].upper()) if match else None
     if match is None or factor is None:
-        raise BadInput(f"{field}: {value!r} is not a size", SIZE_FIX)
+        raise _bad_quantity(f"{field}: {value!r} is not a size", SIZE_FIX, value)
     return round(_finite(float(match[1]) * factor, field, value, SIZE_FIX))
 
 
@@ -81,7 +86,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
         total += float(match[1]) * factor
         position = match.end()
     if not text or position < len(text):
-        raise BadInput(f"{field}: {value!r} is not a duration", DURATION_FIX)
+        raise _bad_quantity(f"{field}: {value!r} is not a duration", DURATION_FIX, value)
     return _finite(total, field, value, DURATION_FIX)
 
 
@@ -97,12 +102,12 @@ def parse_cores(value: str | int | float | tuple[float, float], field: str) -> t
     elif isinstance(value, str) and (match := _AMOUNT.fullmatch(value.strip())) and match[2] == "":
         least, most, ranged = float(match[1]), 0.0, False
     else:
-        raise BadInput(f"{field}: {value!r} is not a number of cores", CORES_FIX)
+        raise _bad_quantity(f"{field}: {value!r} is not a number of cores", CORES_FIX, value)
     _finite(least, field, value, CORES_FIX)
     if least == 0:
-        raise BadInput(f"{field}: a task needs more than 0 cores", CORES_FIX)
+        raise _bad_quantity(f"{field}: a task needs more than 0 cores", CORES_FIX, value)
     if ranged and not (math.isfinite(most) and most >= least):
-        raise BadInput(f"{field}: the range {value!r} ends below its start", CORES_FIX)
+        raise _bad_quantity(f"{field}: the range {value!r} ends below its start", CORES_FIX, value)
     return least, (most if most > least else 0.0)
 
 
@@ -126,6 +131,12 @@ def enough_seconds(seconds: float) -> str:
         return f"{math.ceil(seconds)}s"
     minutes = math.ceil(seconds / 60)
     return f"{minutes}m" if minutes % 60 else f"{minutes // 60}h"
+
+
+def enough_bytes(amount: float) -> str:
+    """Rounds a size up and returns it as users type it: ``300M``, ``4G``."""
+    mebibytes = math.ceil(amount / _KIBI**2)
+    return f"{mebibytes}M" if mebibytes % _KIBI else f"{mebibytes // _KIBI}G"
 
 
 def show_seconds(seconds: float) -> str:

@@ -10,9 +10,9 @@ LOCAL = "local"
 
 
 REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
-"""Causes of a pilot's end, except the end in order. Refused: its site did not accept it. Bootstrap: it ended before an agent joined.
-Expired: its walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the pilot or
-its node was killed.
+"""Causes of a pilot's end, if the pilot did not end normally. Refused: its site did not accept it. Bootstrap: it ended before an agent
+joined. Expired: its walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the
+pilot or its node was killed.
 """
 
 
@@ -22,13 +22,13 @@ BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
 
 SUBMITTED, JOINED, SUCCEEDED, FAILED, WITHDRAWN, RELEASED = "submitted", "joined", "succeeded", "failed", "withdrawn", "released"
 """Kinds of events of pilots at a site, besides EXPIRED. Submitted: the site accepted the pilot after ``seconds``. Joined: the first agent
-of the pilot joined ``seconds`` after the request. Succeeded: the pilot ended in order after an agent had joined. Failed: the pilot was
-refused, or it ended in any other way. Withdrawn: the pilot was cancelled after ``seconds`` in the queue. Released: a user resumed the site.
-"""
+of the pilot joined ``seconds`` after the request. Succeeded: the pilot ended normally after an agent had joined. Failed: the site refused
+the pilot, or the pilot ended in a way for which there is no other kind. Withdrawn: the pilot was cancelled after ``seconds`` in the queue.
+Released: a user resumed the site."""
 
 
 class SiteEvent(Struct, frozen=True, array_like=True):
-    """One event of one pilot at a site. ``cause``: the kind of failure. ``reason``: the message at the end of the pilot."""
+    """One event of one pilot at a site. ``cause``: the kind of failure. ``reason``: the message about the end of the pilot."""
 
     at: float
     site: str
@@ -59,57 +59,60 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     backend: str
     """Backend: ssh, slurm, sge, pbs, lsf, htcondor, kubernetes or arc."""
     via: str = ""
-    """Login node on which the commands of the site run, as an argument of ssh; empty: this machine."""
+    """Login node on which the commands of the site run, written as for ssh, such as ``me@login.example.org``; empty: the commands run on
+    this machine."""
     hosts: tuple[str, ...] = ()
-    """For the ssh backend: hosts, as arguments of ssh."""
+    """For the ssh backend: hosts on which pilots run, written as for ssh."""
 
     max_pilots: int = 10
-    """Maximum number of pilots, queued and running."""
+    """Maximum number of queued and running pilots together."""
     max_queued: int = 5
     """Maximum number of queued pilots."""
     max_cores: int = 0
     """Maximum number of cores of all pilots together; 0: no limit."""
 
     cores: int = 0
-    """Cores per node of a pilot; 0: as many as the tasks need (with ssh: all cores of the host)."""
+    """Cores per node of a pilot; 0: as many as the tasks need. With the ssh backend, 0 means all cores of the host."""
     nodes: int = 1
     """Number of nodes of a pilot. Only slurm, pbs and lsf allow more than one."""
     memory: int = 0
-    """Memory per node of a pilot; 0: the default of the site, or as much as the tasks need."""
+    """Memory per node of a pilot; 0: as much as the tasks request. If the tasks request no memory, the default of the site applies."""
     gpus: int = 0
     walltime_s: float = 3600.0
     """Walltime of a pilot."""
     idle_s: float = 300.0
-    """Time without tasks after which a pilot is released; 0: never. Pilots that the user requested are not released."""
+    """If a pilot has no tasks for this time, the pilot is released; 0: never. Pilots from ``pilotfish pilots add`` are not released."""
     queue: str = ""
     """Queue or partition; empty: the default of the site."""
     account: str = ""
     """Account or project to charge."""
     directives: tuple[str, ...] = ()
-    """Extra batch directives, written as the text after ``#SBATCH``."""
+    """Extra batch directives. With slurm, sge, pbs and lsf: the text after ``#SBATCH``, ``#$``, ``#PBS`` or ``#BSUB``. With htcondor and
+    arc: lines of the job description."""
     options: dict[str, str] = {}
     """Backend-specific options, such as a container image."""
     environment: dict[str, str] = {}
-    """Environment variables of the commands of the site, such as ``SLURM_CONF`` for one of two clusters. Values can be secrets: only
-    ``pilotfish site show --dry-run`` shows them, and they are in no process list."""
+    """Environment variables for the commands of the site, such as ``SLURM_CONF`` to choose a Slurm cluster. A value can be a secret: it
+    appears in no process list, and only ``pilotfish site show --dry-run`` shows it."""
 
     credentials: tuple[str, ...] = ()
     """Credentials that the commands of the site need, such as ``kerberos``, ``x509:FILE``, ``ssh-certificate:FILE`` or ``token:FILE``. You
-    are warned before a credential expires. If it has expired, pilots wait for a new credential."""
+    are warned before a credential expires. While a credential is expired or missing, no pilots are submitted."""
 
     folder: str = "~/.pilotfish"
     """Directory for files of pilots at the site."""
     scratch: str = ""
     """Directory for sandboxes on the nodes; empty: the temporary directory of the node."""
     cache: str = ""
-    """Directory on the nodes for the cache, which later pilots also use; empty: next to the sandboxes. If the nodes share the disk, one
-    copy serves all nodes."""
+    """Directory of the cache on the nodes; empty: a directory next to the sandboxes. Later pilots use the same cache. If the nodes share
+    the disk of the cache, one copy of a file serves all nodes."""
     cache_size: int = 0
-    """Maximum size of the cache; 0: half of the free space."""
+    """Maximum size of the cache; 0: half of the disk space that other files leave free."""
     storage: tuple[str, ...] = ()
-    """Directories on the nodes that already contain files, named by their own name or by their hash. These files are not sent."""
+    """Directories on the nodes that already contain inputs of tasks. If an input is found there, by its file name or by its hash, the
+    input is not sent."""
     peers: bool = True
-    """Whether agents of the site exchange files."""
+    """``true``: agents of the site send files to each other."""
     transfers: int = 16
     """Maximum number of simultaneous transfers between the master and agents of the site."""
     python: str = ""
@@ -121,20 +124,21 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tags of the workers of the site. Tasks can require tags. A tag can have any name except ``site``."""
 
     reach: str = "auto"
-    """Connection of agents to the master: ``direct``, or ``tunnel`` through the login node; ``auto``: a tunnel if the site is reached
-    through ssh and has no ``address``."""
+    """How agents connect to the master. ``direct``: without a tunnel. ``tunnel``: through the ssh connection to the login node or host.
+    ``auto``: ``tunnel`` if the site has ``via`` or ``hosts`` and no ``address``, otherwise ``direct``."""
     address: str = ""
-    """For ``direct``: address under which the nodes reach the machine of the master. The master must listen on this address: see ``host``
+    """For ``direct``: address at which the nodes reach the machine of the master. The master must listen on this address: see ``host``
     in ``config.toml``."""
     poll_s: float = 0.0
-    """Seconds between short connections of an agent to the master; 0: agents stay connected."""
+    """``0``: agents stay connected to the master. Other values, such as ``"5m"``: agents connect only briefly, once in this time."""
 
     period_s: float = 30.0
-    """Interval between polls of the queue of the site; at least 1s. In ``pilotfish site add``: ``--poll-interval``."""
+    """Interval at which the master asks the site for the states of its pilots; at least 1s. In ``pilotfish site add``, this is the option
+    ``--poll-interval``."""
     submissions_per_minute: float = 300.0
     commands_at_once: int = 4
     paused: bool = False
-    """Submit no more pilots until the site is resumed."""
+    """``true``: no more pilots are submitted until ``pilotfish site resume``."""
 
     @property
     def is_tunnelled(self) -> bool:

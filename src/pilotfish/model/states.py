@@ -7,23 +7,18 @@ from pilotfish.errors import IllegalTransition
 WAITING, READY, ASSIGNED, RUNNING, DONE, FAILED, CANCELLED = range(7)
 TASK_STATES = ("waiting", "ready", "assigned", "running", "done", "failed", "cancelled")
 TASK_STEPS: dict[int, tuple[int, ...]] = {
-    WAITING: (READY, FAILED, CANCELLED),
-    READY: (ASSIGNED, CANCELLED, FAILED),
+    WAITING: (READY, DONE, FAILED, CANCELLED),
+    READY: (ASSIGNED, DONE, CANCELLED, FAILED),
     ASSIGNED: (RUNNING, READY, DONE, FAILED, CANCELLED),
     RUNNING: (ASSIGNED, READY, DONE, FAILED, CANCELLED),
     DONE: (),
-    FAILED: (),
-    CANCELLED: (),
+    FAILED: (WAITING, READY),
+    CANCELLED: (WAITING, READY),
 }
 
 JOINED, DRAINING, LEFT, LOST = range(4)
 WORKER_STATES = ("joined", "draining", "left", "lost")
-WORKER_STEPS: dict[int, tuple[int, ...]] = {
-    JOINED: (DRAINING, LEFT, LOST),
-    DRAINING: (LEFT, LOST),
-    LEFT: (),
-    LOST: (),
-}
+WORKER_STEPS: dict[int, tuple[int, ...]] = {JOINED: (DRAINING, LEFT, LOST), DRAINING: (LEFT, LOST), LEFT: (), LOST: ()}
 
 REQUESTED, SUBMITTED, ACTIVE, ENDING, ENDED = range(5)
 PILOT_STATES = ("requested", "submitted", "active", "ending", "ended")
@@ -37,7 +32,7 @@ PILOT_STEPS: dict[int, tuple[int, ...]] = {
 
 
 def step(table: dict[int, tuple[int, ...]], names: tuple[str, ...], old: int, new: int, item: object) -> int:
-    """Returns the new state if the table allows the change."""
+    """Returns the new state. Raises IllegalTransition if the table does not allow the change."""
     if new not in table[old]:
         raise IllegalTransition(f"{item}: {names[old]} -> {names[new]} is not a legal step")
     return new

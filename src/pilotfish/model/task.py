@@ -33,11 +33,12 @@ class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
 Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
-"""Segment of payloads with a file of their own, which processes of this machine read directly. ``offset`` names the file."""
+"""Number of a segment that stands for single files. Each payload in it has its own file, which processes of this machine read directly.
+``offset`` names the file."""
 
 
 def sent_bytes(payload: Payload, whole: bool = False) -> int:
-    """Returns the bytes of a payload in a message. A shared payload is sent as a reference, unless it is sent ``whole``."""
+    """Returns the number of bytes of a payload in a message. If ``whole`` is False, a shared payload is sent as a reference."""
     if isinstance(payload, bytes):
         return len(payload)
     return REFERENCE_BYTES if payload.segment == SHARED_SEGMENT and not whole else payload.length
@@ -46,8 +47,8 @@ def sent_bytes(payload: Payload, whole: bool = False) -> int:
 class Request(Struct, frozen=True, array_like=True):
     """What one task needs at a worker.
 
-    If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. A task with several ``nodes`` has one
-    worker for each node, all of one pilot and at the same time. The task needs these amounts at each worker.
+    If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. If ``nodes`` is above 1, the task
+    needs this number of workers of one pilot at the same time, one on each node, and the other amounts at each of them.
     """
 
     cores: float = 1.0
@@ -66,8 +67,9 @@ class Request(Struct, frozen=True, array_like=True):
 class TaskSpec(Struct, frozen=True, array_like=True):
     """Values that many tasks of one run share. A task is a spec and a payload.
 
-    ``launch``: how the agent starts the task; only the agent reads it. ``code``: bytes that every task of the spec needs (a pickled
-    function, small input files). These bytes are sent to a worker once. ``contents``: large files that every task of the spec needs.
+    ``launch``: how the agent starts the task; only the agent reads these values. ``code``: bytes that every task of the spec needs (a
+    pickled function, small input files). The code is sent to a worker once per connection. ``contents``: large files that every task of the
+    spec needs.
     """
 
     kind: str
@@ -85,6 +87,28 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     """Expression that must be true of a worker. See ``portable/expressions/evaluation.py``."""
     rank: str = ""
     """Expression. Tasks prefer workers for which its value is larger."""
+    concurrency_limit: tuple[str, int] = ("", 0)
+    """Name of a limit, and the number of tasks of the run with this limit that may run at the same time. Without a name: no limit."""
+
+    @property
+    def python(self) -> str:
+        """Returns the minor version of Python that a worker must have, such as "3.12"; empty if any version is good enough.
+
+        A pickled function can only be loaded by a Python of the same minor version, because bytecode differs between minor versions.
+        """
+        version = self.launch.get("python") if self.launch.get("form") == "pickle" else None
+        if isinstance(version, list | tuple) and len(version) == 2 and all(type(part) is int for part in version):
+            return f"{version[0]}.{version[1]}"
+        return ""
+
+    @property
+    def full_requirement(self) -> str:
+        """Returns ``requirement`` and the required version of Python as one expression, for site masters."""
+        if not self.python:
+            return self.requirement
+        major, minor = self.python.split(".")
+        own = f'python >= "{self.python}" and python < "{major}.{int(minor) + 1}"'
+        return f"{own} and ({self.requirement})" if self.requirement else own
 
 
 class Usage(Struct, frozen=True, array_like=True):
@@ -103,6 +127,14 @@ MISSING_INPUT = "missing-input"
 """Cause of failure: the worker cannot get an input."""
 DISK = "disk"
 """Cause of failure: the worker's disk is full."""
+
+
+DAMAGED = "damaged"
+"""Cause of failure: the payload was in a damaged part of the journal."""
+
+
+DEPENDENCY = "dependency"
+"""Cause of failure: a task that this task depends on failed."""
 
 
 class Failure(Struct, frozen=True, array_like=True):
@@ -137,3 +169,5 @@ class RunOptions(Struct, frozen=True, array_like=True):
     """Time at which the run should be finished, in seconds since 1970; 0: none."""
     priority: int | None = None
     """Priority of all tasks of the run; None: the priority of each spec."""
+    resume: bool = False
+    """Whether the tasks may have the results of earlier tasks."""

@@ -1,1 +1,1 @@
-"""A policy proposes which task goes to which worker."""
+"""Contains the policies. A policy proposes which task goes to which worker."""

@@ -1,9 +1,13 @@
 """Assigns ready tasks to free workers. A matcher chooses which task goes to which worker.
 
-If the matcher has no preference, the oldest ready task of the highest priority goes to the first worker where it fits. Short tasks are
-prefetched, so that a worker does not wait for the master between two tasks. A worker prefetches short tasks for ``ahead_s`` seconds, but at
-least one task. Tasks of a second or longer are not prefetched. If prefetched tasks wait at a slow worker and another worker is idle, these
-tasks are recalled.
+Tasks for which the matcher names no worker are assigned in queue order (see ``queue_order`` and ``task_order``): each worker with room gets
+the first tasks of the queue that fit. The matcher can exclude shapes from this rule (see ``Matching.governed``).
+
+Short tasks are prefetched: a worker gets tasks before it has room for them, so that it does not wait for the master between two tasks. For
+each slot, a worker prefetches tasks that together take about ``PolicyView.ahead_s`` seconds (or ``Worker.poll_s`` seconds, if that is
+more). This is at least one task and at most ``MAX_AHEAD_PER_SLOT`` tasks. Tasks of a shape with a mean time of more than one second are not
+prefetched. Prefetched tasks are recalled if no task of their worker has ended for one second and an idle worker could run the prefetched
+tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ OVERHEAD_US = 20.0
 """Overhead of a Python call in microseconds. Every task counts as at least this long."""
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
-"""Duration in microseconds from which a task is never prefetched."""
+"""Maximum mean task time of a shape, in microseconds, with which tasks of the shape are prefetched."""
 STALE_S = 1.0
 """If no task of a worker has ended for this many seconds, its prefetched tasks may be recalled."""
 
@@ -43,7 +47,7 @@ class Dispatcher:
         self._passed_over: dict[TaskShape, float] = {}
         """For each shape: the time since which no worker has had room for its ready tasks."""
         self._reserved: dict[str, None] = {}
-        """Ids of workers that the last call of ``propose`` kept free for some of these shapes."""
+        """Ids of the workers that the last call of ``propose`` kept free for shapes in ``_passed_over``."""
         self._recall_at = 0.0
         self._order = order or CriticalPathOrder().of
         self.speculation = speculation or Speculation()
@@ -70,9 +74,7 @@ class Dispatcher:
             self._passed_over, self._reserved = {}, {}
             self._multi_node.forget()
             return
-        excluded: dict[str, None] = {}
-        if state.suspects:
-            excluded = _place_suspects(view, proposals)
+        excluded = _place_suspects(view, proposals) if state.suspects else {}
         queue_order = QueueOrder(state, view.now)
         offers = [OfferedTasks(shape, self._order(state, shape, view.now)) for shape in queue_order.shapes]
         offers, kept_free = self._place_multi_node(view, offers, excluded, queue_order, proposals)
@@ -121,7 +123,7 @@ class Dispatcher:
         return Matching(queue_order.limit_to_share(preferred, roomy) if queue_order.contested else preferred, matching.governed)
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """Returns when tasks that wait at a worker, and tasks that no worker has room for, must be checked again."""
+        """Returns the next time at which waiting tasks must be checked again: prefetched tasks, and tasks for which no worker has room."""
         times = [since + RESERVE_AFTER_S for since in self._passed_over.values()]
         if view.state.prefetching_workers:
             times += [worker.progress_at + STALE_S for worker in _workers_to_recall_from(view)]
@@ -145,7 +147,8 @@ class Dispatcher:
         queue_order: QueueOrder,
         proposals: list[WorkerProposal],
     ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
-        """Places multi-node tasks. Returns the offers of single-node tasks, and for each worker id the shape for which it is kept free."""
+        """Places multi-node tasks. Returns two values. The first value is the offers of single-node tasks. The second value has one entry
+        for each worker that is kept free: the id of the worker, and the shape of the task for which the worker is kept free."""
         multi_node_offers = [offer for offer in offers if offer.shape.nodes > 1]
         if not multi_node_offers:
             self._multi_node.forget()
@@ -159,8 +162,9 @@ class Dispatcher:
     def _reserve(
         self, view: PolicyView, roomy: list[Worker], offers: list[OfferedTasks], excluded: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Keeps workers free for large tasks that have waited long, because a stream of small tasks would delay them for ever. Returns the
-        offers that each of these workers may still serve."""
+        """Keeps workers free for large tasks, because a stream of small tasks could delay a large task for ever. One worker is kept for a
+        shape if no worker has had room for this shape during ``RESERVE_AFTER_S`` seconds. Returns, for the id of each kept worker, the
+        offers from which the worker may get tasks: the offer of the large tasks, and all offers before this offer in the queue."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for index, offer in enumerate(offers):
@@ -179,8 +183,9 @@ class Dispatcher:
 
 
 def _place_suspects(view: PolicyView, proposals: list[WorkerProposal]) -> dict[str, None]:
-    """Places each suspect task alone at a worker, because it may kill the worker. Returns the workers that get no other task. If a suspect
-    task finds no empty worker, one worker is kept free for the first such task."""
+    """Places suspect tasks. A suspect task may kill its worker, so it is placed at an empty worker, which gets no other task. If no
+    suitable worker is empty, the least loaded suitable worker gets no new tasks until it is empty. At most one worker at a time is kept
+    free in this way. Returns the ids of the workers that get no other task."""
     workers = [worker for worker in (*view.workers, *view.served_workers) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -236,7 +241,8 @@ def _fill(
 
 
 def _fitting(view: PolicyView, worker: Worker, named: Sequence[Task]) -> list[Task]:
-    """Returns the tasks chosen by the matcher (``named``) that fit at the worker together. The others stay free for other workers."""
+    """Returns the tasks of ``named`` that fit at the worker together. ``named``: the tasks that the matcher chose for this worker. A task
+    that does not fit beside the tasks before it is left out."""
     free, fitting = dict(worker.free), []
     for task in named:
         shape = task.shape
@@ -263,10 +269,11 @@ def _take_preferred(
 
 
 def _add_ahead(
-    view: PolicyView, proposal: AssignmentProposal, offers: list[OfferedTasks], other_offers: list[OfferedTasks], queue_order: QueueOrder
+    view: PolicyView, proposal: AssignmentProposal, offers: list[OfferedTasks], all_offers: list[OfferedTasks], queue_order: QueueOrder
 ) -> None:
-    """Adds short tasks that the worker prefetches. All tasks of the worker must have one shape; otherwise master and agent could disagree
-    on which task starts next. ``other_offers``: offers that may be earlier in the queue; their tasks are not prefetched."""
+    """Adds short tasks for the worker to prefetch. All tasks of the worker must have one shape; otherwise master and agent could disagree
+    on which task starts next. ``offers``: the offers of short tasks. ``all_offers``: the offers of all tasks. Tasks are added only while no
+    other offer is earlier in the queue than their offer."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (view.state.multi_node_workers and multi_node.hosts_other_task(worker)):
@@ -275,7 +282,7 @@ def _add_ahead(
         return  # running tasks take long: prefetched tasks would only wait and be recalled
     shape = held.shape
     offer = next((offer for offer in offers if offer.shape is shape and offer.left), None)
-    if offer is None or not queue_order.is_first(offer, other_offers):
+    if offer is None or not queue_order.is_first(offer, all_offers):
         return
     room = _max_ahead(view, worker, shape)
     if len(worker.ahead) > room // 2 or not _is_uniform(worker, proposal, shape):
@@ -288,7 +295,7 @@ def _add_ahead(
         proposal.ahead += 1
         if queue_order.contested:
             queue_order.note_given(shape, shape.needs)
-            if not queue_order.is_first(offer, other_offers):
+            if not queue_order.is_first(offer, all_offers):
                 break
 
 
@@ -324,7 +331,7 @@ def _is_uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) 
 
 
 def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
-    """Returns how many prefetched tasks of this shape the worker may have."""
+    """Returns the maximum number of prefetched tasks of this shape that the worker may have."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(view.ahead_s, worker.poll_s)
@@ -332,7 +339,7 @@ def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 
 def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal] = ()) -> Iterator[Worker]:
-    """Yields workers whose prefetched tasks could start at once at an idle worker and were not recalled yet."""
+    """Yields workers whose prefetched tasks could start at once at an idle worker. Skips workers whose tasks were recalled already."""
     waiting = [worker for worker in view.state.prefetching_workers if worker.ahead and not worker.recalled]
     if not waiting:
         return
@@ -348,10 +355,11 @@ def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal
 
 
 def workqueue() -> Dispatcher:
-    """Assigns tasks in the order of submission to the first free worker."""
+    """Returns a policy that assigns tasks in the order of submission to the first free worker."""
     return Dispatcher(FirstComeMatcher(), order=submission_order)
 
 
 def stealing() -> Dispatcher:
-    """Starts copies of running tasks at idle workers as soon as a copy is expected to end before the first attempt."""
+    """Returns a policy that copies a running task to an idle worker if the expected remaining time of the first attempt is clearly longer
+    than the time of the copy. ``speculation`` states all conditions."""
     return Dispatcher(LocalityMatcher(), Speculation(stealing=True, expected_seconds=forecast))

@@ -1,9 +1,10 @@
-"""Computes chunk sizes so that all workers finish together (adaptive workload balancing, AWLB), and learns speeds from finished chunks.
+"""Computes chunk sizes so that all used workers finish at the same time (adaptive workload balancing, AWLB), and learns the speeds of
+workers from finished chunks.
 
 Worker i computes p_i units of work per second and receives n_i bytes per second. The application moves f_c bytes per unit. A chunk of w
-units takes w (1/p_i + f_c/n_i) seconds, plus a fixed cost per chunk. With mu_i = p_i/n_i, the weight of worker i is p_i / (1 + f_c mu_i). A
-worker is not used if its fixed cost is longer than the time that the other workers need. This gives the best subset of workers: there is
-one optimum, and in it all used workers finish together.
+units takes w (1/p_i + f_c/n_i) seconds, plus a fixed cost per chunk. With mu_i = p_i/n_i and without the fixed cost, worker i receives and
+computes p_i / (1 + f_c mu_i) units per second. The total time is shortest if all used workers finish at the same time. A worker is not used
+if its fixed cost alone takes as long as the used workers need to finish, or longer.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ SMOOTHING = 0.5
 """Weight of the latest chunk; all earlier chunks together have the remaining weight."""
 MIN_UNIT_S = 1e-9
 SMALL_BYTES = 64 * 1024
-"""If all chunks move about the same number of bytes, latency and bandwidth cannot be measured separately. If chunks move fewer bytes than
-this, the whole transfer time counts as latency. Otherwise it counts as time for the bytes."""
+"""If all chunks of a worker move about the same number of bytes, latency and bandwidth cannot be measured separately. In this case, if the
+chunks move fewer bytes than this limit on average, the whole transfer time counts as latency. Otherwise the whole transfer time counts as
+time for the bytes."""
 MIN_SPREAD = 0.05
 UNUSED_FACTOR = 0.8
-"""If an iteration does not use a worker, its estimated slowness and latency are multiplied by this. So it is tried again later."""
+"""If an iteration does not use a worker, the estimated slowness and latency of the worker are multiplied by this factor. So the worker is
+tried again later."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCapacity:
-    """Speed and bandwidth of one worker, or of one slot of it. If the bandwidth is unknown, it counts as unlimited."""
+    """Speed and bandwidth of one worker or one slot. An unknown bandwidth counts as unlimited."""
 
     name: str
     speed: float
@@ -41,15 +44,15 @@ class WorkerCapacity:
 
     @property
     def usable(self) -> bool:
-        """Whether the values can be used. They cannot if one of them is NaN, because comparisons with NaN are false."""
+        """Returns True if speed, bandwidth and latency are valid. NaN is not valid, because comparisons with NaN are false."""
         return 0 < self.speed < math.inf and self.bandwidth > 0 and 0 <= self.latency_s < math.inf
 
     def unit_s(self, ratio: float) -> float:
-        """Returns the seconds per unit, including its transfer."""
+        """Returns the seconds per unit of work, including the transfer of the unit. ``ratio``: bytes per unit."""
         return 1 / self.speed + ratio / self.bandwidth
 
     def fixed_s(self, application: LoadModel) -> float:
-        """Returns the seconds that each chunk takes in addition, independent of its size."""
+        """Returns the seconds that each chunk takes in addition to the seconds of its units."""
         return self.latency_s + application.chunk_s + application.chunk_bytes / self.bandwidth
 
 
@@ -71,7 +74,7 @@ class LoadSplit:
 
 
 def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel) -> float:
-    """Returns when the last worker ends if worker i gets a chunk of ``sizes[i]`` units. A chunk of size 0 is not sent."""
+    """Returns the seconds until the last worker ends if worker i gets a chunk of ``sizes[i]`` units. A chunk of size 0 is not sent."""
     used = [(size, worker) for size, worker in zip(sizes, workers, strict=True) if size > 0]
     ends = (worker.fixed_s(application) + size * application.ratio / worker.bandwidth + size / worker.speed for size, worker in used)
     return max(ends, default=0.0)
@@ -91,7 +94,7 @@ def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float)
 
 
 def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Adds workers in the order of their fixed costs. It stops when the next fixed cost exceeds the time that the added workers need."""
+    """Splits the load. Adds workers by rising fixed cost, until a fixed cost exceeds the time in which the added workers finish."""
     unit_s = [worker.unit_s(application.ratio) for worker in workers]
     fixed_s = [worker.fixed_s(application) for worker in workers]
     rate = lost = 0.0
@@ -106,7 +109,7 @@ def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: floa
 
 
 def whole_units(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
-    """Returns the sizes in whole units. They are rounded down; each remaining unit goes to the worker that would end it first."""
+    """Returns the sizes of ``found``, rounded down to whole units. Each remaining unit goes to the worker that would finish it first."""
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
     if left < 0:
@@ -140,7 +143,8 @@ def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
-    """Returns Phi: the standard deviation of mu_i, divided by the mean. (The formula in the paper has no square; its sum is always 0.)"""
+    """Returns Phi: the standard deviation of mu_i, divided by the mean of mu_i. (The published formula adds the deviations without squaring
+    them. That sum is always 0.)"""
     if len(mu) < 2 or not sum(mu):
         return 0.0
     average = sum(mu) / len(mu)
@@ -179,8 +183,8 @@ class LinearFit:
             setattr(self, name, self._keep * getattr(self, name) + value)
 
     def fit(self, small: float) -> tuple[float, float]:
-        """Returns intercept and slope, both at least 0. If x is always about the same, one of them is 0: the slope if x is less than
-        ``small``, otherwise the intercept."""
+        """Returns intercept and slope, both at least 0. If x hardly varies, the data determine only one of the two values. Then the slope
+        is 0 if the mean of x is less than ``small``; otherwise the intercept is 0."""
         if not self._count:
             return 0.0, 0.0
         x, y = self._x / self._count, self._y / self._count
@@ -198,8 +202,13 @@ class LinearFit:
 
 
 class CapacityEstimates:
-    """Estimates the capacity of each worker. If a worker is not measured, its benchmark is compared with the benchmarks of measured
-    workers. Without a benchmark, it counts as average."""
+    """Estimates speed, bandwidth and latency of each worker. If no chunk of a worker was measured, its speed is guessed:
+
+    * With a benchmark: the benchmark, multiplied by the median ratio of speed to benchmark of the measured workers. If no measured worker
+      has a benchmark, the guess is the benchmark itself.
+    * Without a benchmark: the median speed of the measured workers. If no worker was measured, the guess is the median of all benchmarks.
+      If there are no benchmarks either, the guess is 1.
+    """
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
@@ -209,7 +218,7 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def set_benchmark(self, worker: str, benchmark: float) -> None:
-        """Takes the benchmark of a worker as its first estimate, if the benchmark is a valid number."""
+        """Uses the benchmark of a worker as the first estimate of its speed, if the benchmark is a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 
@@ -264,8 +273,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """Searches for the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Use it in a loop: run
-    the application with ``ratio``, then pass its run time to ``report``, until the search is ``settled``."""
+    """Searches for the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Repeat two steps until
+    ``settled`` is true: run the application with f_c = ``ratio``, then pass the measured run time to ``report``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:
@@ -285,13 +294,13 @@ class RatioSearch:
 
     @property
     def ratio(self) -> float:
-        """The next ratio to try. If the search is settled, the best ratio."""
+        """Returns the next ratio to try; if the search is settled, the best ratio."""
         if self.settled and self._times:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)
 
     def report(self, time_s: float) -> None:
-        """Takes the run time that was measured with ``ratio``."""
+        """Records the run time that was measured with ``ratio``, and chooses the next ratio."""
         if self.settled:
             return
         self._times[self._next] = time_s if time_s == time_s else math.inf
@@ -305,5 +314,6 @@ class RatioSearch:
         self._next = left if self._known(left) is None else right
 
     def _known(self, point: float) -> float | None:
-        """Returns the time that an earlier step measured at this point, up to rounding; None if there is none."""
+        """Returns the run time that was reported for ``point``, a value of log f_c; None if there is no such report. A reported value that
+        differs from ``point`` only by a rounding error counts as equal."""
         return next((time_s for other, time_s in self._times.items() if abs(other - point) < self._precision / 100), None)

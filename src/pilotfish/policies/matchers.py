@@ -1,7 +1,8 @@
 """Defines the two simple matchers: first come, and data locality.
 
-Data locality ranks a pair of task and worker by the bytes of the task's inputs that the worker holds. If the task has a rank expression,
-the value of this expression is used instead. Tasks with neither inputs nor rank expression are assigned in queue order.
+The matcher for data locality gives a rank to each pair of task and worker. If the task has a rank expression, the rank is the value of this
+expression. Otherwise, the rank is the number of bytes of the task's inputs that the worker holds. A task without a rank expression is
+assigned in queue order if no worker with room holds any of its inputs.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class LocalityMatcher(FirstComeMatcher):
 
 
 def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
-    """Returns the tasks that each worker should get first, by worker id. Each task is named for one worker only.
+    """Returns, for each worker id, the tasks that this worker should get first. Each task is named for at most one worker.
 
-    The pair of task and worker with the highest rank is matched first. If workers were served one by one, a worker could take a task whose
-    inputs another worker holds.
+    The shapes are matched one after the other. Within a shape, the pair of task and worker with the highest rank is matched first. Serving
+    the workers one after the other would be worse: a worker could take a task whose inputs another worker holds.
     """
     preferred: dict[str, list[Task]] = {}
     ranked = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
@@ -100,7 +101,8 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """Returns the bytes of inputs that the worker holds for each task. Only the latest contents and the first tasks are considered."""
+    """Returns, for tasks of the shape, how many bytes of the task's inputs the worker holds. Tasks without an input at the worker are left
+    out. Only the latest ``MAX_HELD`` contents of the worker are counted, and at most ``MAX_TASKS`` tasks per content."""
     found: dict[Task, int] = {}
     if not shape.queue_by_content:
         return found

@@ -1,10 +1,12 @@
-"""Chooses how many cores a moldable task gets: the number with which all waiting tasks finish soonest.
+"""Chooses how many cores a moldable task gets: the number with which all waiting tasks of its shape finish soonest.
 
-Amdahl's curve t(n) = s + p/n is fitted to the measured times. t is the time of a task with n cores, s its serial part and p its parallel
-part. With n cores for each task, only some tasks fit into the free cores at the same time. The waiting tasks then run in several waves, and
-each wave takes t(n). The task gets the n for which all waves together take the least time. If many tasks wait, this is the n that costs
-the fewest core-seconds. At the end of a run, it is the largest n that still shortens the run. The first tasks of an unknown class try
-different numbers of cores.
+Amdahl's curve t(n) = s + p/n is fitted to the measured times. t(n) is the time of a task with n cores. s is the time of its serial part. p
+is the time of its parallel part on one core. If each task gets n cores, only some tasks fit into the free cores at the same time. The
+waiting tasks then run in several waves, and each wave takes t(n). The task gets the n for which all waves together take the least time. If
+many tasks wait, this is about the n that costs the fewest core-seconds. At the end of a run, it is about the largest n that still shortens
+the run.
+
+To measure the curve, single tasks of a class get the smallest, the largest and a middle number of cores, if enough tasks wait.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ MIN_GAIN = 0.98
 MIN_WAITING = 4
 """Minimum number of waiting tasks before an unknown number of cores is tried."""
 LAST_WAVES = 2
-"""Up to this number of waves, each wave takes its full time, even if few tasks are in it. With more waves, the last counts half."""
+"""Up to this number of waves, the last wave counts with its full time, even if few tasks are in it. If there are more waves, half a wave is
+added instead."""
 MAX_CHOICES = 64
 
 
@@ -44,7 +47,8 @@ UNKNOWN = AmdahlCurve(0.0, 1.0)
 
 
 def fit(known: Speedup) -> AmdahlCurve:
-    """Returns the least-squares curve without negative parts. If only one number of cores was measured, all work counts as parallel."""
+    """Fits Amdahl's curve to the measured mean times, by least squares. The serial and parallel parts are at least 0. If only one number of
+    cores was measured, the whole time counts as parallel. If nothing was measured, the result is ``UNKNOWN``."""
     points = [(UNIT / cores, mean_s, min(samples, 20)) for cores, (samples, mean_s) in known.items() if cores > 0]
     weight = float(sum(count for _, _, count in points))
     if not weight:
@@ -61,14 +65,17 @@ def fit(known: Speedup) -> AmdahlCurve:
 
 
 def choices(least: int, most: int) -> list[int]:
-    """Returns numbers of cores that may be granted: the least, and larger whole numbers. If there are many, it returns a selection."""
+    """Returns the numbers of cores that may be granted, in units of 1/10000 core: ``least``, and the whole numbers of cores from there to
+    ``most``. If there are more than ``MAX_CHOICES`` whole numbers, only every second (third, …) of them is returned."""
     whole_cores = range(least // UNIT + 1, most // UNIT + 1)
     step = max(1, math.ceil(len(whole_cores) / MAX_CHOICES))
     return [least, *(cores * UNIT for cores in whole_cores[::step])]
 
 
 def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: Mapping[int, int]) -> int:
-    """Returns the smallest number of cores with which all waiting tasks finish soonest. ``free_counts``: workers by free cores."""
+    """Returns the number of cores in ``allowed`` with which all waiting tasks finish soonest. A number of cores replaces an earlier number
+    only if the time becomes at least 2 % shorter. ``waiting``: number of waiting tasks. ``free_counts``: for each number of free cores, how
+    many workers have this number of free cores."""
     chosen, best_s = 0, math.inf
     for cores in allowed:
         places = sum(count * (free // cores) for free, count in free_counts.items())
@@ -88,13 +95,13 @@ class MoldableCores:
         self._chosen: dict[tuple[TaskShape, str], int] = {}
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """Prepares for one call of ``propose``, in which these workers have room."""
+        """Prepares for one call of ``propose``. ``workers``: the workers that have room."""
         self._chosen = {}
         self._workers = workers
 
     def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
-        """Returns the needs of a moldable task with the granted cores. ``free``: free cores of the worker; ``waiting``: number of waiting
-        tasks like this one, including it."""
+        """Chooses the cores of a moldable task. Returns the needs of the task with this number of cores. ``free``: free cores of the
+        worker. ``waiting``: number of waiting tasks of this shape, including this task."""
         shape, run = task.shape, task.shape.run
         kind = run.class_of(task.spec)
         known = state.speedups.get(kind, {})
@@ -107,7 +114,7 @@ class MoldableCores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
                 free_counts = Counter(worker.free.get(CORES, 0) for worker in self._workers)
-                # While times are unknown, tasks get their minimum if more cores for one task would let another task wait.
+                # While times are unknown, tasks get their minimum if more cores for one task would make another task wait.
                 crowded = not known and waiting > sum(count * (room // least) for room, count in free_counts.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
                 chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, free_counts)
@@ -115,7 +122,8 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """Returns a number of cores whose time is unknown and that was not tried yet; 0 if no such number fits the worker."""
+        """Returns a number of cores to try, or 0 if there is none. The number is at most ``here``, the limit at the worker. Its speed-up is
+        not known yet, and it was not tried before."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

@@ -1,7 +1,9 @@
-"""Finds or reserves enough workers of one pilot for a multi-node task.
+"""Finds enough workers of one pilot for a multi-node task, or keeps such workers free.
 
-The task is placed when enough workers of one pilot have room. If it has waited for a while, workers of one pilot are kept free for it until
-all of them have room. Tasks of higher priority may still use these workers.
+A multi-node task is placed when enough workers of one pilot have room and no other task is before it in the queue. After
+``RESERVE_AFTER_S`` seconds of waiting, two rules change. Earlier tasks in the queue no longer prevent the placement. If too few workers
+have room, enough workers of one pilot are kept free for the multi-node task: until it is placed, these workers get only tasks of higher
+priority.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from pilotfish.policies.queue_order import QueueOrder
 RESERVE_AFTER_S = 5.0
 """If a task could not be placed for this many seconds, workers are kept free for it."""
 SOON_S = 0.01
-"""If workers got a multi-node task, their remaining room is checked after this many seconds."""
+"""If a call of ``propose`` placed a multi-node task, the next call is due after this many seconds, because the workers of the task may have
+room left."""
 
 
 @dataclass(slots=True)
 class Placements:
-    """``used``: workers that get no other task now; ``kept``: for each worker that is kept free, id -> shape of the task."""
+    """The result of one call of ``propose``. ``used``: ids of the workers that get a multi-node task, and no other task in this call.
+    ``kept``: for the id of each worker that is kept free, the shape of the task for which the worker is kept free."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -45,7 +49,8 @@ class MultiNodePlacement:
         busy: dict[str, None],
         queue_order: QueueOrder,
     ) -> Placements:
-        """Places multi-node tasks (``offers``) or keeps workers free for them. ``busy``: workers that cannot be used."""
+        """Places multi-node tasks (``offers``) or keeps workers for them. ``other_offers``: all other tasks. ``busy``: ids of unusable
+        workers."""
         placements = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
@@ -72,13 +77,13 @@ class MultiNodePlacement:
         return self._look_at if self._look_at is not None and self._look_at > view.now else None
 
     def forget(self) -> None:
-        """Discards all waiting times, because no multi-node task is ready."""
+        """Discards all waiting times and kept workers. Called when no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
     def _place(
         self, view: PolicyView, offer: OfferedTasks, pilots: dict[str, list[Worker]], placements: Placements, queue_order: QueueOrder
     ) -> bool:
-        """Places tasks if enough workers have room and are not kept for another shape. Returns whether a task was placed."""
+        """Places tasks if enough workers have room and are not kept for another shape. Returns True if a task was placed."""
         shape, placed = offer.shape, False
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in placements.kept]
@@ -99,7 +104,8 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """Returns by pilot the workers that could run a part of such a task, now or later. Only sites that can get the task's inputs count."""
+    """Returns, for each pilot, the workers that could run a part of a task of this shape, now or later. A pilot counts only if its site can
+    get the inputs of at least one ready task of this shape."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):
@@ -110,13 +116,14 @@ def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None])
 
 
 def _keep_previous(workers: list[Worker], pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """Returns the previous choice if it still fits. If the choice changed on every turn, the task would never start."""
+    """Returns ``workers``, the previous choice, if all of these workers can still be used; otherwise []. If the choice changed often, the
+    task could wait for ever."""
     able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in placements.kept for worker in workers)
     return workers if able else []
 
 
 def _least_loaded(shape: TaskShape, pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """Returns the least loaded workers of one pilot."""
+    """Returns workers for one task of this shape: the least loaded workers of one pilot; [] if no pilot has enough workers."""
     free = [[worker for worker in workers if worker.id not in placements.kept] for workers in pilots.values()]
     found = [sorted(workers, key=lambda worker: worker.held)[: shape.nodes] for workers in free if len(workers) >= shape.nodes]
     return min(found, key=lambda workers: sum(worker.held for worker in workers), default=[])

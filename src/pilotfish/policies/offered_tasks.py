@@ -11,7 +11,7 @@ from pilotfish.core.tasks import multi_node
 
 
 class OfferedTasks:
-    """The ready tasks of one shape. ``left``: the number of tasks that are not assigned yet."""
+    """The ready tasks of one shape. ``left``: number of tasks in the queue of the shape, minus the tasks that ``take`` has returned."""
 
     __slots__ = ("_avoiding", "_skipped", "_unreachable_from", "left", "shape", "taken", "tasks")
 
@@ -20,13 +20,14 @@ class OfferedTasks:
         self.tasks: Iterator[Task] = iter(tasks)
         self.left = len(shape.queue)
         self.taken: dict[Task, None] = {}
-        """Tasks that are reserved for one worker."""
+        """Tasks that ``take`` leaves out, because they were delegated, or because the matcher named them for a worker."""
         self._avoiding: list[Task] = []
         """Tasks that a worker did not get because they failed there."""
         self._skipped: list[Task] = []
         """Tasks whose inputs some site cannot get."""
         self._unreachable_from: dict[str, int] = {}
-        """For each site: a number n. The site cannot get the inputs of the first n tasks in ``_skipped``. They are not checked again."""
+        """For each site: a number n. The site cannot get the inputs of the first n tasks in ``_skipped``, so these tasks are not checked
+        again."""
 
     def take(self, view: PolicyView, worker: Worker) -> Task | None:
         """Returns the next task for this worker; None if no remaining task may run there."""
@@ -65,7 +66,7 @@ class OfferedTasks:
 
 
 def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
-    """Returns whether the task failed at this worker and could run at another worker."""
+    """Returns True if the task failed at this worker and could run at another worker."""
     if task.failure_counts is None or task.failure_counts.avoid != worker.id:
         return False
     others = (other for other in view.workers if other is not worker and other.suits(task.shape, view.now))
@@ -78,7 +79,6 @@ def _can_get_inputs(view: PolicyView, task: Task, worker: Worker) -> bool:
 
 
 def fits(free: dict[str, int], needs: Needs) -> bool:
-    """Returns whether the needed amounts are free."""
     for name, amount in needs:  # noqa: SIM110 - a generator would cost more than the loop
         if free.get(name, 0) < amount:
             return False

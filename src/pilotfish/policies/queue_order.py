@@ -1,8 +1,12 @@
-"""Orders waiting tasks by priority, deadline, share and age.
+"""Orders the shapes of ready tasks. The tasks within a shape are ordered by ``task_order``. These keys decide, in this order:
 
-Higher priorities come first, then runs that would miss their deadlines, then the share with the least usage, then the oldest task. Running
-tasks are not preempted: a task that arrives late waits until a running task ends. During one call of ``propose``, a share moves back in the
-queue as soon as it gets room; otherwise the first share would take all free room.
+1. Priority: the highest priority first.
+2. Deadline: runs that would miss their deadlines first; of these runs, the earliest deadline first.
+3. Share: the share with the least usage first.
+4. Age: the shape with the oldest task first.
+
+Running tasks are not preempted: a task with a high priority waits until a running task ends. During one call of ``propose``, the usage of a
+share grows as soon as a task of the share is assigned; otherwise the first share would take all free room.
 """
 
 from __future__ import annotations
@@ -22,16 +26,17 @@ Key = tuple[int, float, float]
 
 
 class QueueOrder:
-    """The queue at the start of a call of ``propose``. It is updated when tasks are assigned."""
+    """The queue at the start of a call of ``propose``. The order is updated when tasks are assigned."""
 
     def __init__(self, state: State, now: float) -> None:
         shapes = self.shapes = [shape for shape in state.ready if not shape.run.paused]
         self.contested = False
-        """Whether several shares, or a run that may miss its deadline, compete for room. If not, the order of ``shapes`` is final."""
+        """Whether several shares compete for room, or a run may miss its deadline. If not, the order of ``shapes`` is final."""
         self._typical: dict[ShareAccount, float] = {}
         self._standing: dict[ShareAccount, float] = {}
         self._needed: dict[Run, int] = {}
-        """For each run with a deadline: the cores that it needs in addition, in units of 1/10000 core."""
+        """For each run with a deadline: the cores that it needs in addition to the cores that it occupies, in units of 1/10000 core. A run
+        with 0 or a negative number is on time, or cannot meet its deadline."""
         self._given = 0
         if len(shapes) < 2:
             return
@@ -54,7 +59,7 @@ class QueueOrder:
 
     @property
     def leading(self) -> list[TaskShape]:
-        """The first shape of the queue, and all shapes that are equally early."""
+        """Returns the first shape of the queue, and all shapes that are equally early."""
         if len(self.shapes) == 1:
             return self.shapes
         if not self.contested:
@@ -63,7 +68,9 @@ class QueueOrder:
         return [shape for shape in self.shapes if self._key(shape) == first]
 
     def limit_to_share(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
-        """Limits the preferred tasks to the part of the free cores that the first share may have by its weight."""
+        """Limits the preferred tasks of all workers to a part of the free cores. The part is the weight of the first share in the queue,
+        divided by the sum of the weights of all shares in the queue. As soon as the kept tasks use this part, the remaining preferred tasks
+        are left out."""
         weights = [account.weight for account in self._standing]
         part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
         left = part * sum([worker.free.get(CORES, 0) for worker in workers])
@@ -76,7 +83,8 @@ class QueueOrder:
         return limited
 
     def in_order(self, offers: list[OfferedTasks]) -> Iterable[OfferedTasks]:
-        """Returns the offers in queue order. If ``contested``, an offer of which a task was assigned (``note_given``) comes again."""
+        """Returns the offers in queue order. If ``contested``, the order changes while the offers are read: after a task of an offer was
+        assigned (see ``note_given``), the same offer can come again later."""
         return self._by_share(offers) if self.contested else offers
 
     def _by_share(self, offers: list[OfferedTasks]) -> Iterator[OfferedTasks]:
@@ -112,7 +120,7 @@ class QueueOrder:
             self._needed[run] -= cores
 
     def is_first(self, offer: OfferedTasks, offers: Iterable[OfferedTasks]) -> bool:
-        """Returns whether no other offer that has tasks left is earlier in the queue."""
+        """Returns True if no other offer that has tasks left is earlier in the queue."""
         if not self.contested:
             return offer.shape is self.shapes[0] or not any(other.left and other.shape.priority > offer.shape.priority for other in offers)
         key = self._key(offer.shape)

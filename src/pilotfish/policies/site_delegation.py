@@ -1,4 +1,5 @@
-"""Chooses the tasks that are delegated to a site master: enough for half a minute, and all tasks that only its site can run."""
+"""Chooses the tasks that are delegated to a site master: tasks that can start at once, some tasks that wait, and tasks that only its site
+can run."""
 
 from __future__ import annotations
 
@@ -12,16 +13,20 @@ from pilotfish.model.task import CORES, UNIT
 
 MIN_AHEAD = 4
 AHEAD_S = 30.0
-"""Seconds of work that a site gets in addition to the tasks that can start at once."""
+"""A site master gets one additional task for each slot that is expected to become free within this many seconds."""
 MAX_BOUND = 2000
 
 
 def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
-    """Proposes the oldest tasks that at least one worker of a site can run.
+    """Proposes which ready tasks are delegated to each site master. Each site master gets only tasks that a worker of its site can run:
 
-    Tasks that were cut off by the end of a pilot are not delegated, because the master tracks how much time they need. Multi-node tasks are
-    not delegated either. Tasks that cannot start at once are divided among the sites by size, so that no site keeps tasks that
-    another site could run.
+    * Tasks with an input that only workers have (see ``_bound_tasks``).
+    * As many other tasks as can start at once at the site.
+    * Some tasks that wait at the site master. These tasks are limited to the site's part of all ready tasks, in proportion to the slots of
+      the site, so that no site keeps many tasks that another site could run.
+
+    Multi-node tasks are not delegated. Tasks that were cut off by the end of a pilot are not delegated either, because the master tracks
+    how much time each of these tasks needs.
     """
     taken: dict[Task, None] = {}
     delegations: dict[Worker, list[Task]] = {}
@@ -64,7 +69,9 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns how many tasks that cannot start at once each site master may get: at most its site's part of the ready tasks, by slots."""
+    """Returns, for each site master, how many tasks it may get in addition to the tasks that can start at once: one task for each slot that
+    is expected to become free within ``AHEAD_S`` seconds, but at least ``MIN_AHEAD``. This number is limited to the site's part of the
+    ready tasks, in proportion to the slots of the site."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -73,8 +80,8 @@ def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker,
 
 
 def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Returns tasks that only this site can run, because their inputs were kept there. The site master gets many of these tasks,
-    because it chooses better among more tasks, and no other site could run them."""
+    """Returns tasks with an input that only workers have, if this site can get all inputs of the task. Usually no other site can run such a
+    task. The site master gets up to ``MAX_BOUND`` tasks of this kind, because it assigns tasks better if it knows more of them."""
     found: dict[Task, None] = {}
     room = MAX_BOUND - len(site_master.delegated)
     for shape in view.state.ready:
@@ -92,13 +99,15 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """Returns the expected part of the slots (0 to 1) that become free within AHEAD_S seconds; 0 if task times are unknown."""
+    """Returns the fraction of the slots that will become free within ``AHEAD_S`` seconds; 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Recalls half of the backlog of a site master if a worker outside this site is idle and no task is ready."""
+    """Proposes to recall tasks from the site master with the most delegated tasks. The tasks are recalled for an idle worker that is served
+    by the master itself or by a site master without tasks. Half of the tasks that this worker can run are recalled. Returns None if a task
+    is ready, or if no idle worker of this kind can run any of the delegated tasks."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))

@@ -1,8 +1,13 @@
-"""Starts a second attempt of a slow task at an idle worker; the first result counts.
+"""Starts a second attempt (a copy) of a slow task at an idle worker; the first result counts.
 
-A copy is made only if the user allows it, because effects outside the sandbox then happen twice. Also, there must be no ready task that
-the worker could run. Without a forecast, a task is late if it has run 1.5 times as long as the mean of its shape. Copies then take at most
-a tenth of the pool. With a forecast, a copy is made if it is expected to end before the first attempt.
+If a task is copied, its effects outside the sandbox happen twice. So a run gets copies only if the user allows this: the user sets
+``speculate`` to True, or chooses the policy ``stealing`` and does not set ``speculate`` to False. A worker gets a copy only if it can run
+no ready task, and a task is copied only if it has run for ``MIN_RUN_S`` seconds.
+
+* Policies other than ``stealing`` copy a task that has run 1.5 times as long as the tasks of its shape take on average. If the tasks have
+  costs, the forecast for the task replaces the average. Copies take at most a tenth of the slots, but at least one copy is allowed.
+* The policy ``stealing`` copies a task if the expected remaining time of the first attempt is at least ``MIN_GAIN`` times the time of the
+  copy. If there is no forecast, the rule of the other policies decides. Copies may take all slots.
 """
 
 from __future__ import annotations
@@ -25,10 +30,12 @@ ExpectedSeconds = Callable[[State, Task, Worker], float | None]
 LATE_FACTOR = 1.5
 """A task is late if it has run longer than this factor times the mean of its shape."""
 MIN_RUN_S = 5.0
-"""Minimum seconds that a task must have run. Its start is reported up to one heartbeat late, and it may be about to end."""
+"""Minimum seconds that a task must have run before it gets a copy. The start of a task is reported up to one heartbeat late, and a young
+task may end soon.
+"""
 MIN_SAMPLES = 3
 MIN_GAIN = 1.2
-"""The expected remaining time of the first attempt must be at least this factor times the time of a copy."""
+"""The expected remaining time of the first attempt must be at least this factor times the expected time of a copy."""
 MAX_COPY_SHARE = 0.1
 MAX_WORKERS, MAX_COMPARED = 200, 8
 """Maximum idle workers that are checked, and maximum workers that are compared for one copy. Near the end of a large run, thousands of
@@ -47,14 +54,15 @@ class _LateTask:
 
 
 class Speculation:
-    """Proposes copies. ``stealing``: runs that do not set ``speculate`` get copies, too, and there is no maximum."""
+    """Proposes copies. ``stealing``: runs for which ``speculate`` is not set get copies too, and copies are not limited to a tenth of the
+    slots. ``expected_seconds``: the forecast of a whole attempt; without a forecast, the time that a task has run so far decides."""
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
         self._expected_s: ExpectedSeconds = expected_seconds or (lambda state, task, worker: None)
         self._look_at = 0.0
         self._runs: list[Run] = []
-        """Runs that allow copies, computed when there were ``_run_count`` runs. Most pools have no such run; then nothing is done."""
+        """Runs that allow copies. The list is computed again when a run is added. In most pools, the list is empty, and nothing is done."""
         self._run_count = 0
 
     def propose(
@@ -80,7 +88,7 @@ class Speculation:
         return self._look_at if self._watches(view) else None
 
     def _watches(self, view: PolicyView) -> bool:
-        """Returns whether a worker has room and a task may need a copy. Assigned tasks count, too, because they may already run."""
+        """Returns True if a worker has room and a task may need a copy. Assigned tasks are included, because they may already run."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(view.state.roomy)
 
@@ -89,7 +97,6 @@ class Speculation:
         return self._stealing if option is None else option
 
     def _copies_left(self, state: State) -> int:
-        """Returns how many more copies may be started."""
         slots = sum(worker.slots for worker in state.workers.values())
         if self._stealing:
             return slots
@@ -103,7 +110,7 @@ class Speculation:
                 run = task.shape.run
                 if task.state != RUNNING or task.shape.nodes > 1 or task in state.copies:
                     continue
-                if self._allows_copies(run) and not run.paused and not _kills_workers(task):
+                if self._allows_copies(run) and not run.paused and not (task.failure_counts and task.failure_counts.deaths):
                     late = self._how_late(state, task, worker, view.now - since)
                     if late is not None:
                         yield late
@@ -156,7 +163,8 @@ class Speculation:
                 yield worker
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
-        """Returns a sort key: the fastest worker comes first, then workers at another site, then workers on another machine."""
+        """Returns a sort key. The fastest worker comes first. Equally fast workers are sorted by their distance from the first attempt:
+        workers at another site, workers on another machine of the same site, workers on the same machine."""
         first = task.worker
         assert first is not None
         return (
@@ -173,12 +181,8 @@ def forecast(state: State, task: Task, worker: Worker) -> float | None:
     return estimate.value if estimate is not None and estimate.samples >= MIN_SAMPLES else None
 
 
-def _kills_workers(task: Task) -> bool:
-    return task.failure_counts is not None and task.failure_counts.deaths > 0
-
-
 def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
-    """Returns the workers with room that can run no ready task."""
+    """Yields the workers with room that can run no ready task. ``given``: ids of workers that are left out."""
     state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
     able = (worker for worker in view.roomy if worker.id not in given and not worker.runs_suspect)

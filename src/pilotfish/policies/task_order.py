@@ -1,7 +1,7 @@
-"""Orders the tasks of a run by upward rank (HEFT) or in the order of submission.
+"""Orders the ready tasks of a run by upward rank (HEFT), by cost, or in the order of submission.
 
-The upward rank of a task is the time from its start to the end of the longest chain of dependent tasks that begins with it. The ready task
-with the highest upward rank starts first, so that the longest chain is not delayed.
+The upward rank of a task is the expected time from its start to the end of the longest chain of dependent tasks that begins with this task.
+The ready task with the highest upward rank starts first, so that the longest chain is not delayed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
-"""Minimum seconds between two computations of the ranks: for any run, and for each task of a large run."""
+"""Minimum seconds between two checks whether the expected task times of a run have changed: the first value or, if that is more, the number
+of tasks times the second value."""
 MIN_CHANGE = 0.25
-"""Ranks are computed again if an expected task time has changed by this fraction."""
+"""Ranks are computed again if a check finds that an expected task time has changed by more than this fraction."""
 NEVER = -1e18
 GROWTH = 8
-"""Ranks of an open run are computed again when its number of tasks has grown by 1/GROWTH, and when the run is closed."""
+"""Ranks of an open run are computed again when its number of tasks has grown by one eighth (1/GROWTH), and when the run is closed."""
 
 Seconds = Callable[[Task], float]
 
 
 class UpwardRanks:
-    """Computes the upward ranks of the tasks of each run and keeps them until the run has grown or ``forget`` is called."""
+    """Computes the upward ranks of the tasks of each run. Keeps them until the run grows or is closed, or until ``forget`` is called."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Run, tuple[array[float], int, bool]] = WeakKeyDictionary()
 
     def of(self, run: Run, seconds: Seconds) -> Sequence[float]:
-        """Returns the rank of each task, by index. Ended tasks have rank 0. For a run without dependencies, the result is empty."""
+        """Returns the rank of each task, by index. Tasks that had ended when the ranks were computed have rank 0. If no task of the run is
+        waiting, the result is empty."""
         if not run.counts[WAITING]:
             self._kept.pop(run, None)
             return ()
@@ -73,13 +75,18 @@ def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Tas
 
 
 class CriticalPathOrder:
-    """Orders tasks by upward rank if the run has dependencies. Otherwise it orders them by cost, so that long tasks do not start last.
-    Tasks that have inputs are not ordered by cost, because tasks that were submitted together often share inputs."""
+    """Orders the ready tasks of a shape:
+
+    * If tasks of the run wait for other tasks: by upward rank.
+    * Otherwise, if tasks have costs and no task of the shape has inputs of its own: the largest cost first, so that long tasks do not start
+      last.
+    * Otherwise in the order of submission. Tasks with inputs keep this order because tasks that were submitted together often share inputs.
+    """
 
     def __init__(self) -> None:
         self._ranks = UpwardRanks()
         self._units: WeakKeyDictionary[Run, tuple[float, dict[int, float]]] = WeakKeyDictionary()
-        """For each run: when its ranks were computed, and from which expected time of each spec."""
+        """For each run: the time of the last check of its ranks, and for each spec the expected time from which the ranks were computed."""
         self._queues: WeakKeyDictionary[TaskShape, _RankedQueue] = WeakKeyDictionary()
 
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -116,43 +123,50 @@ class CriticalPathOrder:
 
 
 def _unit(state: State, run: Run, spec: int) -> float:
-    """Returns the expected seconds for cost 1 on a host of usual speed. If they are unknown, it returns 1."""
+    """Returns the expected seconds for cost 1 on a host of usual speed; 1 if they are unknown."""
     known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess()
     return known.value if known is not None else 1.0
 
 
 class _RankedQueue:
-    """Orders the ready tasks of a shape by rank. The heap is kept between calls. Tasks that have left the queue are skipped. New tasks are
-    at one of the two ends of the queue."""
+    """Yields the ready tasks of a shape, the highest rank first. A heap of tasks is kept between the calls. Tasks of the heap that are no
+    longer in the queue of the shape are dropped.
+
+    Tasks enter the queue only at its two ends. So the new tasks are found by a search from each end up to the first task that was already
+    in the queue at the previous call.
+    """
 
     def __init__(self, ranks: Sequence[float]) -> None:
         self.ranks = ranks
         self._heap: list[tuple[float, int, Task]] = []
-        self._queued: dict[Task, None] = {}
+        self._entered: dict[Task, int] = {}
+        """For each task in the heap or in ``_offered``: the value that the queue had for this task at the last call."""
         self._offered: list[tuple[float, int, Task]] = []
 
-    def in_order(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:
+    def in_order(self, queue: OrderedDict[Task, int]) -> Iterator[Task]:
         for entry in self._offered:
             if entry[2] in queue:
                 heappush(self._heap, entry)
-            else:  # the task may return, at any position
-                del self._queued[entry[2]]
+            else:
+                del self._entered[entry[2]]
         self._offered = []
-        for end in (queue, reversed(queue)):
-            for task in end:
-                if task in self._queued:
+        for end in (queue.items(), reversed(queue.items())):
+            for task, entered in end:
+                known = self._entered.get(task)
+                if known == entered:
                     break
-                self._queued[task] = None
-                index = task.id & INDEX_MASK
-                rank = self.ranks[index] if index < len(self.ranks) else 1.0
-                heappush(self._heap, (-rank, index, task))
+                self._entered[task] = entered
+                if known is None:
+                    index = task.id & INDEX_MASK
+                    rank = self.ranks[index] if index < len(self.ranks) else 1.0
+                    heappush(self._heap, (-rank, index, task))
         return self._offer(queue)
 
-    def _offer(self, queue: OrderedDict[Task, None]) -> Iterator[Task]:
+    def _offer(self, queue: OrderedDict[Task, int]) -> Iterator[Task]:
         while self._heap:
             entry = heappop(self._heap)
             if entry[2] in queue:
                 self._offered.append(entry)
                 yield entry[2]
             else:
-                del self._queued[entry[2]]
+                del self._entered[entry[2]]

@@ -1,1 +1,1 @@
-"""Code that runs on nodes and on the master's machine: standard library only, Python 3.8+."""
+"""Contains the code that runs both on nodes and on the master's machine. It uses only the standard library of Python 3.8 or later."""

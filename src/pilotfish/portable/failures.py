@@ -1,10 +1,10 @@
-"""Defines a failure in messages: [cause, blame, message]. Describes limits of the operating system and how to fix each."""
+"""Defines the form of a failure in messages: [cause, blame, message]. Describes limits of the operating system and how to fix them."""
 
 from __future__ import annotations
 
 import errno
 import resource
-from typing import List
+from typing import List, Optional
 
 Failure = List[str]
 
@@ -15,6 +15,14 @@ class AttemptError(Exception):
     def __init__(self, cause: str, blame: str, message: str) -> None:
         super().__init__(message)
         self.failure = [cause, blame, message]
+
+
+def add_problem(failure: Optional[Failure], problem: Optional[Failure]) -> Optional[Failure]:
+    """Returns the failure of an attempt whose output files could not be kept because of ``problem``. If the attempt had failed before, its
+    failure stays, and its message also describes the problem."""
+    if failure is None or problem is None:
+        return failure or problem
+    return [failure[0], failure[1], "%s; its output files were not all kept: %s" % (failure[2], problem[2])]
 
 
 _FIXES = {
@@ -31,7 +39,7 @@ def is_limit(error: OSError) -> bool:
 
 
 def describe_limit(error: OSError) -> str:
-    """Returns a message: which limit was reached, and how to fix it."""
+    """Returns a message that says which limit of the operating system was reached, and how to fix that."""
     number = error.errno or 0
     fix = _FIXES[number]
     if number in _LIMITS:

@@ -1,8 +1,8 @@
 """Packs several byte strings into one payload and unpacks them.
 
-The format is ``!I`` (number of parts), ``!Q`` for each part (its length), then the parts. Clients and slots use it; the master never
-unpacks a payload. If a payload is in a shared file, a reference of 24 bytes is sent in its place. It has three parts: a mark with
-which no packed payload begins, the number of the file, and the length of the payload.
+The format is ``!I`` (number of parts), ``!Q`` for each part (length of the part), then the parts. Clients and slots pack and unpack
+payloads; the master never does. If a payload is in a shared file, a payload reference of 24 bytes is sent instead. The reference has three
+parts: a mark with which no packed payload begins, the number of the file, and the length of the payload.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT = struct.Struct("!I")
 _ONE = struct.Struct("!IQ")
 _STRUCTS = {count: struct.Struct("!I%dQ" % count) for count in range(9)}
 FILES_MARK = b'{"handed"'
-"""Beginning of a payload to which the names of files of other tasks were added."""
+"""Beginning of the first part of a payload to which ``add_files`` has added a list of files."""
 REFERENCE_MARK = b"\xff\xff\xff\xfePFS1"
 _REFERENCE = struct.Struct("!8sQQ")
 REFERENCE_BYTES = _REFERENCE.size
@@ -37,11 +37,15 @@ def _head(count: int) -> struct.Struct:
 
 def pack_head(parts: Sequence[Buffer]) -> bytes:
     """Encodes the number of parts and their lengths, which precede the parts. Each part is a flat buffer of bytes."""
-    return _head(len(parts)).pack(len(parts), *map(len, parts))
+    return pack_lengths([len(part) for part in parts])
+
+
+def pack_lengths(lengths: Sequence[int]) -> bytes:
+    """Encodes the head of a payload whose parts have these lengths. The parts follow the head, one after the other."""
+    return _head(len(lengths)).pack(len(lengths), *lengths)
 
 
 def pack(parts: Sequence[Buffer]) -> bytes:
-    """Packs the parts into one byte string."""
     return b"".join([pack_head(parts), *parts])
 
 
@@ -87,12 +91,13 @@ def unpack(payload: Buffer) -> List[memoryview]:
 
 
 def add_files(payload: Buffer, entries: Sequence[Any]) -> bytes:
-    """Adds the names of files that other tasks left. Each of ``entries`` is [name, mode, digest, size], as in the inputs of a task."""
+    """Adds a list of files to the payload of a task: input files of this task that other tasks produced. Each entry of the list is [name,
+    mode, digest, size], as in the inputs of a task."""
     return pack([json.dumps({"handed": entries}).encode(), payload])
 
 
 def split_files(payload: memoryview) -> Tuple[List[Any], memoryview]:
-    """Returns the entries of ``add_files``, if any, and the payload without them."""
+    """Returns the entries that ``add_files`` added to a payload, and the payload without them. The list is empty if there are none."""
     if not begins_with(payload, FILES_MARK):
         return [], payload
     try:

@@ -1,7 +1,8 @@
 """Writes a large payload to a shared file, makes its 24-byte reference, and finds the payload of a reference.
 
-Client, master and slots of one machine share a directory. A payload in it does not pass through the master: its writer sends a reference
-instead. The master checks that the file exists, syncs it to disk, counts references and removes it.
+Client, master and slots of one machine share a directory. A payload in that directory does not pass through the master: its writer sends a
+reference instead. The master checks that the file exists and syncs it to disk. The master also counts the references to each file, and
+removes a file without references.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from typing import List, Sequence, Union
 from .payload_format import Buffer, is_reference, pack_reference, unpack_reference
 
 SHARE_BYTES = 128 * 1024
-"""Minimum size in bytes of a payload that gets its own file."""
+"""A payload with more bytes than this gets its own file."""
 PARTS_PER_CALL = 512
 
 Directory = Union[str, "os.PathLike[str]"]
 
 
 def shared_path(directory: Directory, number: int) -> str:
-    """Returns the path of the file with this number."""
     return os.path.join(directory, "%016x" % number)
 
 
@@ -47,8 +47,9 @@ def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
 
 
 def read_payload(directory: Directory, payload: memoryview) -> memoryview:
-    """Returns the payload. If it is a reference, returns the content of the file. Raises OSError if the file does not exist. The file is
-    mapped privately, so the reader may change the payload. If there is no directory, a reference is returned unchanged."""
+    """Returns a payload. If ``payload`` is a reference, returns the content of the file. Raises OSError if the file does not exist. The
+    file is mapped privately, so the caller may change the returned bytes. If there is no shared directory, returns a reference unchanged.
+    """
     if not is_reference(payload) or not directory:
         return payload
     number, length = unpack_reference(payload)

@@ -1,4 +1,4 @@
-"""Finds and kills a process and its descendants, with /proc and child subreapers. Finds the processes of a pool."""
+"""Finds and kills a process and its descendants, with /proc and as a child subreaper. Finds the processes of a pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def libc() -> Any:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Lets the allocator keep this much freed memory. New memory pages for each large payload would cost more time than copying it."""
+    """Lets the allocator keep this much freed memory. New memory pages for a large payload would cost more time than copying it."""
     mallopt = getattr(libc(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, kept_bytes)
@@ -56,14 +56,14 @@ def children_of(pid: int) -> List[int]:
                 found.extend(map(int, file.read().split()))
     except FileNotFoundError:
         if os.path.exists("/proc/%d" % pid) and not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
-            return _parents().get(pid, [])
+            return _children_by_parent().get(pid, [])
     except OSError:
         pass
     return found
 
 
-def _parents() -> Dict[int, List[int]]:
-    """Returns the children of each process. This is slow, and needed only for kernels without files named ``children``."""
+def _children_by_parent() -> Dict[int, List[int]]:
+    """Returns the children of each process. This is slow. It is needed only for kernels without files named ``children`` in /proc."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -101,16 +101,43 @@ def descendants_of(pid: int, except_for: Iterable[int] = ()) -> List[int]:
     return found
 
 
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
 def resident_bytes(pid: int) -> int:
     """Returns the resident memory of the process and its descendants."""
-    total = 0
-    for process in [pid, *descendants_of(pid)]:
-        try:
-            with open("/proc/%d/statm" % process, "rb") as file:
-                total += int(file.read().split()[1]) * PAGE_BYTES
-        except (OSError, IndexError):
-            continue
-    return total
+    return sum(_resident_bytes(_memory_fields(process)) for process in [pid, *descendants_of(pid)])
+
+
+def resident_bytes_of_descendants(pid: int) -> int:
+    """Returns the resident memory of the descendants of a process, without the process itself.
+
+    Between its creation and its exec, a child shares the memory of the process. So a child does not count while its numbers equal the
+    numbers of the process.
+    """
+    own = _memory_fields(pid)
+    return sum(_resident_bytes(fields) for fields in map(_memory_fields, descendants_of(pid)) if fields != own)
+
+
+def _memory_fields(pid: int) -> List[bytes]:
+    """Returns the fields of /proc/PID/statm; empty if there is no such process."""
+    try:
+        with open("/proc/%d/statm" % pid, "rb") as file:
+            return file.read().split()
+    except OSError:
+        return []
+
+
+def _resident_bytes(fields: List[bytes]) -> int:
+    return int(fields[1]) * PAGE_BYTES if len(fields) > 1 else 0
+
+
+def cpu_seconds(pids: Iterable[int], with_children: bool = True) -> float:
+    """Returns the CPU time of the processes. ``with_children``: also counts their children that have ended."""
+    ticks = 0
+    for pid in pids:
+        ticks += sum(int(field) for field in stat_fields(pid)[11 : 15 if with_children else 13])
+    return ticks / TICKS_PER_S
 
 
 def signal_name(number: int) -> str:
@@ -129,7 +156,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 class ChildCpuClock:
-    """Measures the CPU time of ended children since the last call."""
+    """Measures the CPU time of reaped children. ``lap_s`` returns the CPU seconds of the children reaped since its last call."""
 
     def __init__(self) -> None:
         self._seen_s = 0.0
@@ -142,7 +169,7 @@ class ChildCpuClock:
 
 
 def has_children() -> bool:
-    """Returns whether this process has a child that runs or is not reaped yet. It needs only one system call."""
+    """Returns True if this process has a child that runs or is not reaped yet. The check needs only one system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -151,11 +178,12 @@ def has_children() -> bool:
 
 
 def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) -> bool:
-    """Kills and reaps all descendants, except processes in ``except_for`` and their descendants. Returns whether all have ended.
+    """Kills and reaps all descendants, except processes in ``except_for`` and the descendants of these. Returns True if all have ended, and
+    False after ``timeout_s`` seconds: a process can hang in the kernel.
 
     This process must be a subreaper. Killing is repeated, because a process may fork at the same time. Parents are killed before their
-    children. Processes do not get SIGSTOP first: if this process then died before it kills them, they would stay stopped for ever. The
-    time-out is needed because a process can hang in the kernel.
+    children. Processes are not stopped with SIGSTOP first, because they would stay stopped for ever if this process died before it killed
+    them.
     """
     excluded = list(except_for)
     give_up_at = time.monotonic() + timeout_s
@@ -185,7 +213,7 @@ def reap_children(except_for: Iterable[int] = ()) -> None:
 
 
 def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
-    """Yields id and command of each process of a pool. These have the directory of the pool, or a path in it, as an argument."""
+    """Yields id and command of each process of a pool. Such a process has the directory of the pool, or a path in it, as an argument."""
     path = os.fsencode(directory)
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -201,7 +229,7 @@ def processes_of(directory: Path) -> Iterator[Tuple[int, str]]:
 
 
 def started_at(pid: int) -> str:
-    """Returns the start time of a process in clock ticks since boot; empty if there is no such process. The process id and the start time
-    together identify a process for ever."""
+    """Returns the start time of a process in clock ticks since boot. Returns an empty text if there is no such process, or if it has ended.
+    The process id and the start time together identify a process for ever."""
     fields = stat_fields(pid)
     return "" if not fields or fields[0] in (b"Z", b"X") else fields[19].decode()

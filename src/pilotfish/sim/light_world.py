@@ -1,7 +1,7 @@
 """Drives the real machine with simulated hosts, links and clock.
 
-The same code as in a live pool makes all decisions: the master's machine with its policy. There are no agents and no faults. A simulation
-of a million tasks takes about a minute.
+All decisions are made by the same machine and policies as in a live master. There are no agents and no faults. A simulation of a million
+tasks takes about a minute.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -33,7 +34,8 @@ FIRST_LINK = 10
 NEVER = float("inf")
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds, or every ``MEASURE_PART`` of its busy time if that is longer."""
+"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds. If a link has been busy for long, the interval is longer:
+``MEASURE_PART`` of the time for which the link has been busy."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
 """Simulated hosts never fail, so heartbeats and leases are practically switched off."""
 
@@ -97,7 +99,7 @@ class SimulatedAttempt:
 
 
 class SimulatedHost:
-    """Simulates one worker. It fetches files, starts as many tasks as its cores allow, and reports results like an agent."""
+    """Simulates one worker. Like an agent, the host fetches files, starts tasks on its free cores, and reports results."""
 
     def __init__(self, world: LightWorld, link: int, site: SimulatedSite, speed: float, cores: float) -> None:
         self.world = world
@@ -128,7 +130,7 @@ class SimulatedHost:
             self._leave_when_done()
 
     def add_waiting(self, attempt: SimulatedAttempt, contents: tuple[Content, ...] = ()) -> None:
-        """Adds an attempt that was assigned before the simulation began. It waits for cores or files."""
+        """Adds an attempt that was assigned before the simulation began. The attempt still waits for cores or files."""
         self._attempts[attempt.key] = attempt
         if contents:
             self._fetch(attempt, contents)
@@ -173,11 +175,9 @@ class SimulatedHost:
             if not disk.has(content.digest):
                 attempt.missing_files += 1
                 if disk.fetch(content.digest, content.size, lambda: self._arrived(attempt)):
-                    disk.fetch(content.digest, content.size, lambda digest=content.digest: self._report_file(digest))  # type: ignore[misc]
-
-    def _report_file(self, digest: str) -> None:
-        """Reports a new file to the master. Only the host that requested the file first does this."""
-        self.world.deliver(i.AgentMessage(self.link, m.CacheReport([digest], []), []))
+                    # Only the host that requested the file first reports it to the master.
+                    report = i.AgentMessage(self.link, m.CacheReport([content.digest], []), [])
+                    disk.fetch(content.digest, content.size, partial(self.world.deliver, report))
 
     def _arrived(self, attempt: SimulatedAttempt) -> None:
         attempt.missing_files -= 1
@@ -247,18 +247,12 @@ class SimulatedHost:
 
 class LightWorld:
     heartbeat_s = 0.0
-    """Seconds after a start until a heartbeat reports it; 0: no heartbeats."""
+    """Maximum seconds between the start of an attempt and the heartbeat that reports this start; 0: no heartbeats."""
     turn_s = 0.005
     """Inputs that arrive within this many seconds are handled in one turn, as in a live master."""
 
     def __init__(
-        self,
-        sites: Sequence[SimulatedSite],
-        work: Workload,
-        policy: Policy,
-        seed: int = 0,
-        *,
-        record_intervals: bool = False,
+        self, sites: Sequence[SimulatedSite], work: Workload, policy: Policy, seed: int = 0, *, record_intervals: bool = False
     ) -> None:
         self.now = 0.0
         self.work = work
@@ -277,7 +271,7 @@ class LightWorld:
         self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
         self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
-        """For each site with a busy link: the time since which it is busy."""
+        """For each site whose link is being measured: the time at which these measurements began."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
@@ -307,14 +301,14 @@ class LightWorld:
         self._submit()
 
     def advance(self, until: float = NEVER, left: int = 0) -> None:
-        """Simulates while a task can run, at most until the time ``until``, or until only ``left`` tasks are unfinished."""
+        """Simulates until the time ``until``. Stops earlier if only ``left`` tasks are unfinished or no task can run any more."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
             self.now, _, action, arguments = heappop(heap)
             action(*arguments)
 
     def seconds(self, task: int, host: SimulatedHost) -> float:
-        """Returns how long a task takes at a host."""
+        """Returns the seconds that a task takes at a host."""
         return self.work.seconds[task & INDEX_MASK] / host.speed
 
     # --- the master -------------------------------------------------------------------------------------------------------------------
@@ -372,7 +366,7 @@ class LightWorld:
             self.deliver(i.AgentMessage(host.link, m.CacheReport(list(site.files), [], True), []))
 
     def _join_host(self, site: str, speed: float, hello: m.Hello) -> SimulatedHost:
-        """Adds a host, which joins the pool with ``hello`` and leaves at the end of its time."""
+        """Adds a host, which joins the pool with ``hello`` and leaves at the end of its walltime."""
         host = self._add_host(site, speed, hello.capacity[CORES])
         self.deliver(i.AgentMessage(host.link, hello, []))
         if hello.ends_in_s:
@@ -391,7 +385,7 @@ class LightWorld:
             self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
-        """Starts to measure the bandwidth of a site's link. The measurements go on as long as the link is busy."""
+        """Starts to measure the bandwidth of a site's link, if no measurement is running. Measures until the link is idle."""
         if site not in self._measured:
             self._measured[site] = self.now
             self._schedule_measurement(site)

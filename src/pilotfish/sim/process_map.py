@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], cores: int = 0) -> Iterator[Result]:
-    """Applies a function to each input and yields the results in any order. The processes are forked, so they inherit global data."""
+    """Applies a function to each input and yields each result when it is ready. The processes are forked, so they inherit global data."""
     processes = min(cores or len(os.sched_getaffinity(0)), len(inputs))
     if processes <= 1:
         yield from map(function, inputs)

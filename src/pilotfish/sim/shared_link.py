@@ -20,14 +20,14 @@ class EventClock(Protocol):
 
 
 class SharedLink:
-    """A link. Concurrent transfers get equal parts of its bandwidth."""
+    """Simulates one link. Concurrent transfers get equal parts of the bandwidth."""
 
     def __init__(self, clock: EventClock, bandwidth: float, latency_s: float) -> None:
         self.clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
         self._bytes_left: dict[int, float] = {}
-        """Bytes left of each transfer."""
+        """For each transfer: the bytes that are left."""
         self._done: dict[int, Callback] = {}
         self._waiting: deque[tuple[float, Callback]] = deque()
         self._starting = 0
@@ -39,7 +39,7 @@ class SharedLink:
         self.busy_s = 0.0
 
     def send(self, size: float, done: Callback) -> None:
-        """Starts a transfer. It uses no bandwidth before the latency is over."""
+        """Starts a transfer. The transfer uses no bandwidth until the latency has passed."""
         self._starting += 1
         if self._latency_s:
             self.clock.after(self._latency_s, self._enter, size, done)
@@ -58,7 +58,7 @@ class SharedLink:
         return bool(self._bytes_left or self._starting)
 
     def measure(self) -> tuple[int, float]:
-        """Returns the moved bytes and the busy seconds since the last call."""
+        """Returns the bytes moved, and the seconds in which the link was busy, since the last call of this method."""
         self._advance()
         moved, busy_s = self.moved, self.busy_s
         self.moved = self.busy_s = 0.0
@@ -121,7 +121,8 @@ class SiteDisk:
         self.transfers: list[SimulatedTransfer] = []
 
     def fetch(self, digest: str, size: int, callback: Callback) -> bool:
-        """Calls ``callback`` when the file has arrived. Returns true if this is the first request for the file."""
+        """Calls ``callback`` when the file has arrived, or at once if the file is already there. Returns True if this is the first request
+        for the file."""
         if digest in self._files:
             callback()
             return False

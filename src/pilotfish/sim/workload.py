@@ -33,8 +33,9 @@ class SimulatedSite:
 
 @dataclass(slots=True)
 class Workload:
-    """The tasks of one run, in columns. ``files``: size of each file in bytes, by digest; ``needs``: digests of the files that each task
-    reads; ``after``: the tasks for which each task waits. An empty column means that all tasks have the default."""
+    """The tasks of one run, in columns. ``files``: size of each file in bytes, by digest. ``needs``: for each task, the digests of the
+    files that the task reads. ``after``: for each task, the tasks for which it waits. If a column is empty, all tasks have its default,
+    such as one core."""
 
     seconds: list[float]
     costs: list[float] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""Wraps the system calls of the store, so that tests can simulate failures.
+"""Wraps the system calls of the store. Tests replace this wrapper to simulate failures: they lose, split, reorder or refuse calls.
 
-Tests can lose, split, reorder and refuse each call. Each method makes one call. Callers choose an order of calls that survives a crash.
+Callers order their calls so that a crash loses no data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIRECTORY_SYNC_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Identity and size of a file. A rename does not change them."""
+    """Identity and size of a file. Both stay the same if the file is renamed."""
 
     device: int
     inode: int
@@ -90,19 +90,37 @@ class Disk:
         os.posix_fallocate(descriptor, offset, length)
 
     def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
-        """Starts writing a range of a file to the device and drops its cached pages, if possible. Length 0: up to its end.
+        """Starts writing a range of a file to the device and drops the cached pages of this range, if possible. Length 0: to the end of the
+        file.
 
-        A ``sync`` after this call waits less. If this call follows a ``sync``, later reads come from the device.
+        Before a ``sync``, this call makes the ``sync`` shorter. After a ``sync``, this call has the effect that the next reads come from
+        the device and not from the page cache.
         """
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
+class UnsyncedDisk(Disk):
+    """The disk for a private pool. Nothing is synced: the kernel decides when data are written to the device. If the process is killed, no
+    data are lost, because the kernel has them. If the computer stops, data are lost, but then the program that owns the private pool has
+    ended too, and nobody reads the data (decision 0019)."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_directory(self, directory: str) -> None:
+        pass
+
+    def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
+        pass
+
+
 DISK = Disk()
+UNSYNCED_DISK = UnsyncedDisk()
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-    """Writes all parts in as few calls as possible. Returns the offset after them. The items of each part must be single bytes."""
+    """Writes all parts in as few calls as possible. Returns the offset after the last part. Each part must be a buffer of bytes."""
     rest = parts
     while rest:
         head = rest if len(rest) <= PARTS_PER_CALL else rest[:PARTS_PER_CALL]

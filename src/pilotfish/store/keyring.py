@@ -1,6 +1,7 @@
-"""Derives every role key from one pool secret and makes the certificate that peers pin.
+"""Derives every key from one pool secret, and makes the certificates that clients and agents pin.
 
-Role keys are not stored. The key of a pilot is derived when it is needed, and revoked by its name.
+A key has a name, such as ``pilot:NAME``. The pool stores the secret, and derives a key from the secret and the name when the key is needed.
+The credentials files of clients and agents contain derived keys. A key is revoked by its name.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import hmac
 import json
 import os
 import secrets
+import shlex
 import ssl
+import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +26,25 @@ CERTIFICATE_YEARS = 20
 
 @dataclass(frozen=True)
 class Keyring:
+    """The keys of a pool. Its certificate is made when it is first needed, because private pools do not listen at a network."""
+
     secret: bytes
     certificate: Path
     private_key: Path
-    fingerprint: str
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate. Creates the certificate if the pool has none."""
+        if not self.certificate.exists():
+            _make_certificate(self.certificate, self.private_key)
+        require_private(self.private_key)
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.certificate.read_text())).hexdigest()
 
     def key(self, key_id: str) -> bytes:
         return hmac.digest(self.secret, b"pilotfish-key|" + key_id.encode(), "sha256")
 
     def credentials(self, key_id: str, endpoints: list[dict[str, Any]]) -> bytes:
-        """Encodes all that a client or an agent needs to find the master and to authenticate. The result is secret."""
+        """Returns the content of a credentials file: all that a client or an agent needs to find the master and to authenticate."""
         content = {"key_id": key_id, "key": self.key(key_id).hex(), "pilot": key_id.partition(":")[2], "endpoints": endpoints}
         return json.dumps(content).encode()
 
@@ -45,6 +58,7 @@ class Keyring:
         return self.key(f"peers:{site}").hex(), certificate.read_text(), private_key.read_text()
 
     def server_context(self) -> ssl.SSLContext:
+        assert self.fingerprint, "the certificate exists now"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.certificate, self.private_key)
@@ -58,34 +72,48 @@ def pool_digest(keyring: Keyring) -> str:
 
 
 def open_keyring(pool: Path) -> Keyring:
-    """Opens the keys of a pool. Creates them if the pool is new."""
-    secret, certificate, private_key = pool / "secret", pool / "master.crt", pool / "master.key"
+    """Opens the keys of a pool. Creates the secret if the pool is new."""
+    secret = pool / "secret"
     if not secret.exists():
         write_private(secret, secrets.token_hex(32).encode())
-    if not certificate.exists():
-        _make_certificate(certificate, private_key)
-    for path in (secret, private_key):
-        require_private(path)
-    der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
-    return Keyring(bytes.fromhex(secret.read_text().strip()), certificate, private_key, hashlib.sha256(der).hexdigest())
+    require_private(secret)
+    return Keyring(bytes.fromhex(secret.read_text().strip()), pool / "master.crt", pool / "master.key")
 
 
 def require_private(path: Path) -> None:
     """Refuses a file that other users could read or replace."""
     status = path.stat()
     if status.st_uid != os.geteuid():
-        raise BadInput(f"{path} belongs to another user (uid {status.st_uid})", f"chown {os.geteuid()} {path}")
+        raise BadInput(f"{path} belongs to another user (uid {status.st_uid})", privacy_fix(path, status))
     if status.st_mode & 0o077:
-        raise BadInput(f"{path} can be read by others (mode {status.st_mode & 0o777:o})", f"chmod go= {path}")
+        raise BadInput(f"{path} can be read by others (mode {status.st_mode & 0o777:o})", privacy_fix(path, status))
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file atomically. Other users can never read it, not even during the replacement."""
+def privacy_fix(path: Path, status: os.stat_result) -> str:
+    """Returns the command that makes a path private. For a directory that other programs or users need, returns the command that makes
+    Pilotfish use a new directory instead.
+
+    A change of the mode of ``/tmp`` or of the home directory would harm other programs and users.
+    """
+    is_shared = status.st_mode & 0o1002 or status.st_uid != os.geteuid() or path == Path.home() or os.path.ismount(path)
+    if not (stat.S_ISDIR(status.st_mode) and is_shared):
+        return f"chmod go= {shlex.quote(os.fspath(path))}"
+    below = path if path.is_dir() and os.access(path, os.W_OK) else Path("~")
+    return f"use a directory of your own: export PILOTFISH_HOME={below}/pilotfish-{os.geteuid()}"
+
+
+def write_private(path: Path, content: bytes, durable: bool = True) -> None:
+    """Replaces a file atomically. Other users can never read the file, not even during the replacement.
+
+    ``durable`` may be False for a file that every master writes again at its start: after a stop of the computer, nobody needs the old
+    content.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, content)
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     os.replace(scratch, path)

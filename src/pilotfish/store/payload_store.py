@@ -40,12 +40,12 @@ _NAME = re.compile(r"payloads-(\d{8,})\.dat\Z")
 
 
 class PayloadStore:
-    def __init__(self, directory: Path, shared: Path) -> None:
-        self._stored = PayloadSegments.open(directory)
-        self._shared = SharedPayloads(shared)
+    def __init__(self, directory: Path, shared: Path, disk: Disk = DISK) -> None:
+        self._stored = PayloadSegments.open(directory, disk)
+        self._shared = SharedPayloads(shared, disk)
 
     def keep_all(self, parts: list[memoryview], *, allow_disk: bool = True) -> list[Payload]:
-        """Keeps payloads from a peer. If ``allow_disk`` is True, large payloads go to disk. If the disk is full, the peer must retry."""
+        """Keeps payloads from a peer. With ``allow_disk``, large payloads go to disk. If the disk is full, raises ConnectionFailed."""
         kept: list[Payload] = []
         try:
             for part in parts:
@@ -65,9 +65,10 @@ class PayloadStore:
         return self._stored.put(part)
 
     def _admit(self, reference: memoryview) -> Payload:
-        """Admits a shared file. If the file does not exist, keeps the reference.
+        """Accepts a reference to a shared file. If the file does not exist, keeps the bytes of the reference as the payload.
 
-        If the peer repeats an old message, the missing payload is not needed. Otherwise the task fails with an error that names the file.
+        If the message is a repetition, nobody uses this payload. If the message is new, the task that needs the payload fails with an
+        error.
         """
         try:
             return self._shared.admit(reference)
@@ -76,7 +77,7 @@ class PayloadStore:
             return bytes(reference)
 
     def load(self, payload: Payload, *, whole: bool) -> bytes:
-        """Returns the bytes to send for a payload. For a shared payload, these bytes are a reference, unless ``whole`` is True.
+        """Returns the bytes to send for a payload. For a payload in a shared file, these bytes are a reference, unless ``whole`` is True.
 
         If the payload is lost, returns zeros, which are never valid in the payload format.
         """
@@ -91,7 +92,10 @@ class PayloadStore:
             return bytes(payload.length)
 
     def add_reference(self, stored: StoredPayload) -> None:
-        """Adds a reference that the replayed journal has, or that a repeated task needs."""
+        """Counts one more reference to a payload.
+
+        It is called when the replayed journal contains a reference to the payload, and when another task uses the same payload.
+        """
         try:
             (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)
         except JournalError as problem:
@@ -119,15 +123,16 @@ class PayloadStore:
 
 
 class SharedPayloads:
-    """Payload files that are shared on this machine.
+    """Payload files that all processes on this machine share.
 
-    A client or slot on this machine writes a large payload to a file and sends a reference (see portable/payload_reference.py). The
-    master checks that the file exists, and makes it durable before it acknowledges the message. It counts references to the file and
-    removes the file after the last reference.
+    A client or slot on this machine writes a large payload to a file and sends a reference to the master (see
+    portable/payload_reference.py). The master checks that the file exists, and makes the file durable before it acknowledges the message.
+    The master counts the references to each file, and removes the file when the last reference is released.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disk: Disk = DISK) -> None:
         self._directory = directory
+        self._disk = disk
         directory.mkdir(mode=0o700, exist_ok=True)
         self._references: dict[int, int] = {}
         self._unsynced: list[int] = []
@@ -149,17 +154,17 @@ class SharedPayloads:
         elif unsynced:
             list(self._helpers.map(self._sync_one, unsynced))
         if unsynced:
-            DISK.sync_directory(str(self._directory))
+            self._disk.sync_directory(str(self._directory))
 
     def _sync_one(self, number: int) -> None:
         try:
             descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # no longer referred to
+            return  # the file was removed after its last reference
         except OSError as error:
             raise JournalError(f"shared payload {number:016x} cannot be opened: {error.strerror}") from error
         try:
-            os.fsync(descriptor)
+            self._disk.sync(descriptor)
         except OSError as error:
             raise JournalError(f"shared payload {number:016x} cannot be made durable: {error.strerror}", "Check the disk.") from error
         finally:
@@ -194,7 +199,7 @@ class SharedPayloads:
             self._path(stored.offset).unlink(missing_ok=True)
 
     def collect(self) -> None:
-        """Removes old files without references, because their writers died before they sent a reference."""
+        """Removes old files without references. A file has no reference if its writer died before it sent the reference to the master."""
         now = time.time()
         for path in self._directory.iterdir():
             if _SHARED_NAME.fullmatch(path.name) and int(path.name, 16) not in self._references:
@@ -209,9 +214,9 @@ class SharedPayloads:
 class PayloadSegments:
     """Payloads in segment files, which keep large payloads out of the journal.
 
-    A payload is named by segment, offset and length. It is durable after ``sync``. Only then may the journal refer to it. ``collect``
-    removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier master get no
-    more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
+    A payload is named by segment, offset and length. It is durable after ``sync``; before that, the journal must not refer to it.
+    ``collect`` removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier
+    master get no more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
     """
 
     def __init__(self, disk: Disk, directory: str, sizes: dict[int, int], segment_bytes: int) -> None:
@@ -281,7 +286,7 @@ class PayloadSegments:
         return body
 
     def adopt(self, stored: StoredPayload) -> None:
-        """Adds a reference that is in the journal. Raises JournalError if its target does not exist."""
+        """Counts a reference that is in the journal. Raises JournalError if the segments do not contain the payload."""
         self._require_inside(stored)
         self._references[stored.segment] += 1
 
@@ -301,7 +306,7 @@ class PayloadSegments:
             self._unsynced = False
 
     def collect(self) -> int:
-        """Removes segments without references and returns the bytes freed. The newest segment stays, so that no number is used twice."""
+        """Removes segments without references. Returns the number of freed bytes. Keeps the newest segment, so that no number is reused."""
         freed = 0
         newest = max(self._sizes, default=0)
         for segment in [number for number, count in self._references.items() if count == 0 and number != newest]:
@@ -354,7 +359,7 @@ class PayloadSegments:
             raise self._broken("cannot be cut back", error) from error
 
     def _reader(self, segment: int) -> int:
-        """Returns a descriptor for reading. The most recently used files stay open."""
+        """Returns an open descriptor for reading a segment. Closes the file that was unused longest if too many files are open."""
         if segment == self._current and self._descriptor >= 0:
             return self._descriptor
         if segment in self._readers:

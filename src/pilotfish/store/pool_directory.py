@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from pilotfish.config import home
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, Correction
 from pilotfish.store.keyring import require_private
 
 PRIVATE = "private-"
@@ -85,7 +85,10 @@ class PoolDirectory:
 
 def pool_home(name: str) -> PoolDirectory:
     if not name or name.startswith(".") or "/" in name or "\0" in name:
-        raise BadInput(f"pool {name!r}: a pool's name has no slash and does not begin with a dot", "use a name such as default")
+        raise BadInput(
+            f"pool {name!r}: a pool's name has no slash and does not begin with a dot",
+            Correction("use a name such as default", name, "default"),
+        )
     return PoolDirectory(home() / "pools" / name)
 
 
@@ -93,22 +96,23 @@ def pool_home(name: str) -> PoolDirectory:
 
 
 def stop_mark_path(directory: Path) -> Path:
-    """Returns the path of the stop mark, which exists while a pool is stopped by a user.
+    """Returns the path of the stop mark. This file exists as long as a user has stopped the pool.
 
-    While it exists, clients that watch the pool must not restart its master. A master that is started only to show the pool runs no tasks.
+    While the stop mark exists, clients that watch the pool must not restart its master. A master that is started only to show the pool runs
+    no tasks.
     """
     return directory / "stopped"
 
 
 class StopMark(Struct, frozen=True):
-    """Content of the stop mark: wall-clock time of the stop, and the runs. ``runs`` is None if the master did not write them."""
+    """Content of the stop mark. ``at``: time of the stop. ``runs``: all runs at that time; None if the master did not write them."""
 
     at: float
     runs: list[dict[str, Any]] | None = None
 
 
 def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Writes the runs into an existing stop mark. Never creates the mark: a user may have just resumed the pool."""
+    """Writes the runs of the pool into an existing stop mark. Never creates the mark, because a user may just have resumed the pool."""
     stop = read_stop_mark(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:

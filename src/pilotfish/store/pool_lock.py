@@ -1,9 +1,11 @@
-"""Locks a pool against a second master, on one machine and across machines that share its directory.
+"""Locks a pool against a second master, on one machine and across machines that share the directory of the pool.
 
 The lock is a file ``lock-N`` that names the owner. If the owner is dead, another master creates ``lock-(N+1)``. The file system lets only
-one master succeed. The file with the highest number is removed only after a file with a higher number exists. Without this rule, a slow
-contender could mistake an old state for the present state. The lock does not use file locks of the system. On network file systems these
-may be missing, may hang, or may be lost after a restart of the server.
+one master create this file. A lock file is removed only after a file with a higher number exists. After a master has created a lock file,
+it looks for a file with a higher number. If there is one, another master was faster, and the lock file of this master does not count.
+
+The operating system also has file locks. They are not used, because on network file systems they may be missing, may hang, or may be lost
+after a restart of the server.
 
 An owner on this machine is dead if its process has ended. An owner on another machine is dead if its lease has expired. The age of the lock
 file is measured against a new file in the same directory, so that both times come from the clock of the file server.
@@ -38,7 +40,7 @@ class LockOwner(msgspec.Struct, frozen=True):
     pid: int
     host: str
     boot: str
-    """Boot id of the kernel, and process namespace. If they differ from those of this process, ``pid`` has no meaning here."""
+    """Boot id of the kernel and process namespace of the owner. If this process has other values, ``pid`` has no meaning here."""
     started: str
     """Start time of the process in kernel ticks. A later process with the same pid has another start time."""
     lease_s: float
@@ -47,7 +49,7 @@ class LockOwner(msgspec.Struct, frozen=True):
 
 
 class PoolLock:
-    """Lock on a pool, held from ``acquire`` to ``release``. Call ``renew`` at least every third of the lease."""
+    """Lock on a pool, held from ``acquire`` to ``release``. Call ``renew`` at least three times per lease."""
 
     def __init__(self, directory: str, generation: int, owner: LockOwner) -> None:
         self.directory = directory
@@ -83,7 +85,7 @@ class PoolLock:
             raise JournalError(f"the lock of the pool in {self.directory} cannot be renewed: {error.strerror or error}.") from error
 
     def release(self) -> None:
-        """Releases the lock for the next owner. The lock file stays, because its name has the number."""
+        """Marks the lock as released. The lock file stays, because the next owner needs the number in its name."""
         try:
             if self._is_ours():
                 with _draft(self.directory, msgspec.structs.replace(self.owner, released=True)) as draft:
@@ -172,7 +174,10 @@ def _lock_path(directory: str, generation: int) -> str:
 
 
 def _read(path: str) -> tuple[LockOwner | None, float]:
-    """Reads the owner and the time of the last renewal. The file is opened first, so that a network file system asks its server."""
+    """Reads owner and time of the last renewal, which is the modification time of the file.
+
+    Opens the file before it reads this time: a network file system asks its server for the current time only when a file is opened.
+    """
     with open(path, "rb") as file:
         renewed = os.fstat(file.fileno()).st_mtime
         content = file.read(4096)
@@ -184,7 +189,7 @@ def _read(path: str) -> tuple[LockOwner | None, float]:
 
 @contextmanager
 def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
-    """Writes a lock file under a temporary name. The temporary name is removed at the end."""
+    """Writes a lock file under a temporary name, for the ``with`` block. The temporary name is removed at the end of the block."""
     draft = os.path.join(directory, f"{_DRAFT}{secrets.token_hex(8)}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -198,7 +203,8 @@ def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
 
 
 def _create(draft: str, path: str) -> bool:
-    """Links the draft to the name of a lock. Returns False if the name exists. A link is atomic and shows the full content at once."""
+    """Gives a draft the name of a lock, by a link if possible, so that no process reads an incomplete lock file. Returns False if the name
+    is taken."""
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -222,7 +228,7 @@ def _create_without_links(draft: str, path: str) -> bool:
 
 
 def _sweep(directory: str, own: int, draft: str) -> None:
-    """Removes older locks, and drafts of contenders that were killed."""
+    """Removes locks with a number below ``own``, and old drafts, which contenders left when they were killed."""
     now = os.stat(draft).st_mtime
     for name in os.listdir(directory):
         path = os.path.join(directory, name)

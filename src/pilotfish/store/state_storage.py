@@ -15,13 +15,14 @@ import msgspec
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.state import State
+from pilotfish.core.tasks.concurrency_limits import admit_anyway
 from pilotfish.core.tasks.speculative_copies import attempts
 from pilotfish.core.tasks.transitions import enqueue, move
 from pilotfish.errors import IllegalTransition, JournalError
 from pilotfish.model import facts as f
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.states import DONE, READY, WAITING
-from pilotfish.model.task import Failure, RunOptions, StoredPayload, TaskSpec
+from pilotfish.model.task import DAMAGED, Failure, RunOptions, StoredPayload, TaskSpec
 from pilotfish.store.journal.journal_reader import JournalReader
 from pilotfish.store.journal.journal_writer import Journal
 
@@ -31,7 +32,7 @@ OnFact = Callable[[State, f.AnyFact, float], None]
 MIN_BYTES = 64 * 1024 * 1024
 GROWTH = 3
 """Ratio of journal size to snapshot size above which the journal is compacted."""
-LOST = Failure("damaged", "site", "its description was in a damaged part of the journal")
+LOST = Failure(DAMAGED, "site", "its description was in a damaged part of the journal")
 LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
 """Placeholder for a lost payload of a task. No packed payload begins like this."""
 _ABOUT_HOLDERS = (
@@ -47,9 +48,9 @@ _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 
 
 def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
-    """Applies all records of a journal and returns the state. ``on_fact`` is called after each fact.
+    """Applies all records of a journal and returns the state. ``on_fact`` is called after each applied fact.
 
-    If the journal is damaged, applies the facts that can still be applied, and logs the number of the other facts.
+    If the journal is damaged, the facts that can still be applied are applied, and the number of the other facts is logged.
     """
     state = State()
     damage = recovery.damage_report
@@ -97,13 +98,13 @@ def _of_another_version(problem: Exception) -> JournalError:
 
 # --- a damaged journal ----------------------------------------------------------------------------------------------------------------
 
-# Before each fact after a lost record, other facts are applied that must have come before it. Parts of the fact that contradict the state
-# are left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the description of a task
-# was lost, the task is listed as failed, so that the user learns of it.
+# After a lost record, each fact is repaired. First, the facts are applied that must have come before it. Then the parts of the fact that
+# contradict the state are left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the
+# description of a task was lost, the task is listed as failed, so that the user learns of it.
 
 
 def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
-    """Applies a fact after a lost record. Returns False if the fact could not be applied."""
+    """Applies a fact that follows a lost record. First applies missing facts that it requires. Returns False if it cannot be applied."""
     try:
         for part in _repair(state, fact):
             apply(state, part, at)
@@ -113,7 +114,7 @@ def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
 
 
 def settle(state: State, at: float) -> None:
-    """Ends all workers and requeues their tasks, because it is unknown which tasks they really hold. Tasks without a description fail."""
+    """Ends all workers and requeues their tasks, because it is unknown which tasks they really hold. Fails tasks whose input was lost."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:
@@ -134,6 +135,8 @@ def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
             yield f.RunOpened(run, f"damaged-{run}", RunOptions(name="damaged"))
     if isinstance(fact, f.SpecsAdded):
         yield from _placeholder_specs(state, fact.run, fact.first)
+    elif isinstance(fact, f.TasksRerun):
+        yield from _placeholder_specs(state, fact.run, max(fact.specs.values(), default=0) + 1)
     elif isinstance(fact, f.TasksAdded):
         yield from _placeholder_specs(state, fact.run, max(fact.specs, default=0) + 1)
         yield from _placeholder_tasks(state, fact.run, fact.first)
@@ -160,8 +163,13 @@ def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 
 
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
-    """Yields a fact without tasks that have already ended. Facts that it needs come first. Skips failed attempts that ended no task."""
+    """Yields the facts that must come before ``fact``, and then ``fact`` without the tasks that have already ended. Yields nothing for a
+    failed attempt if the failure did not end the task, or if the task has already ended."""
     if isinstance(fact, f.TasksDone):
+        # Failed and cancelled tasks succeed only after a rerun, whose record is lost.
+        for number in fact.tasks:
+            if state.task(number).state > DONE:
+                yield f.TasksRerun(run_of(number), [number])
         unfinished = [place for place, number in enumerate(fact.tasks) if state.task(number).state < DONE]
         columns = {name: [getattr(fact, name)[place] for place in unfinished] for name in _COLUMNS}
         fact = msgspec.structs.replace(fact, **columns)
@@ -175,13 +183,23 @@ def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
         held = [task.id for task in worker.tasks]
         if held:
             yield f.TasksReturned(fact.worker, held, "the journal was damaged")
+    elif isinstance(fact, f.TasksReused):
+        pairs = [(number, source) for number, source in zip(fact.tasks, fact.sources, strict=True) if _can_reuse(state, number, source)]
+        fact = f.TasksReused([number for number, _ in pairs], [source for _, source in pairs])
     elif isinstance(fact, f.TasksSkipped | f.TasksCancelled):
         fact = msgspec.structs.replace(fact, tasks=[number for number in fact.tasks if state.task(number).state < DONE])
+    elif isinstance(fact, f.TasksRerun):
+        fact = msgspec.structs.replace(fact, tasks=[number for number in fact.tasks if state.task(number).state > DONE])
     yield fact
 
 
+def _can_reuse(state: State, number: int, source_number: int) -> bool:
+    source = state.find_task(source_number)
+    return state.task(number).state == READY and source is not None and source.state == DONE
+
+
 def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
-    """Yields facts that move these tasks to this worker, despite lost records."""
+    """Yields the facts that assign ``tasks`` to ``worker``. The worker ran these tasks, but the record of their assignment may be lost."""
     ready = []
     for number in tasks:
         task = state.task(number)
@@ -190,6 +208,7 @@ def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
         if task.state == WAITING:
             # The task ran, so its dependencies succeeded, and the records about that are lost.
             task.waits_for = 0
+            admit_anyway(task.shape.run, task)
             move(task, READY)
             enqueue(state, task)
         if task.state == READY:
@@ -202,7 +221,7 @@ def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
 
 
 def stored_payloads(state: State) -> list[StoredPayload]:
-    """Returns every reference to the payload store in the state."""
+    """Returns all references in the state that lead to payloads in the payload store."""
     found: list[Any] = []
     for run in state.runs.values():
         found.extend(spec.code for spec in run.specs)
@@ -215,12 +234,13 @@ def stored_payloads(state: State) -> list[StoredPayload]:
 class Compaction:
     """Writes a snapshot from a forked child, so that the journal does not grow without limit.
 
-    The child has the state as it was at the fork. The master continues without locks or pauses.
+    The child writes the state at the time of the fork. Meanwhile, the master continues without locks or pauses.
     """
 
     def __init__(self, journal: Journal, state: State) -> None:
         self.overdue = False
-        """Whether to write a snapshot at once, because the journal is damaged and only a snapshot repairs it."""
+        """Whether to write a snapshot at once, because the journal is damaged or other programs changed its files, and only a snapshot
+        repairs it."""
         self._journal = journal
         self._state = state
         self._child = 0

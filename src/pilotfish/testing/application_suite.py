@@ -1,4 +1,4 @@
-r"""Checks an application against the contract. An application plug-in reads files of one suffix.
+r"""Checks an application plug-in against the contract. An application plug-in reads files with one suffix.
 
 class TestMine(ApplicationContract):
     suffix, text, broken = "flow", "sort data.txt\n", "sort"
@@ -21,7 +21,10 @@ from pilotfish.errors import PilotfishError
 
 
 class ApplicationContract:
-    """Override ``read``. Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid file, or empty if every text is valid)."""
+    """Tests of an application. Override ``read``.
+
+    Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid file, or empty if every text is valid).
+    """
 
     suffix: str
     text: str

@@ -3,7 +3,7 @@ r"""Checks a backend against recorded answers.
     class TestMine(BackendContract):
         samples = Samples(backend=MyBackend(), kind="mine", submitted=CommandOutput(0, "7.1\n7.2\n"), jobs=("7.1", "7.2"), ...)
 
-A sample is the answer of a real batch system to a command of the backend: record it there.
+A sample is an answer of a real batch system to a command of the backend. Record samples at a real batch system.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Samples:
     listed: tuple[CommandOutput, Mapping[str, int]]
     """Answer to a query with at least two jobs, and the phase of each job by job id."""
     nothing: tuple[CommandOutput, ...]
-    """Answers of a working system to a query, without any of the requested jobs."""
+    """Answers to a query that list none of the requested jobs, although the system works."""
     down: tuple[CommandOutput, ...]
     """Answers to a query while the system is down."""
     refused: tuple[CommandOutput, ...]
@@ -70,7 +70,7 @@ class Samples:
     unfound: tuple[CommandOutput, ...]
     """Answers to a search for an unknown tag."""
     words: Mapping[str, str]
-    """For each of OPTIONS, its text in the submission. The text is empty if the system has no such option or does not get it."""
+    """For each of OPTIONS, its text in the submission. The text is empty if the backend does not send this option to the system."""
     down_at_submission: tuple[CommandOutput, ...] = ()
     limits: tuple[CommandOutput, ...] = ()
     """Answers to submissions that may be accepted later, such as too many jobs of this user."""
@@ -89,23 +89,23 @@ Answer = TypeVar("Answer")
 
 
 def only(exchanges: list[CommandExchange[Answer]]) -> CommandExchange[Answer]:
-    """Returns the only exchange. The suite's sites have one login node or one host, so one command is enough."""
+    """Returns the only command exchange of a list. The sites of the suite have one host, so a backend must make one exchange."""
     assert len(exchanges) == 1
     return exchanges[0]
 
 
 def sent_text(exchange: CommandExchange[object]) -> str:
-    """Returns all text that a command sends to the system."""
+    """Returns all text that a command sends to the batch system: arguments and standard input."""
     return "\n".join([*exchange.command.argv, exchange.command.stdin])
 
 
 class BackendContract:
-    """Derive a class whose name begins with Test, and set ``samples``."""
+    """Tests of a backend. Derive a class whose name begins with Test, and set ``samples``."""
 
     samples: Samples
 
     def questions(self) -> list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]]:
-        """Returns the functions that read answers about jobs."""
+        """Returns the functions with which the backend parses the answers to ``query``, ``find`` and (if the backend has it) ``past``."""
         backend, site, jobs = self.samples.backend, self.samples.site(), self.samples.jobs
         past = backend.past(site, jobs)
         asked: list[Callable[[CommandOutput], Mapping[str, JobStatus] | Mapping[int, str]]] = [only(backend.query(site, jobs)).read]

@@ -25,7 +25,7 @@ ONE_NODE = BackendTraits(ignores=("nodes",))
 
 
 def site_view(name: str, active: int = 0, queued: int = 0, traits: BackendTraits = ONE_NODE, **about: Any) -> SiteView:
-    """Returns a site as a factory sees it, with active and queued pilots."""
+    """Returns a site as a factory sees it, with ``active`` and ``queued`` pilots. ``about``: other keys of the site."""
     states = [ACTIVE] * active + [WAITS] * queued
     pilots = [
         Pilot(f"{name}-{number}", name, PilotSize(), NOW - 1000.0, state=state, joined=int(state == ACTIVE))
@@ -36,7 +36,7 @@ def site_view(name: str, active: int = 0, queued: int = 0, traits: BackendTraits
 
 
 def factory_view(sites: Sequence[SiteView], tasks: int, size: PilotSize | None = None, now: float = NOW) -> FactoryView:
-    """Returns a view with this number of waiting tasks. Each task needs a pilot of this size."""
+    """Returns a factory view of ``sites`` with ``tasks`` waiting tasks. Each task needs a pilot of ``size``."""
     state = State(unfinished=tasks)
     for view in sites:
         state.pilots.update({pilot.id: pilot for pilot in view.pilots})
@@ -49,7 +49,7 @@ def requests(proposals: Sequence[PilotProposal | WithdrawalProposal]) -> list[Pi
 
 
 class FactoryContract:
-    """Override ``make_factory``. ``pilots`` is the setting of that name, the maximum for all sites together. 0 means that it is not set."""
+    """Tests of a factory. Override ``make_factory``. ``pilots``: maximum number of pilots at all sites together. 0 means no maximum."""
 
     def make_factory(self, pilots: int, rng: random.Random) -> Factory:
         raise NotImplementedError("return a new factory")

@@ -1,4 +1,4 @@
-"""Checks a policy or matcher against the contract. The policy runs in a simulation, in the same machine as at a real master.
+"""Checks a policy or matcher against the contract. The tests run a simulation with the same decision code as a real master.
 
 class TestMine(PolicyContract):
     def make_policy(self) -> Policy:
@@ -24,7 +24,10 @@ def bag(count: int = 60) -> Workload:
 
 
 class PolicyContract:
-    """Override ``make_policy``. ``refuses_nothing``: whether the machine must accept all proposals if no worker or task fails."""
+    """Tests of a policy. Override ``make_policy``.
+
+    ``refuses_nothing``: True if the master must accept all proposals of the policy in simulations in which no worker and no task fails.
+    """
 
     refuses_nothing = True
 

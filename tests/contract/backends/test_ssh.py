@@ -160,7 +160,7 @@ def test_who_does_not_listen_is_killed_with_all_that_it_started(machine: Machine
     child = machine.folder / "pf-deaf" / "child"
     wait_for(lambda: child.exists() and child.read_text().strip())
     machine.cancel(job)
-    assert machine.look(job) == JobStatus(ENDED, "it was killed, or its machine went down", well=False)
+    assert machine.end(job) == JobStatus(ENDED, "it was killed, or its machine went down", well=False)
     wait_for(lambda: not alive(int(child.read_text())))
 
 

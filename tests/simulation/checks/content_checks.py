@@ -135,7 +135,9 @@ class ContentChecks:
         """Checks that no contents are wanted and all holders are recorded, after all runs finished."""
         for node in self.world.nodes.values():
             connection = machine.connections.get(node.worker)
-            quiet = node.trouble_until < self.world.now - SETTLED_S and self.world.master_trouble_until < self.world.now - SETTLED_S
+            # An agent that has just joined still has to report what an earlier agent left on the disk of its node.
+            disturbed_at = max(node.trouble_until, node.linked_at, self.world.master_trouble_until)
+            quiet = disturbed_at < self.world.now - SETTLED_S
             if not node.alive or node.hung or connection is None or connection.link is None or not quiet:
                 continue
             staging = node.machine.staging

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pilotfish.core.data.stored_results import record_of
 from pilotfish.core.machine import Machine
 from pilotfish.core.state import Run, Task
 from pilotfish.core.tasks.retry_rules import KILLED_BUDGET, KILLED_CAUSES
@@ -94,6 +95,13 @@ def _check_view(world: FaultWorld, machine: Machine, person: SimulatedClient) ->
         raise WrongEnd(f"{person.plan.uid}: {person.accepted_ever} accepted, {len(run.tasks)} known")
     for index, told in person.told_ever.items():
         task = run.tasks[index]
+        if task.id in world.oracle.reruns:
+            record = record_of(run, index)
+            if record not in (world.oracle.rerun_keys[task.id], b""):
+                raise WrongEnd(
+                    f"{task} was rerun and has the record {record.hex()}, the client sent {world.oracle.rerun_keys[task.id].hex()}"
+                )
+            continue  # it may have been rerun after the client had left
         known = (task.state, task.failure.cause if task.failure else "", world.payloads.get(task.output))
         if told != known and (told[:2] != known[:2] or known[2] or not person.outputs_taken):
             raise WrongEnd(f"{person.plan.uid} was told {told} of {task}, the journal says {known}")

@@ -72,6 +72,10 @@ class Oracle:
         """Number of charges by task and kind, by the journal."""
         self.copies: dict[tuple[int, int], None] = {}
         """Attempts that are speculative copies: (task, attempt)."""
+        self.reruns: dict[int, int] = {}
+        """For each task that was rerun: the number of its last attempt before the last rerun."""
+        self.rerun_keys: dict[int, bytes] = {}
+        """The new record of each task that was rerun; empty: it lost its record."""
         self.deaths_caused: dict[int, int] = {}
         self.convicted: dict[int, str] = {}
         self.person_of_run: dict[int, SimulatedClient] = {}
@@ -184,6 +188,18 @@ class Oracle:
         if deaths < 3:
             raise Violated(f"task {show_task(fact.task)} was convicted after {deaths} deaths")
 
+    def _tasks_rerun(self, fact: f.TasksRerun, turn: TurnRecord) -> None:
+        for number in fact.tasks:
+            task = self.world.journal.shadow.task(number)
+            if number in self.applied:
+                raise Violated(f"task {show_task(number)} was rerun although it succeeded")
+            self.reruns[number] = task.attempt
+            self.rerun_keys[number] = fact.keys.get(number, b"")
+            self.deaths_caused.pop(number, None)
+            for charge in [charge for charge in self.charges if charge[0] == number]:
+                del self.charges[charge]
+        self.world.report.counts["reruns"] += len(fact.tasks)
+
     def _tasks_assigned(self, fact: f.TasksAssigned, turn: TurnRecord) -> None:
         self.multi_node.assigned(fact)
 
@@ -244,9 +260,11 @@ class Oracle:
                 raise Violated(f"attempt {execution.attempt} of task {show_task(task)} was begun by {other.worker} and by {node.worker}")
             reborn = other.life < world.nodes[other.worker].life
             excused = other.outcome == "failed" or other.worker in self.ended_workers or reborn
+            excused |= other.attempt <= self.reruns.get(task, 0)
             excused |= (task, execution.attempt) in self.copies and other.worker != node.worker
             excused |= any(name in self.ended_workers for name in other.beside)
-            if not excused and node.worker not in self.ended_workers:
+            # An agent that hung may begin an attempt that was given up, because its worker, or one beside it, has ended since.
+            if not excused and not any(name in self.ended_workers for name in (node.worker, *execution.beside)):
                 raise Violated(
                     f"task {show_task(task)} runs again on {node.worker} (attempt {execution.attempt}), "
                     f"although attempt {other.attempt} on {other.worker} is {other.outcome or 'running'} and {other.worker} is not gone"
@@ -418,6 +436,7 @@ def _first_difference(where: str, left: Any, right: Any) -> str:
 
 
 _FACTS: dict[type, Any] = {
+    f.TasksRerun: Oracle._tasks_rerun,
     f.TasksAssigned: Oracle._tasks_assigned,
     f.TasksReturned: Oracle._tasks_returned,
     f.TasksDone: Oracle._tasks_done,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pilotfish.model.ids import show_task
+import msgspec
+
+from pilotfish.core.tasks.reruns import UNSUCCESSFUL
+from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, RUNNING
+from tests.simulation.world.simulated_client import record_of_task
 
 if TYPE_CHECKING:
     from tests.simulation.world.fault_world import FaultWorld
 
 LOOK_S = 2.0
 SETTLE_BEATS = 8
+RERUN_AFTER_S = 2.0
+"""Seconds from the cancellation of a run to its rerun."""
 
 
 HABITS = (
@@ -105,7 +111,9 @@ class OperatorActions:
 
     def _cancel_run(self) -> None:
         if self.world.dice.random() < 0.1:
-            self.world.operator.ask("cancel", run=self._some_run())
+            run = self._some_run()
+            self.world.operator.ask("cancel", run=run)
+            self.world.after(RERUN_AFTER_S, self._rerun_one, run)
 
     def _pause(self) -> None:
         run = self._some_run()
@@ -128,7 +136,24 @@ class OperatorActions:
             self.world.operator.ask("stop", now=False)
 
     def _rerun(self) -> None:
-        self.world.operator.ask("rerun", run=self._some_run(), uid=f"again{self.world.dice.randrange(5)}")
+        self._rerun_one(self._some_run())
+
+    def _rerun_one(self, run: int) -> None:
+        changes, payloads = self._changes(run) if self.world.operator.answers % 2 else ({}, [])
+        self.world.operator.ask("rerun", payloads, run=run, changes=changes)
+
+    def _changes(self, number: int) -> tuple[dict[str, Any], list[bytes]]:
+        """Returns a new spec and a new input for a task, with the old contents: the master must keep and release each payload once. Also
+        returns a new record for the task, so that its result can be reused."""
+        run, payloads = self.world.journal.shadow.runs.get(number), self.world.payloads
+        task = next((task for task in run.tasks if task.state in UNSUCCESSFUL and task.payload), None) if run is not None else None
+        if run is None or task is None:
+            return {}, []
+        spec = run.specs[task.spec]
+        specs = [[task.spec, msgspec.structs.replace(spec, code=b""), True]]
+        inputs = [[task.id & INDEX_MASK, [record.content for record in task.contents]]]
+        keys = [[task.id & INDEX_MASK, record_of_task(f"{run.uid}.{task.id} again {self.world.operator.answers}")]]
+        return {"specs": specs, "inputs": inputs, "keys": keys}, [payloads.get(spec.code), payloads.get(task.payload)]
 
     def _revoke(self) -> None:
         worker = self.world.journal.shadow.workers.get(self._some_worker())

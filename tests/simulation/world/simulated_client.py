@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pilotfish.core.state import SUPERSEDED
 from pilotfish.model import messages as m
-from pilotfish.model.contents import Content, ExpectedFile
+from pilotfish.model.contents import KEY_BYTES, Content, ExpectedFile
 from pilotfish.model.ids import task_id
 from pilotfish.model.states import DONE, TASK_STATES
 from pilotfish.model.task import TaskSpec
@@ -178,6 +181,7 @@ class SimulatedClient:
                 for offset, task in enumerate(chosen)
                 if task.uses and task.is_promised
             },
+            keys=b"".join(record_of_task(f"{plan.uid}.{index}") for index in range(first, first + count)),
         )
         self.sent += count
         self.specs_sent = max(self.specs_sent, highest)
@@ -208,7 +212,8 @@ class SimulatedClient:
     # --- watching -------------------------------------------------------------------------------------------------------------------
 
     def _ended(self, message: m.Ended, body: bytes) -> None:
-        if message.cursor != self.cursor:
+        skipped = self.world.journal.shadow.runs[self.run].ended[self.cursor : message.cursor]
+        if message.cursor < self.cursor or any(index != SUPERSEDED for index in skipped):
             raise Broken(f"{self.plan.uid}: told of ended task number {message.cursor}, number {self.cursor} was next")
         start = 0
         for place, item in enumerate(message.items, message.cursor):
@@ -216,12 +221,14 @@ class SimulatedClient:
             start += item.length
             if place < self.outputs_taken and not told[2] and item.index in self.told_ever:
                 told = self.told_ever[item.index]
-            if item.index in self.view:
+            if task_id(self.run, item.index) in self.world.oracle.reruns:
+                self.told_ever[item.index] = told
+            elif item.index in self.view:
                 raise Broken(f"{self.plan.uid}: task {item.index} ended twice")
             if self.told_ever.setdefault(item.index, told) != told:
                 raise Broken(f"{self.plan.uid}: task {item.index} was {self.told_ever[item.index]}, now it is {told}")
             self.view[item.index] = told
-        self.cursor += len(message.items)
+        self.cursor = message.cursor + len(message.items)
         if self.plan.options.owned:
             self.outputs_taken = max(self.outputs_taken, self.cursor)
             self._say(m.Taken(self.run, self.cursor))
@@ -254,6 +261,11 @@ class SimulatedClient:
 
     def _answered(self, message: m.Answer, body: bytes) -> None:
         return
+
+
+def record_of_task(text: str) -> bytes:
+    """Returns a record that no other task has."""
+    return blake2b(text.encode(), digest_size=KEY_BYTES).digest()
 
 
 def _without_code(spec: TaskSpec) -> TaskSpec:
@@ -306,12 +318,13 @@ class SimulatedOperator:
             self.ready = False
             self.asked.clear()
 
-    def ask(self, kind: str, **arguments: Any) -> None:
+    def ask(self, kind: str, payloads: Sequence[bytes] = (), **arguments: Any) -> None:
         if self.link is None or not self.ready:
             return
         self._next += 1
         self.asked[self._next] = (kind, self.world.now)
-        frame = write_from_client(m.Ask(self._next, kind, arguments), b"", through_json=True)
+        message = m.Ask(self._next, kind, arguments, lengths=list(map(len, payloads)))
+        frame = write_from_client(message, b"".join(payloads), through_json=True)
         self.world.network.send_to_master(self.link, frame)
 
     def link_heard(self, link: SimulatedLink, item: Frame) -> None:

@@ -41,6 +41,8 @@ def read_from_client(frame: Frame) -> tuple[Any, list[bytes]]:
     message = m.decode_from_client(header) if isinstance(header, bytes) else header
     if isinstance(message, m.Submit):
         return message, _cut([*message.code_lengths, *(length for _, length in message.tasks)], body)
+    if isinstance(message, m.Ask):
+        return message, _cut(message.lengths, body)
     return message, []
 
 

@@ -13,10 +13,12 @@ import pytest
 
 from pilotfish.agent.node import fetcher as fetcher_module
 from pilotfish.agent.node.fetcher import Fetcher
+from pilotfish.model.contents import RESULT
 from pilotfish.portable.payload_format import pack
 from pilotfish.portable.transfer import transfer_server
 from pilotfish.portable.transfer.cache_directory import CacheError, content_path
 from pilotfish.portable.transfer.content_cache import ContentCache
+from pilotfish.portable.transfer.incoming_content import InUse
 from pilotfish.portable.transfer.transfer_client import fetch
 from pilotfish.portable.transfer.transfer_protocol import AskLater
 from tests.support.scripted_master import eventually
@@ -156,7 +158,7 @@ def test_every_error_is_answered_with_a_failure(node: Node, monkeypatch: pytest.
     for number in range(6):
         node.fetcher.fetch([f"{number:064x}", 10, ""])
         node.fetcher.upload(number, node.report(os.urandom(70_000)))
-    node.fetcher.upload(6, b"this is no report")
+    node.fetcher.upload(6, pack([b'{"stow": but this is no report']))
     eventually(lambda: len(node.answered) >= 13)
     assert sum(answer[0] == "not_fetched" for answer in node.answered) == 6
     assert sum(answer[0] == "uploaded" and answer[2] is not None for answer in node.answered) == 7
@@ -259,3 +261,34 @@ def test_a_content_that_never_fits_is_the_sites_fault_and_no_full_disk(node: Nod
     failures = [answer[2] for answer in node.answers(2)]
     assert sorted(failure[:2] for failure in failures) == [["missing-input", "site"], ["result", "site"]]
     assert all("raise the site's cache_size" in failure[2] for failure in failures)
+
+
+def test_a_large_result_of_a_call_becomes_a_content_and_is_sent_unchanged(node: Node) -> None:
+    result = pack([b"", os.urandom(70_000), b"", b""])
+    node.fetcher.upload(1, memoryview(bytearray(result)))
+    ((_, number, failure, payload, produced),) = node.answers(1)
+    digest = digest_of(result)
+    assert (number, failure, bytes(payload)) == (1, None, result)
+    assert produced == [[digest, len(result), True, True, RESULT, 0]]
+    assert Path(content_path(node.fetcher.cache.directory, digest)).read_bytes() == result
+    assert node.peers.published == [digest] and not list(node.outbox.iterdir())
+
+
+def test_a_cancelled_upload_of_a_result_is_forgotten_when_it_ends(node: Node) -> None:
+    node.fetcher.cancel_upload(1)
+    node.fetcher.upload(1, b"a result")
+    node.answers(1)
+    assert not node.fetcher._cancelled
+
+
+@pytest.mark.parametrize("error", [CacheError("it belongs to user 7"), InUse("full"), OSError(28, "No space left on device")])
+def test_a_result_that_does_not_fit_into_the_cache_is_sent_all_the_same(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(node.fetcher.cache, "adopt", fail)
+    node.fetcher.upload(1, b"a result")
+    assert node.answers(1) == [("uploaded", 1, None, b"a result", [])]
+    assert not list(node.outbox.iterdir())

@@ -151,6 +151,15 @@ def test_the_master_gets_all_contents_first_and_then_changes() -> None:
     assert sent(machine.turn(4.0), "holds") == [["holds", [B], [], True, []]]
 
 
+def test_the_master_hears_that_the_last_contents_went_between_hello_and_welcome() -> None:
+    machine = joined()
+    machine.staging.changed([A], [])
+    machine.turn(0.0)
+    machine.staging.changed([], [A])
+    machine.received(["welcome", 1, 5.0, 60.0], b"", 1.0)
+    assert sent(machine.turn(1.0), "holds") == [["holds", [], [], True, []]]
+
+
 def test_a_full_disk_fails_the_attempt_and_drains_the_agent() -> None:
     machine = joined()
     machine.received(assign((1, [content(A)]), (2, [content(B)])), b"", 0.0)
@@ -190,6 +199,17 @@ def test_files_of_a_killed_attempt_are_discarded() -> None:
     machine.turn(0.5)
     machine.slot_finished(0, [(*ok()[:4], b"report", [])], 1.0)
     assert of(machine.turn(1.0), "discard") == [("discard", b"report")]
+
+
+def test_a_failed_attempt_keeps_its_failure_if_its_outputs_cannot_be_uploaded() -> None:
+    machine = joined()
+    machine.received(assign((1, [])), b"", 0.0)
+    machine.turn(0.0)
+    machine.slot_finished(0, [(["exit", "task", "exit status 2"], *ok()[1:4], b"report", [])], 1.0)
+    machine.turn(1.0)
+    machine.uploaded(1, ["disk", "worker", "the cache is full"], b"", [], 2.0)
+    (results,) = sent(machine.turn(3.0), "results")
+    assert results[2][0][2] == ["exit", "task", "exit status 2; its output files were not all kept: the cache is full"]
 
 
 def test_a_draining_agent_stays_until_all_uploads_have_ended() -> None:

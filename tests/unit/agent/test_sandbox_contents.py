@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.slots import sandbox as sandbox_module
-from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Sandbox
+from pilotfish.agent.slots.sandbox import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, Collected, Sandbox
 from pilotfish.portable.failures import AttemptError
 from pilotfish.portable.transfer.file_copy import HOLE_BYTES
 
@@ -36,7 +36,7 @@ class Stage:
         self.sandbox.add_cached_file(name, mode, str(self.content))
         return self.box / name
 
-    def collect(self, *patterns: str) -> tuple[list[list[Any]], list[bytes]]:
+    def collect(self, *patterns: str) -> Collected:
         return self.sandbox.collect(patterns, 1 << 30, str(self.outbox))
 
 
@@ -143,7 +143,7 @@ def test_small_outputs_are_read_and_large_ones_are_moved(stage: Stage) -> None:
     stage.sandbox.write_file("large", 0o755, b"l" * (MAX_INLINE_BYTES + 1))
     os.chmod(stage.box / "large", 0o6755)
     inode = (stage.box / "large").stat().st_ino
-    entries, contents = stage.collect("*")
+    entries, contents, _ = stage.collect("*")
     [[*large, path], small] = entries
     assert large == ["large", 0o755, MAX_INLINE_BYTES + 1] and small == ["small", 0o600] and contents == [b"s" * MAX_INLINE_BYTES]
     assert os.path.dirname(path) == str(stage.outbox) and os.stat(path).st_ino == inode
@@ -153,7 +153,7 @@ def test_small_outputs_are_read_and_large_ones_are_moved(stage: Stage) -> None:
 def test_many_small_outputs_are_moved_when_their_total_is_large(stage: Stage) -> None:
     for number in range(20):
         stage.sandbox.write_file(f"{number:02}", 0o600, b"x" * MAX_INLINE_BYTES)
-    entries, contents = stage.collect("*")
+    entries, contents, _ = stage.collect("*")
     assert len(contents) == MAX_INLINE_TOTAL_BYTES // MAX_INLINE_BYTES and len(entries) == 20
     assert len(os.listdir(stage.outbox)) == 20 - len(contents)
 
@@ -161,7 +161,7 @@ def test_many_small_outputs_are_moved_when_their_total_is_large(stage: Stage) ->
 def test_if_nothing_may_be_read_all_is_moved(stage: Stage) -> None:
     stage.sandbox.write_file("empty", 0o600, b"")
     stage.sandbox.write_file("small", 0o600, b"x")
-    entries, contents = stage.sandbox.collect(["*"], 0, str(stage.outbox))
+    entries, contents, _ = stage.sandbox.collect(["*"], 0, str(stage.outbox))
     assert [entry[:3] for entry in entries] == [["empty", 0o600, 0], ["small", 0o600, 1]] and contents == []
 
 
@@ -170,7 +170,7 @@ def test_a_kept_output_is_moved_out_however_small(stage: Stage) -> None:
         stage.sandbox.write_file(name, 0o600, name.encode())
     apart = stage.sandbox.names(["a", "d"])
     assert list(apart) == ["a", "d/b"]
-    entries, contents = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), apart)
+    entries, contents, _ = stage.sandbox.collect(["a", "d", "c"], 1 << 20, str(stage.outbox), apart)
     assert [entry[0] for entry in entries if len(entry) > 2] == ["a", "d/b"]
     assert contents == [b"c"]
 
@@ -180,17 +180,17 @@ def test_a_directory_as_an_output_means_all_files_below_it(stage: Stage) -> None
         stage.sandbox.write_file(name, 0o600, name.encode())
     stage.sandbox.make_directory("d/empty", 0o700)
     stage.sandbox.make_directory("nothing", 0o700)
-    assert stage.collect("d") == ([["d/a", 0o600], ["d/e/b", 0o600]], [b"d/a", b"d/e/b"])
+    assert stage.collect("d") == ([["d/a", 0o600], ["d/e/b", 0o600]], [b"d/a", b"d/e/b"], None)
     assert stage.sandbox.collect(["d", "other"], 1000)[1] == [b"d/a", b"d/e/b", b"other"]
-    with pytest.raises(AttemptError, match="'nothing' is a directory with no file in it"):
-        stage.collect("nothing")
+    failure = stage.collect("nothing").failure
+    assert failure is not None and "'nothing' is a directory with no file in it" in failure[2]
 
 
 def test_an_output_with_another_name_elsewhere_is_copied(stage: Stage, tmp_path: Path) -> None:
     content = b"x" * (MAX_INLINE_BYTES + 1)
     (tmp_path / "elsewhere").write_bytes(content)
     os.link(tmp_path / "elsewhere", stage.box / "large")
-    [[_, _, _, path]], _ = stage.collect("large")
+    [[_, _, _, path]], *_ = stage.collect("large")
     assert os.stat(path).st_ino != (tmp_path / "elsewhere").stat().st_ino and Path(path).read_bytes() == content
 
 
@@ -201,7 +201,7 @@ def test_an_output_on_another_file_system_than_the_outbox_is_copied(stage: Stage
     monkeypatch.setattr(os, "rename", refuse)
     content = bytes(MIB) + b"x" + bytes(MIB)
     stage.sandbox.write_file("large", 0o600, content)
-    [[_, _, size, path]], _ = stage.collect("large")
+    [[_, _, size, path]], *_ = stage.collect("large")
     assert size == len(content) and Path(path).read_bytes() == content and os.stat(path).st_blocks * 512 <= 2 * HOLE_BYTES
 
 
@@ -225,16 +225,17 @@ def test_a_file_that_the_task_swaps_at_the_last_moment_is_not_taken(
         return real(output, place)
 
     monkeypatch.setattr(sandbox_module, "_rename", swap_and_rename)
-    [[_, _, _, path]], _ = stage.collect("large")
+    [[_, _, _, path]], *_ = stage.collect("large")
     assert Path(path).read_bytes() == content and os.listdir(stage.outbox) == [os.path.basename(path)]
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_if_an_output_is_missing_nothing_is_left_in_the_outbox(stage: Stage) -> None:
-    stage.sandbox.write_file("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
-    with pytest.raises(AttemptError) as caught:
-        stage.collect("large", "missing")
-    assert caught.value.failure[:2] == ["missing-output", "task"] and os.listdir(stage.outbox) == []
+def test_if_an_output_is_missing_the_others_are_collected(stage: Stage) -> None:
+    for name in ("large", "later"):
+        stage.sandbox.write_file(name, 0o600, b"x" * (MAX_INLINE_BYTES + 1))
+    entries, _, failure = stage.collect("large", "missing", "later")
+    assert [entry[0] for entry in entries] == ["large", "later"] and len(os.listdir(stage.outbox)) == 2
+    assert failure is not None and failure[:2] == ["missing-output", "task"] and "'missing'" in failure[2]
 
 
 def test_a_full_disk_is_the_workers_fault(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +245,8 @@ def test_a_full_disk_is_the_workers_fault(stage: Stage, monkeypatch: pytest.Monk
     stage.sandbox.write_file("large", 0o600, b"x" * (MAX_INLINE_BYTES + 1))
     os.link(stage.box / "large", stage.box / "twice")
     monkeypatch.setattr(os, "pwrite", full)
-    for act in (lambda: stage.add_cached_file("input"), lambda: stage.collect("large")):
-        with pytest.raises(AttemptError) as caught:
-            act()
-        assert caught.value.failure[:2] == ["disk", "worker"]
+    with pytest.raises(AttemptError) as caught:
+        stage.add_cached_file("input")
+    for failure in (caught.value.failure, stage.collect("large").failure):
+        assert failure is not None and failure[:2] == ["disk", "worker"]
     assert os.listdir(stage.outbox) == []

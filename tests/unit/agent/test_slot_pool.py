@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import socket
+from collections import deque
 from typing import Any, cast
 
 from pilotfish.agent.node.agent_machine import AgentMachine, WorkerOffer
-from pilotfish.agent.node.slot_pool import RAISE_LIMIT_S, START_PAUSE_S, SlotPool
+from pilotfish.agent.node.attempts import Attempt, AttemptSpec
+from pilotfish.agent.node.slot_pool import RAISE_LIMIT_S, RETIRE_TIMEOUT_S, START_PAUSE_S, SlotPool
 from pilotfish.agent.node.slot_process import SlotProcess
+from pilotfish.agent.slots.shared_page import QUIT
+from pilotfish.agent.slots.slot_server import SlotServer
 
 Answer = tuple[int, bool, int, bytes]
 
@@ -18,6 +24,7 @@ class Executable(SlotProcess):
     def __init__(self, says: list[Any]) -> None:
         self.number = 0
         self.peeks = {}
+        self.assigned = deque()
         self._says = says
         self.outgoing = cast("Any", ())
 
@@ -33,7 +40,7 @@ class Executable(SlotProcess):
 
 def make_slots() -> tuple[SlotPool, list[Answer]]:
     machine = AgentMachine(WorkerOffer("w1", "p1", {"cores": 8.0}), seed=1, now=0.0)
-    slots = SlotPool(machine, selectors.DefaultSelector(), {})
+    slots = SlotPool(machine, selectors.DefaultSelector(), {}, SlotServer(os.getpid(), socket.socket()))
     answers: list[Answer] = []
     slots.answer_peek = lambda *answer: answers.append(answer)
     return slots, answers
@@ -82,3 +89,38 @@ def test_with_no_slot_left_there_is_a_pause_and_only_the_third_failed_start_cost
         slots.check_timers(START_PAUSE_S)
         assert slots.machine.attempts.max_slots == 1
     assert charged == [0, 0, 1, 0, 0, 1] and not slots.machine.exited
+
+
+class Replaced(Executable):
+    """A slot that has run attempts with another key, and does not end when it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.told: list[Any] = []
+
+    def has_other_key(self, wanted: str) -> bool:
+        return True
+
+    def order(self, what: int, body: bytes = b"") -> None:
+        self.told.append(what)
+
+    def kill_all(self) -> None:
+        self.told.append("kill")
+
+
+class Fresh(Executable):
+    def assign(self, attempts: Any, now: float) -> None:
+        pass
+
+
+def test_a_slot_that_is_replaced_and_does_not_end_is_killed() -> None:
+    slots, _ = make_slots()
+    old = slots.processes[0] = Replaced()
+    slots._spare = [Fresh([])]
+    slots.start(0, [Attempt(1, 1, AttemptSpec(0, "exec", 0.0, {}, {}, b""), b"", ())], 1.0)
+    assert slots.processes[0] is not old and old.told == [QUIT]
+    slots.check_timers(1.0 + RETIRE_TIMEOUT_S / 2)
+    assert slots.deadline <= 1.0 + RETIRE_TIMEOUT_S and old.told == [QUIT]
+    for _ in range(2):
+        slots.check_timers(1.0 + RETIRE_TIMEOUT_S)
+    assert old.told == [QUIT, "kill"]

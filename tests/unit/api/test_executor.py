@@ -385,3 +385,48 @@ def test_wishes_hold_for_every_task(pool: FakePool) -> None:
         executor.submit(abs, -1).result(WAIT_S)
     spec, _ = pool.book.by_number(1).specs[0]
     assert (spec.request.cores, spec.request.memory, spec.time_s, spec.retries) == (2, 1 << 30, 300, 3)
+
+
+def test_libraries_can_read_the_number_of_cores(pool: FakePool) -> None:
+    assert Executor(max_workers=3)._max_workers == 3
+    assert Executor()._max_workers == len(os.sched_getaffinity(0))
+    pool.master.answers["status"] = lambda arguments: {"local_cores": 2, "cores": 34}
+    with Executor(pool="default") as executor:
+        assert executor._max_workers == 34
+
+
+def test_libraries_read_the_number_of_cores_of_the_sites_of_the_executor(pool: FakePool) -> None:
+    def row(site: str, cores: float, connected: bool = True) -> dict[str, Any]:
+        return {"site": site, "connected": connected, "capacity": {"cores": cores}}
+
+    pool.master.answers["workers"] = lambda arguments: [
+        row("local", 2.0),
+        row("hpc", 4.0),
+        row("hpc", 8.0),
+        row("hpc", 16.0, connected=False),
+    ]
+    pool.master.answers["status"] = lambda arguments: {"local_cores": 3, "cores": 14}
+    for sites, cores in ((("hpc",), 12), (("local",), 3), (("hpc", "local"), 14), ((), 14)):
+        executor = Executor(pool="default")
+        executor._start().sites = sites
+        assert executor._max_workers == cores
+        executor.shutdown()
+
+
+def test_sites_mean_a_pool_of_the_user(pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = tmp_path / "sites.toml"
+    sites.write_text('[hpc]\nbackend = "slurm"\n')
+    monkeypatch.setattr("pilotfish.client.descriptions.site_selection.sites_path", lambda: sites)
+    for kind in ("sites_reread", "site_use"):
+        pool.master.answers[kind] = lambda arguments: {}
+    with Executor(sites=["hpc:2", "local"]) as executor:
+        assert executor.submit(abs, -1).result(WAIT_S) == 1
+    record = pool.book.by_number(1)
+    assert record.options.sites == ("hpc", "local") and record.options.owned
+    assert [message.arguments for message in pool.master.heard if isinstance(message, wire.Ask) and message.kind == "site_use"] == [
+        {"site": "hpc", "pilots": 2}
+    ]
+    with pytest.raises(BadInput, match="there is no site 'hcp'"):
+        Executor(sites="hcp")
+    with pytest.raises(BadInput, match=r"sites='hpc' was given too"):
+        Executor(2, sites="hpc")

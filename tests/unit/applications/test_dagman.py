@@ -207,14 +207,30 @@ def test_a_bare_name_is_a_program_of_the_directory() -> None:
     assert described("executable = sh").argv == ["sh"]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_earlier_node_or_the_pre_script_may_create_the_directory_of_a_job(count: int) -> None:
+    script("make.sh", 'mkdir -p "$1"')
+    Path("touch.sub").write_text(f"executable = /usr/bin/touch\narguments = $(Process)\ninitialdir = scratch/$(JOB)\nqueue {count}\n")
+    text = (
+        "JOB Create {\nexecutable = make.sh\narguments = scratch/Later\n}\n"
+        "JOB Later touch.sub\nPARENT Create CHILD Later\n"
+        "JOB Planned touch.sub\nSCRIPT PRE Planned make.sh scratch/Planned\nFINAL End touch.sub\n"
+    )
+    for one in node_tasks(dag(text)):
+        if one.node.name != "End":
+            assert run(one).returncode == 0
+    made = {str(path) for path in Path().glob("scratch/*/*")}
+    assert made == {f"scratch/{node}/{place}" for node in ("Later", "Planned") for place in range(count)}
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
         (["arguments = x"], "there is no executable"),
         (["executable = none"], "the program 'none' does not exist"),
         (["executable = a.sub"], "may not be executed"),
-        (["executable = /bin/true", "queue 5"], "line 3: 'queue 5' makes several jobs"),
-        (["executable = /bin/true", "queue x in (a b)"], "makes several jobs"),
+        (["executable = /bin/true", "queue 0"], "line 3: 'queue 0' is not queue with a number"),
+        (["executable = /bin/true", "queue x in (a b)"], "is not queue with a number"),
         (["executable = /bin/true", "queue", "queue"], "there is more after"),
         (["executable = /bin/true", "universe = docker"], "line 3: universe = docker is not supported"),
         (["executable = /bin/true", "request_cpus = few"], "line 3: request_cpus = few is not a whole number"),
@@ -226,6 +242,12 @@ def test_a_bare_name_is_a_program_of_the_directory() -> None:
         (["executable = $(a)", "a = $(b)", "b = $(a)"], "a macro uses itself"),
         (["executable = $INT(a)"], "is not supported"),
         (["executable = /bin/true", "transfer_input_files = http://x/y"], "is a URL"),
+        (["executable = /bin/true", 'transfer_output_remaps = "a"'], "line 3: transfer_output_remaps: 'a' is not FILE = FILE"),
+        (["executable = /bin/true", 'transfer_output_remaps = "a=http://x/y"'], "is not FILE = FILE"),
+        (
+            ["executable = /bin/true", "transfer_output_files = d", 'transfer_output_remaps = "d/x=y"'],
+            "line 4: transfer_output_remaps: 'd/x' is not in transfer_output_files",
+        ),
         (["executable = /bin/true", "initialdir = nowhere"], "is not a directory"),
     ],
 )
@@ -259,6 +281,18 @@ def test_streams_go_to_files_of_the_directory() -> None:
     )
     assert run(one).returncode == 0
     assert (Path("d/o.A").read_text(), Path("d/e").read_text()) == ("given\n", "oops\n")
+
+
+@pytest.mark.parametrize("more", [(), ("transfer_input_files = in.txt",)], ids=["here", "scratch"])
+def test_a_failed_job_shows_the_end_of_its_error_file_and_the_name_of_the_file(more: tuple[str, ...]) -> None:
+    Path("in.txt").write_text("")
+    lines = ("executable = /bin/sh", "error = plot of $(JOB).err", *more)
+    said = run(described(*lines, "arguments = \"-c 'seq 1 20 >&2; printf broken >&2; exit 2'\""))
+    assert said.returncode == 2 and said.stdout == ""
+    assert said.stderr.splitlines()[0] == "plot of A.err: 12" and said.stderr.endswith("\nplot of A.err: broken\n")
+    assert run(described(*lines, "arguments = \"-c 'exit 3'\"")).stderr == "plot of A.err is empty\n"
+    succeeded = run(described(*lines, "arguments = \"-c 'echo fine >&2'\""))
+    assert (succeeded.returncode, succeeded.stderr) == (0, "")
 
 
 def scripted(exit_code: int, more: str) -> NodeTask:
@@ -344,6 +378,23 @@ def test_files_that_travel_go_to_a_directory_of_its_own_and_back() -> None:
     assert "cat: x.txt" in run(described(*lines, "should_transfer_files = NO")).stderr
 
 
+@pytest.mark.parametrize("listed", [(), ("transfer_output_files = made.txt, deep/own.txt, folder, odd;name",)])
+def test_outputs_go_where_transfer_output_remaps_says(listed: tuple[str, ...]) -> None:
+    Path("work/kept").mkdir(parents=True)
+    script(
+        "tool",
+        "mkdir deep folder; touch folder/in; for name in made.txt plain.txt deep/own.txt 'odd;name'; do echo $name > \"$name\"; done",
+    )
+    remaps = 'transfer_output_remaps = "made.txt = results/$(JOB)/made.txt; folder = kept ;odd\\;name=a=b;plain.txt=p.txt"'
+    for _ in range(2):
+        done = run(described("executable = ../tool", "initialdir = work", "should_transfer_files = YES", remaps, *listed))
+        assert (done.returncode, done.stderr) == (0, "")
+    expected = {"results/A/made.txt", "a=b"} | ({"own.txt", "kept/in"} if listed else {"p.txt"})
+    assert {str(path.relative_to("work")) for path in Path("work").rglob("*") if path.is_file()} == expected
+    missing = described("executable = /bin/true", "transfer_output_files = made.txt", 'transfer_output_remaps = "made.txt=new.txt"')
+    assert run(missing).returncode == 1
+
+
 def test_a_node_without_a_job_only_runs_its_scripts() -> None:
     script("pre.sh", "echo pre")
     one = task("JOB A none.sub NOOP\nSCRIPT PRE A pre.sh\n")
@@ -382,6 +433,10 @@ KEYWORDS = [
     "INCLUDE",
     "DONE",
     "DIR",
+    "SUBDAG EXTERNAL",
+    "FINAL",
+    "CATEGORY",
+    "MAXJOBS",
 ]
 WORDS = st.sampled_from(
     [

@@ -1,13 +1,17 @@
 import json
 import os
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from pilotfish.applications.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
-from pilotfish.applications.executable_encoder import EXECUTABLE_KEYWORDS, ExecutableDefaults, ExecutableEncoder
-from pilotfish.applications.input_files import PackedFiles, StoredFile
+from pilotfish.applications import input_files
+from pilotfish.applications.executables import executable_encoder
+from pilotfish.applications.executables.executable import Completed, ExecutableFailed, decode_completed, decode_executable_failure
+from pilotfish.applications.executables.executable_encoder import EXECUTABLE_KEYWORDS, ExecutableDefaults, ExecutableEncoder
+from pilotfish.applications.input_files import PackedFiles, Source, StoredFile
+from pilotfish.applications.reuse.task_keys import FilesVersion, files_version
 from pilotfish.applications.task_options import EXECUTABLE_ONLY, TASK_KEYWORDS, read_task_options
 from pilotfish.errors import BadInput, DamagedPayload
 from pilotfish.model.task import Failure, TaskSpec
@@ -32,6 +36,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "model.dat").write_bytes(b"model")
     (tmp_path / "one.dat").write_bytes(b"one")
     return tmp_path
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files change with their times, also if they have just been written."""
+    monkeypatch.setattr(input_files, "RACY_S", 0.0)
 
 
 def described(payload: bytes) -> tuple[dict[str, object], list[bytes]]:
@@ -77,6 +87,78 @@ def test_defaults_are_shared_and_wishes_of_one_task_make_another_spec() -> None:
     small, big = (spec for spec, _ in register.specs)
     assert small.request.memory == 2 << 30
     assert (big.request.memory, big.request.cores, big.request.cores_max, big.time_s) == (4 << 30, 2, 4, 600)
+
+
+@pytest.mark.parametrize("changed", ["sim", "data/deep/model.dat"])
+def test_a_changed_program_or_default_input_is_sent_again_even_if_its_size_and_time_stay(changed: str, here: Path) -> None:
+    (here / "data/deep").mkdir(parents=True)
+    (here / "data/deep/model.dat").write_text("old")
+    register, defaults = Register(), ExecutableDefaults()
+    encoder = ExecutableEncoder(register)
+    defaults.inputs = ["data"]
+    (here / changed).write_text("one")
+    stamp = (here / changed).stat()
+    for text in ("one", "one", "two"):
+        (here / changed).write_text(text)
+        os.utime(here / changed, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        number = encoder.encode(["./sim"], {}, defaults)[0]
+        assert text.encode() in [bytes(part) for part in unpack(register.specs[number][1])]
+
+
+def test_files_of_many_executables_are_checked_less_often_and_a_later_change_is_seen(
+    here: Path, monkeypatch: pytest.MonkeyPatch, settled: None
+) -> None:
+    monkeypatch.setattr(executable_encoder, "FREE_CHECKS_S", 0.0)
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    checked = list[float]()
+
+    def slow_check(inputs: dict[str, Source]) -> FilesVersion:
+        checked.append(seconds[0])
+        seconds[0] += 0.001
+        return files_version(inputs)
+
+    monkeypatch.setattr(executable_encoder, "files_version", slow_check)
+    encoder, defaults = ExecutableEncoder(Register()), ExecutableDefaults()
+    defaults.inputs = ["model.dat"]
+    numbers = [encoder.encode(["./sim"], {}, defaults)[0] for _ in range(100)]
+    assert set(numbers) == {0} and len(checked) == 1
+    (here / "model.dat").write_bytes(b"changed")
+    seconds[0] += 0.5
+    assert encoder.encode(["./sim"], {}, defaults)[0] == 1
+
+
+def test_the_first_changes_of_a_file_are_seen_however_fast_they_are(here: Path, settled: None) -> None:
+    encoder, defaults = ExecutableEncoder(register := Register()), ExecutableDefaults()
+    defaults.inputs = ["model.dat"]
+    for size in range(3):
+        (here / "model.dat").write_bytes(b"x" * size)
+        encoder.encode(["./sim"], {}, defaults)
+    assert len(register.specs) == 3
+
+
+def test_without_files_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable_encoder, "files_version", lambda inputs: pytest.fail("there are no files"))
+    assert ExecutableEncoder(Register()).encode(["true"], {}, ExecutableDefaults())[0] == 0
+
+
+def test_an_input_of_one_task_replaces_the_file_of_the_program_in_its_spec_only() -> None:
+    encoder = ExecutableEncoder(register := Register())
+    for options in ({"inputs": ["one.dat"]}, {"inputs": {"sim": "model.dat"}}):
+        encoder.encode(["./sim"], options, ExecutableDefaults())
+    assert [spec.launch["inputs"] for spec, _ in register.specs] == [[["sim", 0o755]], []]
+
+
+def test_a_module_that_a_module_imports_anew_is_sent(here: Path) -> None:
+    register = Register()
+    encoder = ExecutableEncoder(register)
+    (here / "sim.py").write_text("import helper\n")
+    for text in ("", "import consts\n"):
+        (here / "helper.py").write_text(text)
+        (here / "consts.py").write_text("")
+        number = encoder.encode(["python", "sim.py"], {"sandbox": True}, ExecutableDefaults())[0]
+        names = [entry[0] for entry in register.specs[number][0].launch["inputs"]]
+        assert ("consts.py" in names) == bool(text)
 
 
 @pytest.mark.parametrize(

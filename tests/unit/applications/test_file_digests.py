@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from pilotfish.applications import input_files
 from pilotfish.applications.input_files import DigestCache
+from pilotfish.applications.reuse import task_keys
+from pilotfish.applications.reuse.task_keys import files_version
 
 
 class Reader:
@@ -54,6 +57,16 @@ def test_a_file_that_was_changed_just_now_is_not_remembered(reader: Reader, monk
     os.utime(reader.file, (1, 1))
     assert reader.digest() == reader.digest()
     assert len(reader.read) == 2
+
+
+def test_a_file_with_a_time_in_the_future_is_read_once(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_files, "RACY_S", 0.0)
+    reader.file.write_bytes(b"one")
+    os.utime(reader.file, (time.time() + 3600, time.time() + 3600))
+    assert reader.digest() == reader.digest()
+    assert len(reader.read) == 1
+    monkeypatch.setattr(task_keys, "files_hash", lambda inputs: pytest.fail("the file is read"))
+    assert files_version({"one": str(reader.file)}) == files_version({"one": str(reader.file)})
 
 
 def test_a_memory_that_cannot_be_read_costs_a_reading_only(reader: Reader) -> None:

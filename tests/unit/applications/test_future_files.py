@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.executable import FutureFile
+from pilotfish.applications.executables.executable import FutureFile
 from pilotfish.applications.task_list import TaskList
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import ExpectedFile
@@ -61,8 +61,9 @@ def test_what_nobody_keeps_is_not_promised() -> None:
     tasks = TaskList()
     tasks.add(["true"], outputs=["m"])
     for index in (0, 7):
-        with pytest.raises(BadInput, match=f"task {index} does not keep 'm' for others"):
+        with pytest.raises(BadInput, match=f"task {index} does not keep 'm' for others") as problem:
             tasks.file(index, "m")
+        assert "A Python call cannot wait for the file" in problem.value.hint
 
 
 @pytest.mark.parametrize(("kept", "name"), [("parts/", "parts/"), ("parts", "./parts/1"), ("*.bin", "a.bin"), ("d/**/x?", "d/e/x1")])

@@ -5,15 +5,19 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
+import numpy
 import pytest
 
-from pilotfish.applications import python_call as module
-from pilotfish.applications.python_call import SOURCE, CallEncoder, chunked, import_path, source_of
+from pilotfish.applications.calls import python_call as module
+from pilotfish.applications.calls.python_call import SOURCE, CallEncoder, chunked
+from pilotfish.applications.executables.program_environment import import_path
 from pilotfish.errors import BadInput
 from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import Buffer, join_pieces, unpack
+from tests.support.fake_slot import function_code
 
 
 class Register:
@@ -23,7 +27,7 @@ class Register:
         self.specs: list[tuple[TaskSpec, bytes]] = []
 
     def __call__(self, spec: TaskSpec, code: bytes) -> int:
-        self.specs.append((spec, code))
+        self.specs.append((spec, function_code(spec, code)))
         return len(self.specs) - 1
 
 
@@ -64,12 +68,32 @@ def test_a_bound_method_travels_with_its_object_each_time() -> None:
     assert pickle.loads(register.specs[number][1]) is operator.call
 
 
-def test_a_partial_travels_each_time_under_the_name_of_its_type() -> None:
+def test_a_partial_travels_each_time_under_the_name_of_its_function() -> None:
     register = Register()
     _, payload = CallEncoder(register).encode(functools.partial(pow, 2), (5,), {})
     (function, value), _ = arguments(payload)
     assert function(value) == 32
-    assert register.specs[0][0].name == "partial"
+    assert register.specs[0][0].name == "pow"
+
+
+def test_a_callable_with_state_is_not_searched_because_it_travels_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = CallEncoder(Register())
+    monkeypatch.setattr(module, "FunctionBindings", lambda *given: pytest.fail("the object is searched"))
+    for function in (bytearray(1 << 20).find, functools.partial(max, bytes(1 << 20))):
+        calls.encode(function, (b"x",), {})
+
+
+def test_the_source_of_a_compiled_function_is_its_import() -> None:
+    calls = CallEncoder(register := Register(), form="source")
+    assert [calls.encode(numpy.sqrt, (4.0,), {})[0] for _ in range(2)] == [0, 0]
+    assert register.specs[0][1] == b"from numpy import sqrt as sqrt"
+
+
+@pytest.mark.parametrize("wrap", [lambda future: future, lambda future: [future]])
+def test_a_future_of_another_executor_is_refused_with_the_fix(wrap: Callable[[Any], Any]) -> None:
+    with pytest.raises(BadInput, match="is a future of another executor") as caught:
+        CallEncoder(Register()).encode(double, (wrap(Future()),), {})
+    assert caught.value.hint == "pass its .result()"
 
 
 def test_many_closures_over_one_code_do_not_become_as_many_specs() -> None:
@@ -135,46 +159,13 @@ def test_a_class_of_main_is_sent_by_value(monkeypatch: pytest.MonkeyPatch) -> No
     assert b"answer" in payload
 
 
-def test_source_needs_nothing_but_itself() -> None:
-    assert source_of(double).startswith(b"def double(")
+def test_a_spec_of_source_has_the_name_of_its_function_and_no_installed_packages() -> None:
     number, _ = CallEncoder(register := Register(), form=SOURCE).encode(double, (1,), {})
     spec, code = register.specs[number]
     names: dict[str, Any] = {}
     exec(code, names)
     assert names[spec.launch["name"]](4) == 8
-    assert not any("site-packages" in place for place in spec.launch["path"])
-
-
-def uses_module() -> object:
-    return gc.collect()
-
-
-def outer(n: int) -> Callable[[], int]:
-    def inner() -> int:
-        return n
-
-    return inner
-
-
-@functools.lru_cache
-def decorated() -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        (lambda: 1, "only a function made with def"),
-        (len, "only a function made with def"),
-        (uses_module, "uses gc of its module"),
-        (outer(1), "uses n of the function around it"),
-        (decorated.__wrapped__, "starts with '@functools.lru_cache'"),
-    ],
-)
-def test_source_that_would_not_work_elsewhere_is_refused_with_the_reason(function: Callable[..., Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said) as caught:
-        source_of(function)
-    assert caught.value.hint
+    assert spec.python == "" and not any("site-packages" in place for place in spec.launch["path"])
 
 
 def test_an_unknown_form_is_refused() -> None:

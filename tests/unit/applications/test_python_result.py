@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.python_result import HINTS, RemoteTraceback, decode_failure, decode_value
+from pilotfish.applications.calls.python_result import HINTS, RemoteTraceback, decode_failure, decode_value
 from pilotfish.errors import DamagedPayload, TaskFailed
 from pilotfish.model.task import Failure
 from pilotfish.portable.payload_format import pack

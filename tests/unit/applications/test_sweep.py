@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import threading
 import tracemalloc
 from collections import deque
 from pathlib import Path
 
 import pytest
 
-from pilotfish.applications.sweeps.sweep import Sweep, make_sweep, parse_parameter
+from pilotfish.applications.sweeps import tables
+from pilotfish.applications.sweeps.sweep import Sweep, make_sweep, parse_parameter, split_lists
 from pilotfish.applications.sweeps.tables import SMALL_FILE_BYTES
 from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.errors import BadInput
@@ -250,3 +254,87 @@ def test_values_written_as_in_a_program_are_refused_with_the_way_to_write_them(v
         parse_parameter(f"x={values}")
     assert "x=1,2,3" in refusal.value.hint
     assert [row[0] for row in parse_parameter(f'x="{values}"')] == [values]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("frame=001..003", ["001", "002", "003"]),
+        ("frame=08..11", ["08", "09", "10", "11"]),
+        ("frame=1..003", ["001", "002", "003"]),
+        ("frame=001:007:3", ["001", "004", "007"]),
+        ("frame=003:001:-1", ["003", "002", "001"]),
+        ("frame=1..3", ["1", "2", "3"]),
+        ("frame=0..2", ["0", "1", "2"]),
+        ("frame=98..101", ["98", "99", "100", "101"]),
+        ("frame=-01..01", ["-01", "000", "001"]),
+        ("frame=0:1:0.5", ["0.0", "0.5", "1.0"]),
+    ],
+)
+def test_leading_zeros_are_kept(values: str, expected: list[str]) -> None:
+    assert [row[0] for row in make_sweep([values])] == expected
+
+
+def test_lists_are_combined_or_linked() -> None:
+    both = make_sweep(lists=[(":::", ("a", "b")), (":::", ("1", "2"))])
+    assert both.names == ("1", "2")
+    assert list(both) == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
+    linked = make_sweep(lists=[(":::", ("x", "y")), (":::", ("a", "b")), (":::+", ("1", "2"))])
+    assert linked.names == ("1", "2", "3")
+    assert list(linked) == [("x", "a", "1"), ("x", "b", "2"), ("y", "a", "1"), ("y", "b", "2")]
+
+
+def test_the_values_of_a_list_are_not_interpreted() -> None:
+    assert list(make_sweep(lists=[(":::", ("1..3", "a,b", "@x"))])) == [("1..3",), ("a,b",), ("@x",)]
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ([(":::", ())], "::: has no values"),
+        ([(":::+", ("a",))], ":::+ comes first"),
+        ([(":::", ("a", "b")), (":::+", ("1",))], ":::+ has 1 value, and the list before it has 2"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused(lists: list[tuple[str, tuple[str, ...]]], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        make_sweep(lists=lists)
+
+
+def test_each_task_is_repeated() -> None:
+    assert list(make_sweep(times=3)) == [(), (), ()]
+    assert len(make_sweep(["x=1,2"], times=2)) == 4
+    assert list(make_sweep(["x=1,2"], times=2)) == [("1",), ("1",), ("2",), ("2",)]
+    assert list(make_sweep(["x=1,2", "y=a,b"], zipped=True, times=2))[1:3] == [("1", "a"), ("2", "b")]
+    with pytest.raises(BadInput, match="would make 100,000,000,000 tasks"):
+        make_sweep(["x=1..1000"], times=100_000_000)
+
+
+def test_a_command_is_split_at_its_lists() -> None:
+    assert split_lists(("prog", "{}", ":::", "a", "b", ":::+", "1", "2")) == (("prog", "{}"), ((":::", ("a", "b")), (":::+", ("1", "2"))))
+    assert split_lists(("prog", "a:::b")) == (("prog", "a:::b"), ())
+
+
+@pytest.mark.parametrize("suffix", ["", ".csv"])
+def test_a_pipe_is_read_once_and_used_many_times(tmp_path: Path, suffix: str) -> None:
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("x\n1\n2\n",))
+    writer.start()
+    sweep = make_sweep(tables=[str(pipe)]) if suffix else make_sweep(each_line=str(pipe))
+    writer.join()
+    expected = [("1",), ("2",)] if suffix else [("x",), ("1",), ("2",)]
+    assert list(sweep) == list(sweep) == expected
+
+
+def test_a_large_pipe_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "SMALL_FILE_BYTES", 10)
+    monkeypatch.setattr(tables, "MAX_PIPE_BYTES", 100)
+    read, write = os.pipe()
+    os.write(write, b"value\n" * 10)
+    os.close(write)
+    sweep = make_sweep(each_line=f"/dev/fd/{read}")
+    assert list(sweep) == list(sweep) == [("value",)] * 10
+    with pytest.raises(BadInput, match="--each-line: more than 0 MiB from /dev/zero"):
+        make_sweep(each_line="/dev/zero")
+    os.close(read)

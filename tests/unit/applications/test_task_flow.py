@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pilotfish.applications.sweeps.task_list_file import TaskFile, read_task_file
-from pilotfish.client.run_options import RunRequest
-from pilotfish.client.task_source import TaskSource, make_source
+from pilotfish.client.descriptions.run_options import RunRequest
+from pilotfish.client.descriptions.task_source import TaskSource, make_source
 from pilotfish.errors import BadInput
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}

@@ -52,7 +52,7 @@ def test_pools_codes_and_commands_are_offered(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "pools" / name).mkdir(parents=True)
     assert offered("status", "--pool", "") == ["default", "night"]
     assert offered("explain", "p31") == ["P3100", "P3101", "P3102"]
-    assert offered("help", "re") == ["results", "rerun", "resume", "replay"]
+    assert offered("help", "re") == ["results", "rerun", "report", "resume", "replay"]
 
 
 def test_without_a_master_nothing_is_offered_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

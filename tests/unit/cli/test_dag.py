@@ -42,7 +42,7 @@ def test_nodes_keep_their_names_whatever_becomes_of_the_files_and_when_they_are_
     Path(flow).unlink()
     told = pilotfish("tasks").out
     assert "A: /bin/echo A hi" in told and "B: /bin/echo B hi" in told
-    assert "2.0   B: /bin/echo B hi  " in pilotfish("rerun").out
+    assert "1.1   B: /bin/echo B hi  " in pilotfish("rerun").out
 
 
 def test_a_task_is_named_as_its_list_or_dag_names_it(pilotfish: CommandLine, master: FakeMaster, flow: str) -> None:
@@ -55,6 +55,7 @@ def test_a_task_is_named_as_its_list_or_dag_names_it(pilotfish: CommandLine, mas
     assert [row["label"] for row in json.loads(pilotfish("tasks", "--json").out)] == ["mesh.1", None, "use"]
     assert [row["label"] for row in json.loads(pilotfish("results", "--json").out)] == ["mesh.1", None, "use"]
     assert pilotfish("why", "1.use").out.startswith("task 1.2 (use: echo B) is ")
+    assert "Did you mean '1.use'?" in pilotfish("why", "use").err
     assert pilotfish("logs", "listed.mesh.1").out == "A\n"
     assert pilotfish("tail", "last.mesh.1").out == "A\n"
     assert "run 1 has no task 'ues'\n  fix: Did you mean 'use'?" in pilotfish("logs", "1.ues").err

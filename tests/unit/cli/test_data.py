@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.cli.commands.attach_command import RunFollower
+from pilotfish.cli.run_commands.attach_command import RunFollower
 from pilotfish.cli.terminal.progress import READING_S, DelayedStatusLine, RunProgress, show_hashing
 from pilotfish.cli.terminal.screen import Screen, describe_transfers
 from pilotfish.model.task import RunOptions
@@ -230,7 +230,11 @@ def test_what_no_task_left_is_told_before_anything_starts(pilotfish: CommandLine
     pilotfish("run", "--", "echo")
     leave(master, 1, ["mesh.bin", 0o644, "c" * 64, GIB])
     said = pilotfish("run", "--input", "1.0:mehs.bin", "--", "echo")
-    assert said.err == "error: --input 1.0:mehs.bin: task 1.0 left no file 'mehs.bin'\n  fix: Did you mean 'mesh.bin'?\n"
+    assert said.err.splitlines() == [
+        "error: --input 1.0:mehs.bin: task 1.0 left no file 'mehs.bin'",
+        "  fix: Did you mean 'mesh.bin'?",
+        "  fix: pilotfish run --input 1.0:mesh.bin -- echo",
+    ]
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
     assert "is ready, and not done" in pilotfish("run", "--input", "2.0:mesh.bin", "--", "echo").err

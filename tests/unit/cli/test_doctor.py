@@ -58,7 +58,7 @@ def test_whatever_is_not_green_carries_its_cure(place: Path, monkeypatch: pytest
     found.append(doctor_commands.check_clock(place))
     assert [finding.state for finding in found] == [BAD, BAD, BAD, BAD, DOUBTFUL, DOUBTFUL, DOUBTFUL, DOUBTFUL, BAD]
     assert all(finding.fix for finding in found)
-    assert found[1].fix == f"chmod 700 {place}"
+    assert found[1].fix == f"chmod go= {place}"
     assert found[2].fix == "did you mean beat_s?"
     assert found[6].fix == "ulimit -n 128"
 
@@ -92,7 +92,7 @@ def test_doctor_prints_each_finding_and_gives_a_status(pilotfish: CommandLine, p
     place.chmod(0o755)
     bad = pilotfish("doctor", "--quick")
     assert bad.status == 1
-    assert f"    fix: chmod 700 {place}" in bad.out
+    assert f"    fix: chmod go= {place}" in bad.out
     assert bad.out.splitlines()[-1] == "1 thing to fix."
     data = json.loads(pilotfish("doctor", "--quick", "--json").out)
     assert data["bad"] == 1

@@ -15,7 +15,7 @@ import pytest
 
 import pilotfish as package
 from pilotfish import plugins
-from pilotfish.applications.python_result import HINTS
+from pilotfish.applications.calls.python_result import HINTS
 from pilotfish.cli.main import pilotfish as group
 from pilotfish.cli.terminal.error_messages import CAUSES, EXPLANATIONS
 from pilotfish.errors import BadInput, ConnectionFailed, PilotfishError
@@ -75,7 +75,7 @@ def test_help_does_not_import_the_commands() -> None:
     loaded = said.stdout.splitlines()[-1]
     for heavy in (
         "pilotfish.master",
-        "pilotfish.cli.commands.run_command'",
+        "pilotfish.cli.run_commands.run_command'",
         "pilotfish.applications",
         "pilotfish.client",
         "pilotfish.model.messages",
@@ -90,7 +90,7 @@ def test_help_does_not_import_the_commands() -> None:
     [
         (
             ["rnu"],
-            "error: there is no command 'rnu'\n  fix: Did you mean 'run'?\n",
+            "error: there is no command 'rnu'\n  fix: Did you mean 'run'?\n  fix: pilotfish run\n",
         ),
         (
             ["frobnicate"],
@@ -98,12 +98,12 @@ def test_help_does_not_import_the_commands() -> None:
         ),
         (
             ["tasks", "--stat", "failed"],
-            "error: pilotfish tasks has no option --stat\n  fix: Did you mean '--state'?\n",
+            "error: pilotfish tasks has no option --stat\n  fix: Did you mean '--state'?\n  fix: pilotfish tasks --state failed\n",
         ),
         (
             ["tasks", "--state", "broken"],
             "error: invalid value for '--state': 'broken' is not one of 'waiting', 'ready', 'assigned', 'running', 'done', 'failed',"
-            " 'cancelled'\n  fix: See its options: pilotfish tasks --help\n",
+            " 'cancelled'\n  fix: See its options: pilotfish tasks --help\n  fix: pilotfish tasks --state waiting\n",
         ),
         (
             ["explain", "P7"],
@@ -161,7 +161,7 @@ def test_help_is_a_command_too(pilotfish: CommandLine) -> None:
     assert pilotfish("help").out == pilotfish("--help").out
     assert pilotfish("help", "tasks").out == pilotfish("tasks", "--help").out
     said = pilotfish("help", "taks")
-    assert (said.status, said.err) == (2, "error: there is no command 'taks'\n  fix: Did you mean 'tasks'?\n")
+    assert (said.status, said.err) == (2, "error: there is no command 'taks'\n  fix: Did you mean 'tasks'?\n  fix: pilotfish help tasks\n")
 
 
 def test_only_an_explanation_that_says_more_is_pointed_to(pilotfish: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +190,24 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     said = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert said.stdout == "0\n"
     assert said.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("top", "Did you mean 'status --watch'?\n  fix: pilotfish status --watch"),
+        ("ps", "Did you mean 'status'?\n  fix: pilotfish status"),
+        ("kill", "Did you mean 'cancel'?"),
+        ("to", "See them all: pilotfish --help"),
+        ("sotp", "Did you mean 'stop'?\n  fix: pilotfish stop"),
+    ],
+)
+def test_a_command_of_another_program_is_not_taken_for_one_that_stops_or_deletes(pilotfish: CommandLine, name: str, fix: str) -> None:
+    said = pilotfish(name)
+    assert (said.status, said.err) == (2, f"error: there is no command {name!r}\n  fix: {fix}\n")
+
+
+def test_a_correction_that_the_parser_refuses_is_not_shown(pilotfish: CommandLine) -> None:
+    assert pilotfish("lgos").err == "error: there is no command 'lgos'\n  fix: Did you mean 'logs'?\n  fix: pilotfish logs\n"
+    assert pilotfish("lgos", "1", "--nosuch").err == "error: there is no command 'lgos'\n  fix: Did you mean 'logs'?\n"
+    assert pilotfish("scancel", "1", "2").err.endswith("\n  fix: pilotfish cancel 1 2\n")

@@ -161,8 +161,7 @@ def test_why_refuses_the_answer_of_a_master_that_ignores_the_subject(
 def _ask_old_master(self: FakeMaster, kind: str, **arguments: Any) -> Any:
     if kind == "why":
         return {"subject": "run 1", "state": "done", "sentence": "run 1 is done: 1 done", "reasons": []}
-    assert kind == "run"
-    return old_row(self.runs[arguments["run"]])
+    raise AssertionError(f"{kind}: one request is enough")
 
 
 def test_the_state_of_a_run_is_derived_if_an_old_master_does_not_send_it(pilotfish: CommandLine, master: FakeMaster) -> None:

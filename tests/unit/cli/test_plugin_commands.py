@@ -28,7 +28,7 @@ def test_the_command_of_a_plug_in_is_shown_in_its_section_and_runs(install: Inst
     assert "hello  " in sections["Inspect"] and "Greet the pool." in sections["Inspect"]
     assert sections["More"].split() == ["plain", "Do", "little."]
     assert pilotfish("hello", "--pool", "b").out == "hello b\n"
-    assert pilotfish("helo").err.endswith("Did you mean 'hello'?\n")
+    assert pilotfish("helo").err.endswith("Did you mean 'hello'?\n  fix: pilotfish hello\n")
 
 
 def test_hints_name_the_pool_for_commands_of_plug_ins_too(install: Install, pilotfish: CommandLine) -> None:

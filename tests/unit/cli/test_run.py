@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,48 @@ def test_zip_and_tables_work_on_the_command_line(pilotfish: CommandLine, master:
     assert commands(master) == [["echo", "1x7"], ["echo", "2y8"]]
 
 
+def test_lists_after_the_command_make_one_task_per_value(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--param", "n=1..2", "--", "echo", "{n}", "{/.}", "{}", ":::", "data/a b.dat", "c.dat")
+    assert said.status == 0
+    assert commands(master) == [["echo", n, stem, path] for n in ("1", "2") for stem, path in (("a b", "data/a b.dat"), ("c", "c.dat"))]
+    assert pilotfish("run", "echo", "{2}{1}", ":::", "a", "b", ":::", "1", "2").status == 0
+    assert commands(master, 2) == [["echo", "1a"], ["echo", "2a"], ["echo", "1b"], ["echo", "2b"]]
+
+
+def test_a_list_that_the_command_does_not_use_is_refused(pilotfish: CommandLine) -> None:
+    said = pilotfish("run", "--", "echo", ":::", "a", "b")
+    assert said.status == 2
+    assert "the list ::: a b is not used: the command has no {1}" in said.err
+    said = pilotfish("run", "--", "echo", "{1}", ":::", "a", ":::", "one word", "2", "3", "4")
+    assert "the list ::: 'one word' 2 3 ... is not used: the command has no {2}" in said.err
+    assert "there is a sweep, but no command to run" in pilotfish("run", "--", ":::", "a").err
+
+
+def test_placeholders_that_nothing_replaces_never_pass_silently(pilotfish: CommandLine, master: FakeMaster) -> None:
+    assert "no parameter 'x'" in pilotfish("run", "--times", "3", "--", "echo", "{x:03d}").err
+    for sign in ("::::", "::::+"):
+        said = pilotfish("run", "--", "echo", "{1}", ":::", "a", sign, "list")
+        assert (said.status, "--each-line FILE" in said.err, f"{sign} of GNU parallel" in said.err) == (2, True, True)
+    Path("tasks.txt").write_text("echo '{a,b}'\necho x-{i:03d} {}\n")
+    said = pilotfish("run", "--tasks", "tasks.txt")
+    assert said.status == 0 and said.err.startswith("warning: tasks.txt, line 2: {i:03d} is not replaced: a task list has no values")
+    assert commands(master)[1] == ["echo", "x-{i:03d}", "{}"]
+
+
+def test_a_command_is_repeated(pilotfish: CommandLine, master: FakeMaster) -> None:
+    assert pilotfish("run", "--times", "3", "--", "echo", "{#:02d}").status == 0
+    assert commands(master) == [["echo", "00"], ["echo", "01"], ["echo", "02"]]
+    assert pilotfish("run", "--times", "3", "--tasks", "x").status == 2
+
+
+def test_a_value_that_could_run_as_code_is_refused_before_any_task_starts(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--", "sh", "-c", "cat {}", ":::", "good", "; rm -rf x")
+    assert said.status == 2
+    assert "the command has {} in a script, where the value '; rm -rf x' could run as code" in said.err
+    assert """Pass it as an argument: sh -c '... "$1" ...' sh {}""" in said.err
+    assert not master.runs
+
+
 def test_each_line_is_put_where_the_braces_are(pilotfish: CommandLine, master: FakeMaster) -> None:
     Path("in.txt").write_text("a b\nc\n")
     pilotfish("run", "--each-line", "in.txt", "--", "echo", "<{}>")
@@ -70,13 +113,12 @@ def test_a_task_list_runs_its_lines(pilotfish: CommandLine, master: FakeMaster) 
 
 def test_resources_reach_the_spec(pilotfish: CommandLine, master: FakeMaster) -> None:
     words = ["--cores", "2-4", "--memory", "2G", "--gpus", "1", "--resource", "licence=3", "--time", "1h30m", "--retries", "2"]
-    pilotfish("run", *words, "--priority", "5", "--max-failures", "7", "--local-cores", "4", "--", "echo")
+    pilotfish("run", *words, "--priority", "5", "--max-failures", "7", "--", "echo")
     spec = master.runs[1].specs[0]
     assert (spec.request.cores, spec.request.cores_max, spec.request.memory, spec.request.gpus) == (2.0, 4.0, 2 << 30, 1.0)
     assert spec.request.custom == {"licence": 3.0}
     assert (spec.time_s, spec.retries, spec.priority) == (5400.0, 2, 5)
     assert master.runs[1].options.max_failures == 7
-    assert master.workers_asked == 4
 
 
 def test_tasks_see_the_environment_of_the_shell_but_not_its_secrets(
@@ -239,6 +281,57 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
 
 
 @pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["wc -l f"], "pilotfish run wc -l f"),
+        (["--name", "n", "--", "cat f | wc"], "pilotfish run --name n -- sh -c 'cat f | wc'"),
+        (["wc -l {}", ":::", "f", "f"], "pilotfish run wc -l '{}' ::: f f"),
+        (["cat {} | wc", ":::", "f", "f"], "pilotfish run sh -c 'cat {} | wc' ::: f f"),
+        (["--", "sim.py", "--seed", "1"], "pilotfish run -- python ./sim.py --seed 1"),
+    ],
+)
+def test_a_command_that_cannot_start_is_shown_as_it_works(pilotfish: CommandLine, master: FakeMaster, words: list[str], fix: str) -> None:
+    Path("f").write_text("x\n")
+    Path("sim.py").write_text("print(1)\n")
+    said = pilotfish("run", *words)
+    assert said.status == 2 and said.err.splitlines()[-1].replace("python3 ", "python ") == f"  fix: {fix}", said.err
+    assert not master.runs
+    assert pilotfish(*shlex.split(fix)[1:]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("--jobs 4 -- echo", "pilotfish run --local-cores 4 -- echo"),
+        ("--jobs=4 -- echo", "pilotfish run --local-cores 4 -- echo"),
+        ("-j2 -- echo", "pilotfish run --local-cores 2 -- echo"),
+        ("-j 2 -- make -j 2", "pilotfish run --local-cores 2 -- make -j 2"),
+        ("-P 4 -- echo", "pilotfish run --local-cores 4 -- echo"),
+        ("-n 4 -- echo", "pilotfish run --cores 4 -- echo"),
+        ("-c 2 -- echo", "pilotfish run --cores 2 -- echo"),
+        ("--mem 2G -- echo", "pilotfish run --memory 2G -- echo"),
+        ("--mem 512 -- echo", "pilotfish run --memory 512M -- echo"),
+        ("-t 10 -- echo", "pilotfish run --time 10m -- echo"),
+        ("-t 1-12 -- echo", "pilotfish run --time 1d12h -- echo"),
+        ("--walltime=01:30:00 -- echo", "pilotfish run --time 01:30:00 -- echo"),
+        ("--array 1-10:3 -- echo {i}", "pilotfish run --param i=1:10:3 -- echo '{i}'"),
+        ("--array=1-3,8 -- echo {i}", "pilotfish run --param i=1..3,8 -- echo '{i}'"),
+        ("-J night -- echo", "pilotfish run --name night -- echo"),
+    ],
+)
+def test_options_of_parallel_xargs_and_slurm_are_known(pilotfish: CommandLine, master: FakeMaster, typed: str, fix: str) -> None:
+    said = pilotfish("run", *typed.split())
+    assert said.status == 2 and said.err.splitlines()[-1] == f"  fix: {fix}", said.err
+    assert pilotfish(*shlex.split(fix)[1:]).status == 0
+
+
+@pytest.mark.parametrize("indices", ["1-10%4", "1-10:2,20", "x"])
+def test_indices_of_a_job_array_that_a_parameter_cannot_have_are_not_made_a_command(pilotfish: CommandLine, indices: str) -> None:
+    said = pilotfish("run", "--array", indices, "--", "echo", "{i}")
+    assert said.status == 2 and "Did you mean '--param'?" in said.err and f"i={indices}" not in said.err
+
+
+@pytest.mark.parametrize(
     ("words", "said", "fix"),
     [
         ([], "there is no command to run", "Write the command after --"),
@@ -255,6 +348,7 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         (["--", "ehco", "x"], "there is no program 'ehco'", "Did you mean 'echo'?"),
         (["--cores", "many", "--", "echo"], "cores: 'many' is not a number of cores", "2-8"),
         (["--memory", "2 apples", "--", "echo"], "memory: '2 apples' is not a size", "2 GiB"),
+        (["--memory", "2", "--", "echo"], "memory: '2' is only 2 B", "such as 2G"),
         (["--time", "soon", "--", "echo"], "time: 'soon' is not a duration", "1h30m"),
         (["--resource", "licence", "--", "echo"], "--resource 'licence' is not NAME=AMOUNT", "licence=1"),
         (["--env", "NOT_THERE_AT_ALL", "--", "echo"], "--env NOT_THERE_AT_ALL: there is no such variable", "NOT_THERE_AT_ALL=VALUE"),
@@ -269,7 +363,7 @@ def test_an_interrupted_submission_cancels_the_run(pilotfish: CommandLine, maste
         (["--name", "a\udcff", "--", "echo"], "\\udcff cannot be part of a name", "--name a-"),
         (["--param", "a=1..1000000000", "--", "echo", "{a}"], "would make 1,000,000,000 tasks; a run may have 50,000,000", "fewer values"),
         (["--input", "t", "b.dat", "--", "ls"], "--input takes one name, and there are several: t b.dat", "--input t --input b.dat"),
-        (["--output", "../x", "--", "echo"], "outputs: '../x'", "relative"),
+        (["--output", "../x", "--", "echo"], "--output: '../x'", "relative"),
         (["--zip", "--param", "x=1,2", "--param", "y=1", "--", "echo", "{x}{y}"], "x has 2, y has 1", "same length"),
     ],
 )
@@ -283,9 +377,28 @@ def test_bad_input_is_refused_before_anything_starts(
     assert said in first
     assert do.startswith("  fix: ")
     assert fix in do
-    assert not rest
+    assert all(line.startswith("  fix: pilotfish run ") for line in rest), "the corrected command"
     assert answer.out == ""
     assert not master.runs
+
+
+def test_a_variable_that_looks_like_a_secret_is_mentioned_if_the_command_or_script_names_it(
+    pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "x")
+    monkeypatch.setenv("API_KEY", "y")
+    Path("fetch.py").write_text("import os\nos.environ['MY_TOKEN']\n")
+    note = "note: the tasks do not get MY_TOKEN: its name looks like a secret. Pass it: --env MY_TOKEN\n"
+    assert pilotfish("run", "--", "python3", "fetch.py").err.count(note) == 1
+    assert pilotfish("run", "--param", "x=1..3", "--", "sh", "-c", "echo $MY_TOKEN {x}").err.count(note) == 1
+    Path("list").write_text("sh -c 'echo $MY_TOKEN $API_KEY'\n" * 2)
+    assert (
+        "API_KEY, MY_TOKEN: their names look like a secret. Pass them: --env API_KEY --env MY_TOKEN"
+        in pilotfish("run", "--tasks", "list").err
+    )
+    assert "note" not in pilotfish("run", "--env", "MY_TOKEN", "--", "python3", "fetch.py").err
+    assert "note" not in pilotfish("run", "--", "echo", "MY_TOKENS").err
+    assert "note" not in pilotfish("run", "--quiet", "--", "python3", "fetch.py").err
 
 
 def test_a_program_that_may_not_be_executed_is_told_before_it_is_tried(pilotfish: CommandLine) -> None:
@@ -315,9 +428,13 @@ def test_a_list_of_tasks_that_is_taken_for_a_program_is_told_apart(pilotfish: Co
 @pytest.mark.parametrize(
     ("name", "content", "mode", "said", "fix"),
     [
-        ("sim.py", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim.py, or name what reads it: python ./sim.py"),
+        ("sim.py", "print(1)\n", 0o644, "may not be executed", "Name what reads it: python ./sim.py"),
+        ("sim.py", "#!/bin/sh\n", 0o644, "may not be executed", "chmod +x ./sim.py, or name what reads it: python ./sim.py"),
         ("sim", "print(1)\n", 0o644, "may not be executed", "chmod +x ./sim"),
         ("sim", "echo hi\n", 0o755, "has no interpreter line", "sh ./sim"),
+        ("ising.py", "print(1)\n", 0o755, "has no interpreter line", "python ./ising.py"),
+        ("ising.R", "1\n", 0o755, "has no interpreter line", "or name what reads it: Rscript ./ising.R"),
+        ("ising.jl", "1\n", 0o755, "has no interpreter line", "or name what reads it: julia ./ising.jl"),
     ],
 )
 def test_a_script_that_could_not_be_started_is_told_before_anything_starts(
@@ -328,7 +445,37 @@ def test_a_script_that_could_not_be_started_is_told_before_anything_starts(
     answer = pilotfish("run", "--", f"./{name}")
     assert answer.status == 2
     assert said in answer.err
-    assert answer.err.endswith(f"{fix}\n")
+    assert f"{fix}\n" in answer.err.replace("python3 ./", "python ./")
     Path(name).write_text(f"#!/bin/sh\n{content}")
     Path(name).chmod(0o755)
     assert pilotfish("run", "--", f"./{name}").status == 0
+
+
+def test_local_cores_limit_this_run_and_leave_the_pool_as_it_is(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--local-cores", "1", "--param", "x=1..3", "--", "echo", "{x}")
+    assert said.status == 0, said
+    assert [spec.concurrency_limit for spec in master.runs[1].specs] == [("--local-cores", 1)]
+    assert (master.workers_asked, master.runs[1].options.sites) == (None, ("local",))
+    Path("flow.py").write_text("def run(tasks):\n    tasks.add(['echo', 'x'])\n")
+    pilotfish("run", "--local-cores", "1", "flow.py")
+    assert master.runs[2].specs[0].concurrency_limit == ("--local-cores", 1)
+
+
+def test_more_local_cores_than_the_pool_uses_are_told(pilotfish: CommandLine, master: FakeMaster) -> None:
+    said = pilotfish("run", "--local-cores", "4", "--", "echo", "x")
+    assert "this pool uses 2 cores of this machine" in said.err and "pilotfish workers --local-cores 4" in said.err
+    assert (master.workers_asked, master.runs[1].specs[0].concurrency_limit) == (None, ("", 0))
+    assert pilotfish("run", "--local-cores", "2", "--", "echo", "x") == (0, "x\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--local-cores", "1", "--cores", "2", "--", "echo"], "--local-cores 1: a task asks for 2 cores"),
+        (["--local-cores", "1", "--cores", "1-2", "--", "echo"], "--local-cores 1: a task asks for 2 cores"),
+    ],
+)
+def test_a_limit_that_no_task_can_meet_is_refused(pilotfish: CommandLine, master: FakeMaster, words: list[str], said: str) -> None:
+    answer = pilotfish("run", *words)
+    assert answer.status == 2 and said in answer.err
+    assert not master.runs

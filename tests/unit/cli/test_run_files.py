@@ -19,6 +19,12 @@ def test_a_run_file_adds_its_tasks_and_gets_its_arguments(pilotfish: CommandLine
     assert (master.runs[1].options.name, master.runs[1].options.command) == ("flow", "flow.py x y z")
 
 
+def test_a_detached_run_file_says_how_to_come_back(pilotfish: CommandLine) -> None:
+    Path("flow.py").write_text(FLOW)
+    assert pilotfish("run", "--detach", "flow.py").out == "Run 1: 2 tasks submitted. Follow it: pilotfish attach 1\n"
+    assert pilotfish("run", "--detach", "--quiet", "flow.py").out == "2\n"
+
+
 def test_an_executable_python_file_goes_behind_dashes(pilotfish: CommandLine, master: FakeMaster) -> None:
     Path("flow.py").write_text("#!/bin/sh\n")
     Path("flow.py").chmod(0o755)
@@ -59,3 +65,11 @@ def test_a_plain_program_is_told_from_a_run_file_before_anything_of_it_is_execut
     assert "pilotfish run -- python sim.py 3" in said.err
     assert not Path("executed").exists()
     assert not master.runs
+
+
+def test_a_deleted_run_leaves_no_file_with_the_environment_of_its_command(pilotfish: CommandLine, master: FakeMaster) -> None:
+    Path("flow.py").write_text("from pilotfish import ApplicationManager\nclass Flow(ApplicationManager):\n    pass\nmanager = Flow()\n")
+    assert pilotfish("run", "--detach", "flow.py").status == 0
+    assert list(master.directory.glob("environment-*"))
+    assert pilotfish("forget", "1").status == 0
+    assert not list(master.directory.glob("environment-*"))

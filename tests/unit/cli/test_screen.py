@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +54,14 @@ def test_wide_characters_count_as_two_cells() -> None:
 def test_a_table_without_a_limit_is_never_cut() -> None:
     long = "x" * 500
     assert lay_out([Column("A", str), Column("B", str, elastic=True)], [["1", long]], 0) == ["A  B", f"1  {long}"]
+
+
+def test_a_cell_of_csv_that_has_several_lines_stays_one_cell() -> None:
+    stream = io.StringIO()
+    rows = [["1", "print(1)\nprint(2)"], ["2", "a\rb"], ["3", 'with "quotes", and a comma'], ["4", "plain"]]
+    Screen(stream, is_terminal=False, coloured=False, width=0).csv(rows)
+    assert list(csv.reader(io.StringIO(stream.getvalue(), newline=""))) == rows
+    assert stream.getvalue().endswith("\n4,plain\n")
 
 
 def test_a_table_takes_room_from_elastic_columns_first() -> None:
@@ -186,3 +197,11 @@ def test_a_log_file_gets_a_plain_line_now_and_then() -> None:
     clock.now += 30
     progress.draw()
     assert stream.getvalue() == "1/10  10 %  1.9/min  4 min 39 s left\n"
+
+
+@pytest.mark.parametrize("item", [{"a": "plain", "b": [1, 2.5, None]}, {"text": "Grüße"}, {"text": "\udcff"}, 2**80, {"where": Path("x")}])
+def test_a_list_in_a_file_is_ascii_json_of_any_items(item: object) -> None:
+    stream = io.StringIO()
+    Screen(stream, False, False, 0).json_list([item, item])
+    assert stream.getvalue().isascii()
+    assert json.loads(stream.getvalue()) == [json.loads(json.dumps(item, default=str))] * 2

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from pilotfish.cli.commands.run_command import run as run_command
 from pilotfish.cli.commands.status_commands import describe_deadline
 from pilotfish.cli.completions import complete_share
+from pilotfish.cli.run_commands.run_command import run as run_command
 from tests.support.fake_session import FakeMaster
 from tests.unit.cli.conftest import CommandLine
 
@@ -66,6 +66,8 @@ def test_a_deadline_that_is_near_has_seconds() -> None:
 def test_a_deadline_on_another_day_has_a_date() -> None:
     assert describe_deadline({"deadline": EVENING, "late_s": None, "state": "open"}, NOON - 86400.0) == "01 May 18:00"
     assert describe_deadline({"deadline": None, "late_s": None, "state": "open"}, NOON) == "-"
+    cancelled = {"deadline": EVENING, "late_s": -60.0, "state": "done", "status": "cancelled"}
+    assert describe_deadline(cancelled, NOON) == "18:00", "a cancelled run neither met its deadline nor missed it"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,9 @@ def test_a_run_can_be_changed(pilotfish: CommandLine, master: FakeMaster) -> Non
     options = master.runs[1].options
     assert (options.priority, options.share, options.weight, options.deadline) == (5, "thesis", 3.0, 0.0)
     assert json.loads(pilotfish("set", "--share", "other", "--json").out)["share"] == "other"
+    assert pilotfish("set", "--site", "local").status == 0
+    assert ("set", {"run": 1, "sites": ["local"]}) in master.asked
+    assert "there is no site 'moon'" in pilotfish("set", "--site", "moon").err
 
 
 def test_set_wants_something_to_change_and_a_run_that_goes_on(pilotfish: CommandLine, master: FakeMaster) -> None:

@@ -118,7 +118,7 @@ def test_keys_are_set_as_the_remedies_say(pilotfish: CommandLine, hpc: Path, mas
         (["hpc", "environment=x"], "is not a table", "environment.NAME=VALUE"),
         (["hpc", "setup=[x"], "is not TOML", 'setup=["one", "two"]'),
         (["hpc", "paused=maybe"], "neither true nor false", "paused=true"),
-        (["hpd", "cores=1"], "there is no site 'hpd'", "Did you mean 'hpc'? Describe it: pilotfish site add hpd --backend slurm"),
+        (["hpd", "cores=1"], "there is no site 'hpd'", "Did you mean 'hpc'?\n  fix: pilotfish site set hpc cores=1"),
     ],
 )
 def test_a_wrong_change_changes_nothing(pilotfish: CommandLine, hpc: Path, words: list[str], message: str, fix: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -63,17 +65,17 @@ def test_tasks_without_a_register_show_the_command_in_their_input(
 ) -> None:
     master.stuck = True
     pilotfish("run", "--detach", "--param", "x=1..2", "--", "echo", "{x}")
-    monkeypatch.setattr("pilotfish.client.task_descriptions.describe_run", lambda master, run: None)
+    monkeypatch.setattr("pilotfish.client.descriptions.task_descriptions.describe_run", lambda master, run: None)
     assert [line.split()[1:3] for line in pilotfish("tasks").out.splitlines()[1:]] == [["echo", "1"], ["echo", "2"]]
 
 
 def test_tasks_can_be_filtered_and_listed_for_other_commands(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     assert pilotfish("tasks").out == (
-        "TASK  COMMAND  STATE   ATTEMPT  WORKER  WALL TIME  CPU TIME  MAX MEMORY  NOTE\n"
-        "2.0   echo 1   done          1  -           20 ms     10 ms       1 MiB\n"
-        "2.1   echo 2   failed        1  -           20 ms     10 ms       1 MiB  echo ended with exit status 1\n"
-        "2.2   echo 3   done          1  -           20 ms     10 ms       1 MiB\n"
+        "TASK  COMMAND  STATE   ATTEMPT  WORKER   WALL TIME  CPU TIME  MAX MEMORY  NOTE\n"
+        "2.0   echo 1   done          1  local-0      20 ms     10 ms       1 MiB\n"
+        "2.1   echo 2   failed        1  local-0      20 ms     10 ms       1 MiB  echo ended with exit status 1\n"
+        "2.2   echo 3   done          1  local-0      20 ms     10 ms       1 MiB\n"
     )
     assert pilotfish("tasks", "second", "--state", "failed", "--ids").out == "2.1\n"
     assert pilotfish("tasks", "1", "--limit", "2").out.splitlines()[-1] == "... 1 more: pilotfish tasks 1 --offset 2"
@@ -120,15 +122,22 @@ def test_a_run_that_does_not_exist_gets_the_nearest_name(pilotfish: CommandLine,
     assert "See the runs there are: pilotfish status" in pilotfish("tasks", "99").err
 
 
-def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster) -> None:
+def test_workers_are_listed(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pilotfish("workers", "--all").out == (
         "WORKER   STATE  CORES  CORES BUSY  RUNNING  DONE  FAILED  NOTE\n"
         "local-1  idle       2           0        0     3       1\n"
         "local-0  lost       2           0        0     0       0  was killed by signal 9\n"
     )
     assert len(json.loads(pilotfish("workers", "--json").out)) == 1
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2})
     assert pilotfish("workers", "--local-cores", "3").out == "Pool default now uses 3 cores of this machine.\n"
     assert master.workers_asked == 3
+    assert "note: this machine has 3 cores, so tasks share them" in pilotfish("workers", "--local-cores", "4").out
+
+
+def test_a_quarantine_can_be_ended(pilotfish: CommandLine, master: FakeMaster) -> None:
+    assert pilotfish("workers", "--end-quarantine", "local-1").out == "Worker local-1 gets tasks again.\n"
+    assert master.asked[-1] == ("quarantine_clear", {"worker": "local-1"})
 
 
 def test_workers_tell_their_site_when_some_are_elsewhere(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -150,7 +159,9 @@ def test_sites_show_this_machine_also_when_the_master_knows_of_none(pilotfish: C
 
 def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
-    assert pilotfish("why", "1.2").out == ("task 1.2 (echo 3) is ready: all workers are busy\n  see:    pilotfish workers\n")
+    sentence, ran, see = pilotfish("why", "1.2").out.splitlines()
+    assert (sentence, see) == ("task 1.2 (echo 3) is ready: all workers are busy", "  see:    pilotfish workers")
+    assert re.fullmatch(r"  ran     worker local-0, node here, site local, from [-0-9]+ [:0-9]+ to [:0-9]+, attempt 1", ran)
     assert pilotfish("why", "first").out.startswith("run 1 is done")
     assert pilotfish("why", "local-0").out.startswith("worker local-0 is ready")
     data = json.loads(pilotfish("why", "--json").out)
@@ -160,7 +171,7 @@ def test_why_tells_reasons_and_what_to_type(pilotfish: CommandLine, master: Fake
         "  output: it went wrong\n"
         "  see:    pilotfish tasks 2 --state failed\n"
         "  see:    pilotfish logs 2.1\n"
-        "  fix:    pilotfish rerun 2 --failed\n"
+        "  again:  pilotfish rerun 2 --failed\n"
     )
 
 
@@ -196,7 +207,11 @@ def test_logs_print_what_tasks_wrote(pilotfish: CommandLine, master: FakeMaster)
     assert pilotfish("logs", "1.0") == (0, "1\n", "")
     assert pilotfish("logs", "2.1") == (0, "2", "it went wrong\n")
     assert pilotfish("logs", "2.1", "--stderr") == (0, "", "it went wrong\n")
-    assert pilotfish("logs", "2", "--failed", "--stdout").out == "--- 2.1 failed echo 2\n2"
+    assert pilotfish("logs", "2", "--failed", "--stdout").out == "--- 2.1 failed echo 2\n2\n"
+    assert pilotfish("logs", "2", "--failed") == (0, "--- 2.1 failed echo 2\n2\n--- 2.1 stderr\nit went wrong\n", "")
+    assert pilotfish("logs", "2", "--plain") == (0, "123", "it went wrong\n")
+    assert pilotfish("logs", "2", "--plain", "--stdout") == (0, "123", "")
+    assert pilotfish("logs", "2", "--plain", "--failed") == (0, "2", "it went wrong\n")
     assert "is RUN.INDEX" in pilotfish("logs", "1.x").err
     assert pilotfish("logs", "1.77").status == 2
 
@@ -205,6 +220,8 @@ def test_an_empty_log_is_told(pilotfish: CommandLine, master: FakeMaster) -> Non
     master.outcome = lambda argv: (0, b"", {})
     pilotfish("run", "--", "echo")
     assert pilotfish("logs", "1.0") == (0, "", "task 1.0 has no output\n")
+    master.runs[1].tasks[0].state = "cancelled"
+    assert pilotfish("logs", "1.0").err == "task 1.0 has no output: it was cancelled, and the output of cancelled tasks is not stored\n"
     master.stuck = True
     pilotfish("run", "--detach", "--", "echo")
     assert pilotfish("logs", "2.0", "--stdout").err == "task 2.0 has no output to stdout so far: it is ready\n"
@@ -224,6 +241,23 @@ def test_the_tail_of_a_running_task_is_fetched_from_its_worker(pilotfish: Comman
     master.runs[1].tasks[0].state = "running"
     assert pilotfish("tail", "1.0").out == "so far\n"
     assert pilotfish("logs", "1.0", "--stdout").out == "so far\n"
+
+
+def test_a_running_task_shows_its_cpu_time_and_memory_so_far(pilotfish: CommandLine, master: FakeMaster) -> None:
+    master.stuck = True
+    pilotfish("run", "--detach", "--", "echo")
+    master.runs[1].tasks[0].state = "running"
+    row = json.loads(pilotfish("tasks", "1", "--state", "running", "--json").out)[0]
+    assert (row["cpu_s"], row["rss_bytes"]) == (1.5, 3 << 20)
+    assert "1.5 s" in pilotfish("tasks", "1").out
+
+
+def test_tail_says_where_the_output_is_if_it_is_not_in_stdout(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    master.outcome = lambda argv: (1, b"", {})
+    pilotfish("run", "--", "echo")
+    assert pilotfish("tail", "3.0") == (0, "", "task 3.0 has written only to standard error: pilotfish tail 3.0 --stderr\n")
+    assert pilotfish("tail", "3.0", "--stderr") == (0, "it went wrong\n", "")
 
 
 def test_results_show_command_and_outcome(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -264,6 +298,40 @@ def test_cancel_pause_and_resume_say_what_they_did(pilotfish: CommandLine, maste
     assert "missing argument" in pilotfish("cancel").err
 
 
+def test_status_warns_of_settings_that_the_master_has_not_read(pilotfish: CommandLine, master: FakeMaster, tmp_path: Path) -> None:
+    pilotfish("run", "--", "echo")
+    config = tmp_path / ".pilotfish" / "config.toml"
+    config.parent.mkdir(exist_ok=True)
+    for text, told in (
+        ("[pool]\nlinger = 5\n", "unknown setting 'linger'"),
+        ("local_cores = 4\n", "warning: " + f"{config}: the setting 'local_cores' is in no table\n  fix:    put it under [pool]"),
+        (
+            "[pool]\nlinger_s = 5\n",
+            "after the master had started; a restarted master uses the changes\n  fix:    pilotfish stop",
+        ),
+    ):
+        config.write_text(text)
+        assert told in pilotfish("status").out
+    os.utime(config, (1.0, 1.0))
+    assert "warning" not in pilotfish("status").out
+
+
+def test_ranges_name_several_tasks_and_runs(pilotfish: CommandLine, master: FakeMaster) -> None:
+    for _ in range(4):
+        pilotfish("run", "--name", "sweep", "--param", "x=1..6", "--", "echo", "{x}")
+    pilotfish("run", "--name", "2-3", "--", "echo")
+    assert pilotfish("cancel", "1.2-4", "1.3", "sweep.0-1").out.startswith("Cancelled 5 tasks.")
+    assert ("cancel", {"tasks": ["1.2", "1.3", "1.4", "4.0", "4.1"]}) in master.asked
+    assert "1.4-6: run 1 has the tasks 1.0 to 1.5" in pilotfish("cancel", "1.4-6").err
+    assert "there is no run from 7 to 9" in pilotfish("forget", "7-9").err
+    assert pilotfish("forget", "2-3").out == "Run 5 was deleted.\n", "the name of a run comes first"
+    assert pilotfish("forget", "2-3").out == "Run 2 was deleted.\nRun 3 was deleted.\n"
+    assert pilotfish("forget", "sweep").out == "Run 4 was deleted.\n1 other run with the name sweep is kept: 1\n"
+    assert pilotfish("forget", "1.2").status == 2
+    assert list(master.runs) == [1]
+    assert pilotfish("forget", "sweep").out == "Run 1 was deleted.\n"
+
+
 @pytest.mark.parametrize("command", ["cancel", "pause", "resume", "rerun", "results", "tasks", "why", "logs", "attach"])
 @pytest.mark.parametrize("empty", ["", " "])
 def test_an_empty_run_is_not_taken_for_the_last(pilotfish: CommandLine, master: FakeMaster, command: str, empty: str) -> None:
@@ -279,14 +347,14 @@ def test_an_empty_run_is_not_taken_for_the_last(pilotfish: CommandLine, master: 
 def test_rerun_runs_what_failed_and_watches_it(pilotfish: CommandLine, master: FakeMaster) -> None:
     two_runs(pilotfish, master)
     said = pilotfish("rerun", "--failed")
-    assert said.out.startswith("Run 3: 1 task of run 2 again.\nRun 3: 1 task, 1 failed in ")
+    assert said.out.startswith("Run 2: 1 task again.\nRun 2: 3 tasks, 2 done, 1 failed in ")
     assert said.status == 1
-    assert "has no failed tasks" in pilotfish("rerun", "1").err
+    assert "has no failed or cancelled task" in pilotfish("rerun", "1").err
     assert pilotfish("rerun", "2", "--detach").status == 0
     data = json.loads(pilotfish("rerun", "2", "--json").out)
-    assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 1, 1)
+    assert (data["state"], data["tasks"], sum(data["counts"].values())) == ("failed", 3, 3)
     told = {"message": "echo ended with exit status 1", "wrote": "it went wrong"}
-    assert data["failures"] == [{"task": "5.0", "command": "echo 2", "cause": "exit", "blame": "task", **told}]
+    assert data["failures"] == [{"task": "2.1", "command": "echo 2", "cause": "exit", "blame": "task", **told}]
 
 
 def test_attach_watches_again(pilotfish: CommandLine, master: FakeMaster) -> None:
@@ -316,7 +384,10 @@ def test_a_run_whose_client_died_amid_its_tasks_is_not_taken_for_done(pilotfish:
     assert json.loads(pilotfish("why", "1", "--json").out)["state"] == "incomplete"
     said = pilotfish("attach", "1")
     assert said.status == 1
-    assert "It is incomplete: its client disconnected before it had sent all tasks. More: pilotfish why 1\n" in said.out
+    assert (
+        "It is incomplete: its program ended before it closed the run, and may have wanted to submit more tasks. More: pilotfish why 1\n"
+        in said.out
+    )
 
 
 def test_a_narrow_terminal_shows_parameters_where_commands_would_be_cut(
@@ -332,3 +403,40 @@ def test_a_narrow_terminal_shows_parameters_where_commands_would_be_cut(
     screen.width = 200
     show_results(screen, master, row, master.ask("tasks", run=1))
     assert "echo 'a long text that has no room' --x 1" in capfd.readouterr().out
+
+
+def test_status_of_one_run_and_its_watch_end_with_the_run(pilotfish: CommandLine, master: FakeMaster) -> None:
+    two_runs(pilotfish, master)
+    said = pilotfish("status", "first")
+    assert said.out.splitlines()[1].split()[:3] == ["1", "first", "done"] and "second" not in said.out
+    assert said.out.splitlines()[-1].startswith("run 1 is done: 3 done")
+    assert json.loads(pilotfish("status", "2", "--json").out)["state"] == "failed"
+    assert pilotfish("status", "1", "--watch") == said
+    assert "there is no run 'thrid'" in pilotfish("status", "thrid").err
+    assert "--watch and --json do not go together" in pilotfish("status", "--watch", "--json").err
+
+
+def test_watching_shows_the_status_again_until_ctrl_c(pilotfish: CommandLine, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_runs(pilotfish, master)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("pilotfish.cli.terminal.watching.time.sleep", wait)
+    said = pilotfish("status", "--watch")
+    assert (said.status, said.out.count("pool default")) == (0, 2)
+
+
+def test_pools_are_listed_without_starting_a_master(
+    pilotfish: CommandLine, master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_runs(pilotfish, master)
+    (row,) = json.loads(pilotfish("pools", "--json").out)
+    assert (row["pool"], row["state"], row["runs"], row["unfinished"], row["workers"]) == ("default", "running", 2, 0, 1)
+    monkeypatch.setattr("pilotfish.client.session._connector", None)
+    (tmp_path / ".pilotfish/pools/other").mkdir()
+    said = pilotfish("pools")
+    assert [line.split()[:2] for line in said.out.splitlines()] == [["POOL", "STATE"], ["default", "idle"], ["other", "idle"]]

@@ -101,6 +101,7 @@ class Dying(Growing):
         self.restored: list[Any] = []
 
     def resume(self, done: Sequence[TaskDone]) -> None:
+        self.calls.append("resume")
         self.restored.extend(task.value for task in done)
 
     def tasks_done(self, done: Sequence[TaskDone], tasks: TaskList) -> None:
@@ -118,6 +119,7 @@ def test_a_manager_that_dies_goes_on_exactly_where_its_answers_were_written_down
     second = Dying(-1)
     run_with(tmp_path / "pool", book, second)
     assert "initialize" not in second.calls
+    assert second.calls[0] == "resume"  # also if no task was processed
     assert len(second.restored) == known
     assert sorted(second.restored + second.seen) == EXPECTED
     assert len(book.runs["u"].tasks) == len(EXPECTED)
@@ -293,3 +295,10 @@ def test_a_dependency_on_a_later_task_is_refused() -> None:
     tasks.call(abs, -1)
     with pytest.raises(BadInput, match="after: 1 is not the index"):
         tasks.add(["true"], after=[1])
+
+
+def test_a_task_with_a_destination_outside_is_not_added() -> None:
+    tasks = TaskList()
+    with pytest.raises(BadInput, match="leads out of the directory"):
+        tasks.add(["echo"], outputs={"a": "/x"})
+    assert len(tasks) == 0 and not tasks.take()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.applications.task_list import TaskNeeds
+from pilotfish.applications.task_needs import TaskNeeds
 from pilotfish.client import master_client as module
 from pilotfish.client.master_client import MasterClient
 from pilotfish.client.submission import BATCH_TASKS, Submission

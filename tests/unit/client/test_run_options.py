@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.client.run_options import read_deadline, read_run_keywords, read_share
+from pilotfish.client.descriptions.run_options import read_deadline, read_run_keywords, read_share
 from pilotfish.errors import BadInput
 
 NOON = datetime(2030, 5, 1, 12, 0)
@@ -79,5 +79,6 @@ def test_keywords_of_a_wrong_type_are_refused_before_anything_is_sent(keywords: 
 def test_keywords_of_a_run_are_read_once() -> None:
     read = read_run_keywords({"share": "thesis:2", "deadline": "2h", "max_failures": 3}, 1000.0)
     assert {"share": "thesis", "weight": 2.0, "deadline": 8200.0, "max_failures": 3}.items() <= read.items()
-    with pytest.raises(BadInput, match="'dead_line' is not understood"):
+    with pytest.raises(BadInput, match="there is no option 'dead_line'") as raised:
         read_run_keywords({"dead_line": "2h"}, 1000.0)  # type: ignore[typeddict-unknown-key]
+    assert raised.value.hint == "did you mean 'deadline'?"

@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import pytest
 
-from pilotfish.cli.commands.run_command import run as run_command
-from pilotfish.client.run_options import RunRequest, property_warnings
-from pilotfish.client.site_selection import SiteSelection
+from pilotfish.cli.run_commands.run_command import run as run_command
+from pilotfish.client.descriptions.run_options import RunRequest, property_warnings
+from pilotfish.client.descriptions.site_selection import SiteSelection
 from pilotfish.errors import BadInput
 from tests.support.fake_session import FakeMaster
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilotfish.api.run import Run
-from pilotfish.client.site_selection import read_selection
+from pilotfish.client.descriptions.site_selection import read_selection
 from pilotfish.errors import BadInput
 
 

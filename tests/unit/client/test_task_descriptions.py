@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotfish.client.run_options import RunRequest
-from pilotfish.client.task_descriptions import UNDESCRIBED, TaskDescription, TaskRegister, describe_from_command, read_register
-from pilotfish.client.task_source import make_source
+from pilotfish.client.descriptions.run_options import RunRequest
+from pilotfish.client.descriptions.task_descriptions import (
+    UNDESCRIBED,
+    TaskDescription,
+    TaskRegister,
+    describe_from_command,
+    read_register,
+    with_outcome,
+)
+from pilotfish.client.descriptions.task_source import make_source
 
 
 def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
@@ -28,6 +36,8 @@ def row(command: str, tasks: int, cwd: Path) -> dict[str, Any]:
         (RunRequest(command=("echo", "{}"), each_line="lines.txt"), ["echo one", "echo two"]),
         (RunRequest(command=("echo", "{n}"), tables=("t.csv",)), ["echo 7", "echo 8"]),
         (RunRequest(task_list="tasks.txt"), ["echo listed", "echo too"]),
+        (RunRequest(command=("echo", "{1}{2:02d}", ":::", "a b", "c", ":::+", "1", "2")), ["echo 'a b01'", "echo c02"]),
+        (RunRequest(command=("echo", "{#:03d}"), times=2), ["echo 000", "echo 001"]),
     ],
 )
 def test_what_was_typed_gives_each_task_its_command(
@@ -59,8 +69,27 @@ def test_what_cannot_be_known_for_certain_is_not_guessed(tmp_path: Path, command
     assert describe_from_command(row(command, 2, tmp_path)) is None
 
 
+def test_a_long_list_is_shortened_in_the_command_and_needs_a_register(tmp_path: Path) -> None:
+    source = make_source(RunRequest(command=("echo", "{}", ":::", *map(str, range(100)))), {"PATH": "/usr/bin:/bin"})
+    assert source.command == "-- echo {} ::: 0 1 2 3 4 5 6 7 8 ..."
+    assert source.count == 100 and source.from_files
+    assert describe_from_command(row(source.command, 100, tmp_path)) is None
+
+
+def test_a_pipe_is_not_opened_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for command in ("--each-line pipe -- echo {}", "--params-from pipe -- echo {a}", "--param a=@pipe -- echo {a}", "--tasks pipe"):
+        assert describe_from_command(row(command, 2, tmp_path)) is None
+
+
 def test_a_rerun_of_some_tasks_is_not_taken_for_the_whole(tmp_path: Path) -> None:
     assert describe_from_command(row("--param a=1..5 -- echo {a}", 3, tmp_path)) is None
+
+
+@pytest.mark.parametrize("so_far", [{"state": "open"}, {"state": "done", "incomplete": True}])
+def test_the_tasks_that_a_killed_client_submitted_have_their_parameters(tmp_path: Path, so_far: dict[str, Any]) -> None:
+    description = describe_from_command({**row("--param a=1..5 -- echo {a}", 3, tmp_path), **so_far})
+    assert description is not None and next(description.lines).values == ("1",)
 
 
 def test_the_values_of_the_parameters_are_told_with_their_names(tmp_path: Path) -> None:
@@ -141,3 +170,10 @@ def test_what_is_whole_of_a_damaged_register_is_read(tmp_path: Path) -> None:
     with (tmp_path / "register-1.gz").open("ab") as file:
         file.write(b"torn")
     assert [line.command for line in described(tmp_path)] == ["echo"]
+
+
+def test_the_macros_of_a_final_node_are_listed_with_their_values_when_they_are_known() -> None:
+    command = "Report: echo '$DAG_STATUS' 'failed $FAILED_COUNT'"
+    assert with_outcome(command, {}) == command
+    assert with_outcome(command, {"failed_before": 0}) == "Report: echo 0 'failed 0'"
+    assert with_outcome(command, {"failed_before": 3}) == "Report: echo 2 'failed 3'"

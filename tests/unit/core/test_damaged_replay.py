@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pilotfish.core.apply import apply
@@ -24,7 +25,7 @@ TASKS = 12
 
 
 class History:
-    """A small run with everything in it: dependencies, failures, a worker that dies, a second run, a cancel."""
+    """A small run with everything in it: dependencies, failures, a worker that dies, a second run, a cancel, a rerun."""
 
     def __init__(self) -> None:
         self.machine = Machine(State(), Dispatcher(LocalityMatcher()), LocalProvisioner(), PoolSettings(local_cores=2))
@@ -44,13 +45,17 @@ class History:
 
     def _play(self) -> None:
         self._do(i.ClientMessage(1, m.Open("one", RunOptions())))
-        spec = TaskSpec("python", retries=1)
+        spec = TaskSpec("python", retries=1, concurrency_limit=("x", 3))
         for first in range(0, TASKS, 4):
             specs = [spec] if first == 0 else []
             tasks = [(0, 1)] * 4
             deps = {3: [first]}
             payloads: list[Payload] = [*([b""] * len(specs)), *([b"x"] * 4)]
-            self._do(i.ClientMessage(1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps), payloads))
+            self._do(
+                i.ClientMessage(
+                    1, m.Submit(1, first, 0 if first == 0 else 1, specs, [0] * len(specs), tasks, deps, after_any={2: [first]}), payloads
+                )
+            )
         effects = self._do(i.AgentMessage(2, m.Hello("local-1", "local-1", {"cores": 2.0}, {}, {}, None, 0.0, [])))
         effects = self._answer(2, effects, 0)
         self._do(i.PilotEndReported("local-1", False, "was killed by signal 9"))
@@ -61,6 +66,10 @@ class History:
         self._do(i.ClientMessage(1, m.Open("two", RunOptions())))
         self._do(i.ClientMessage(1, m.Submit(2, 0, 0, [spec], [0], [(0, 1)] * 3), [b"", b"y", b"y", b"y"]))
         self._do(i.ClientMessage(1, m.Ask(9, "cancel", {"run": 2})))
+        changes = {"specs": [[0, msgspec.structs.replace(spec, time_s=9.0), False]]}
+        effects = self._do(i.ClientMessage(1, m.Ask(10, "rerun", {"run": 2, "changes": changes})))
+        for number in range(40, 44):
+            effects = self._answer(3, effects, number)
 
     def _answer(self, link: int, effects: list[e.Effect], number: int) -> list[e.Effect]:
         tasks = [
@@ -111,7 +120,8 @@ def test_the_history_is_worth_the_name() -> None:
     state = replay_without(set())
     assert state.runs[1].counts[DONE] == TASKS
     kinds = {type(fact).__name__ for turn in HISTORY.turns for fact in turn.facts}
-    assert {"TasksAdded", "TasksAssigned", "TasksDone", "AttemptFailed", "WorkerEnded", "RunCancelled", "PilotEnded"} <= kinds
+    assert {"TasksAdded", "TasksAssigned", "TasksDone", "AttemptFailed", "WorkerEnded", "RunCancelled", "TasksRerun", "PilotEnded"} <= kinds
+    assert state.runs[2].counts[DONE] == 3
 
 
 @pytest.mark.parametrize("missing", range(len(HISTORY.turns)))

@@ -8,6 +8,7 @@ from pilotfish.core.connections import TransferReport
 from pilotfish.core.explain import task_reasons
 from pilotfish.core.explain.queries import worker_row
 from pilotfish.core.state import Task
+from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import Content, ProducedContent
@@ -34,6 +35,41 @@ def keep_something(stage: Stage, link: int, task: Task) -> None:
     item = m.ResultItem(task.id, task.attempt, None, 1, 1, 1, 1, [ProducedContent(KEPT, GIB, False)])
     stage.held[link].pop(task.id)
     stage.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]))
+
+
+# --- outputs of failed attempts -----------------------------------------------------------------------------------------------------
+
+
+def fail_with_content(stage: Stage, link: int, task: Task) -> None:
+    item = m.ResultItem(task.id, task.attempt, Failure("exit", "task", "1"), 1, 1, 1, 1, [ProducedContent(BIG, GIB, True, False)])
+    stage.held[link].pop(task.id)
+    stage.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]))
+
+
+def test_the_contents_of_the_last_failed_attempt_belong_to_the_run_and_those_of_earlier_attempts_are_released() -> None:
+    stage = Stage()
+    link = stage.join("w")
+    (task,) = stage.work(TaskSpec("exec", retries=1))
+    fail_with_content(stage, link, task)
+    assert BIG not in stage.machine.state.contents
+    assert [effect.digest for effect in stage.effects if isinstance(effect, e.ReleaseContent)] == [BIG]
+    fail_with_content(stage, link, task)
+    assert task.state == FAILED and BIG in stage.machine.state.contents and BIG in task.shape.run.contents
+
+
+def test_the_row_of_a_task_says_how_much_of_its_output_is_kept_nowhere_also_after_a_restart() -> None:
+    stage = Stage()
+    link = stage.join("w")
+    good, bad = stage.work(TaskSpec("exec"), 2)
+    for task, failure in ((good, None), (bad, Failure("exit", "task", "1"))):
+        if task.worker is None:
+            stage.wait(1.0)
+        item = m.ResultItem(task.id, task.attempt, failure, 1, 1, 1, 1, [], 5000)
+        stage.held[link].pop(task.id, None)
+        stage.tell(i.AgentMessage(link, m.Results(0, [item]), [b"r"]))
+    assert [row["left_out_bytes"] for row in stage.ask("tasks", run=1)] == [5000, 5000]
+    stage.restart()
+    assert [row["left_out_bytes"] for row in stage.ask("tasks", run=1)] == [5000, 5000]
 
 
 # --- rates --------------------------------------------------------------------------------------------------------------------------
@@ -192,14 +228,14 @@ def test_a_failure_for_want_of_a_kept_input_names_its_maker_though_its_worker_is
     assert reason["commands"][:2] == ["pilotfish data 2", "make it again: pilotfish run ... ./mesh"]
 
 
-def test_an_input_that_was_changed_has_to_be_submitted_again() -> None:
+def test_an_input_that_was_changed_is_read_again_by_a_rerun() -> None:
     stage = Stage()
     link = stage.join("n1")
     (task,) = stage.work(NEEDS_BIG, command="-- ./sim")
     stage.finish(link, task, failure=Failure("missing-input", "user", "big.dat was changed after it was submitted"))
     reason = first_reason(stage, task)
     assert "big.dat was changed" in reason["text"]
-    assert reason["commands"] == ["run it again, with its files as they are now: pilotfish run ... ./sim"]
+    assert reason["commands"] == ["pilotfish data 1", "pilotfish rerun 1 --failed"]
 
 
 # --- requirements -------------------------------------------------------------------------------------------------------------------

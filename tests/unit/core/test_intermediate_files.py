@@ -10,7 +10,6 @@ import pytest
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
 from pilotfish.core.state import State, Task
-from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
 from pilotfish.model.contents import ExpectedFile, IntermediateFile, ProducedContent
@@ -112,15 +111,12 @@ def test_a_second_try_gets_what_the_first_had_and_waits_for_what_it_has_not() ->
     finish(stage, link, maker, FILES)
     finish(stage, link, middle, [], Failure("version", "user", "made by another Python"))
     assert [task.state for task in (maker, middle, last)] == [DONE, FAILED, FAILED]
-    assert stage.ask("rerun", run=run, uid="again") == {"run": 2, "tasks": 2}
-    assert stage.ask("forget", run=run) == {"forgotten": run}
-    assert [effect.digest for effect in stage.effects if isinstance(effect, e.ReleaseContent)] == [OTHER], "the others are needed"
-    middle, last = stage.machine.state.runs[2].tasks
+    assert stage.ask("rerun", run=run)["tasks"] == 2
     assert last.state == WAITING and [record.digest for record in middle.contents] == [MESH]
     stage.restart()
-    middle, last = stage.machine.state.runs[2].tasks
-    link = stage.join("w", holding=[(middle.id, 1, m.STARTED)])
-    stage.held[link] = {middle.id: 1}
+    _, middle, last = stage.machine.state.runs[run].tasks
+    link = stage.join("w", holding=[(middle.id, 2, m.STARTED)])
+    stage.held[link] = {middle.id: 2}
     finish(stage, link, middle, [ProducedContent(OTHER, 30, True, True, "out", 0o600)])
     assert given(stage) == {last.id: (IntermediateFile("p/1", 0o644, PART, 20), IntermediateFile("out", 0o600, OTHER, 30))}
 
@@ -133,8 +129,7 @@ def test_a_second_try_that_waits_for_nothing_new_still_fetches_what_it_was_hande
     link = stage.join("w")
     finish(stage, link, maker, FILES)
     finish(stage, link, middle, [], Failure("version", "user", "made by another Python"))
-    assert last.state == FAILED and stage.ask("rerun", run=run, uid="again") == {"run": 2, "tasks": 2}
-    middle, last = stage.machine.state.runs[2].tasks
+    assert last.state == FAILED and stage.ask("rerun", run=run)["tasks"] == 2
     finish(stage, link, middle, [])
     (sent,) = [one for message in stage.sent(m.Assign) for one in message.tasks]
     assert (sent.task, sent.intermediate) == (last.id, (IntermediateFile("m", 0o755, MESH, 10),))

@@ -35,6 +35,8 @@ def test_a_run_is_its_number_its_name_or_the_last(typed: Any, run: int) -> None:
         ("2", "there is no run '2'", "pilotfish status"),
         ("swep.v2", "there is no run 'swep.v2'", "Did you mean 'sweep.v2'?"),
         ("1.0", "is a task, and a run is needed here", "pilotfish logs 1.0"),
+        ("last.0", "is a task, and a run is needed here", "Its run is last; for the task alone: pilotfish logs last.0"),
+        ("sweep.v2.0", "is a task, and a run is needed here", "pilotfish logs sweep.v2.0"),
         (" ", "is no run: it is empty", "pilotfish status"),
         ([1], "there is no run [1]", "pilotfish status"),
     ],

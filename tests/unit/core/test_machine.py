@@ -133,9 +133,10 @@ def test_a_rerun_belongs_to_nobody() -> None:
     stage.submit(run, 1, TaskSpec("python", losses=0))
     stage.join()
     stage.turn(i.AgentMessage(2, m.AgentDied("local-1", "died")))
-    (answer,) = stage.say(m.Ask(1, "rerun", {"run": run, "uid": "again"}))
+    stage.say(m.Close(run))
+    (answer,) = stage.say(m.Ask(1, "rerun", {"run": run}))
     assert isinstance(answer, m.Answer)
-    assert not stage.machine.state.runs[answer.data["run"]].options.owned
+    assert not stage.machine.state.runs[run].options.owned
 
 
 def test_idle_workers_are_not_replaced_for_an_empty_run() -> None:

@@ -23,7 +23,7 @@ COMMANDS: list[tuple[str, dict[str, Any]]] = [
     ("cancel", {"tasks": ["2.0"]}),
     ("pause", {"run": 2}),
     ("set", {"run": 2, "priority": 7}),
-    ("rerun", {"run": 1, "uid": "again"}),
+    ("rerun", {"run": 1}),
     ("forget", {"run": 1}),
     ("workers_set", {"local": 3}),
     ("drain", {"worker": "w"}),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pilotfish.model import inputs as i
 from pilotfish.model.task import Failure, TaskSpec
 from tests.support.machine_stage import CLIENT, Stage
 
 WRONG = Failure("exit", "task", "exit status 1")
-NO_RETRY = TaskSpec("python", retries=0)
+NO_RETRY = TaskSpec("python", retries=0, time_s=10.0)
 
 
 def why(stage: Stage, run: int = 1) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def test_a_failed_run_tells_the_most_frequent_cause_and_an_example() -> None:
     assert reason == {
         "code": "time",
         "text": text,
-        "commands": ["pilotfish tasks 1 --state failed", "pilotfish logs 1.1", "pilotfish rerun 1 --failed"],
+        "commands": ["pilotfish tasks 1 --state failed", "pilotfish logs 1.1", "pilotfish rerun 1 --failed --time 20s"],
         "data": {"task": "1.1", "failed": 3},
     }
 
@@ -119,3 +121,54 @@ def test_the_deadline_of_a_run_that_goes_on_is_told() -> None:
     assert reason["commands"] == ["pilotfish predict 1"] and reason["data"] == {"deadline": 8200.0}
     stage.wait(7200.0 + 60.0)
     assert why(stage)["reasons"][-1]["text"] == "its deadline was 1 min ago"
+
+
+def test_a_run_whose_tasks_have_all_ended_waits_for_nothing_but_its_client() -> None:
+    stage = Stage()
+    run = stage.open_run()
+    link = stage.join("w")
+    (task,) = stage.submit(run, TaskSpec("python"))
+    stage.finish(link, task)
+    assert why(stage)["sentence"] == "run 1 is open: all its tasks have ended, and its program may still add some"
+    stage.tell(i.LinkClosed(CLIENT))
+    stage.wait(10.0)
+    (reason,) = why(stage)["reasons"]
+    assert reason["text"].endswith("before it closed the run, and the run ends in 20 s if the program does not come back")
+    assert reason["data"] == {"ends_in_s": 20}
+    stage.wait(25.0)
+    assert why(stage)["state"] == "incomplete"
+    assert "it submitted 1 task, 1 of them done, and may have wanted to submit more" in why(stage)["sentence"]
+    row = stage.ask("run", run=run)
+    assert row["ended_at"] == stage.machine.state.runs[run].end_times[0], "the wait for the program is not a part of the run"
+
+
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        ("python longrun.py 'a b'", ["python longrun.py 'a b'"]),
+        ("-- sim 3", ["pilotfish run --resume --name big -- sim 3"]),
+        ("--param x=1..3 -- sim '{x}'", ["pilotfish run --resume --name big --param x=1..3 -- sim '{x}'"]),
+        ("--dag flow.dag # rescue 3", ["pilotfish run flow.dag"]),
+        ("sweep.py 7", ["pilotfish run --resume --name big sweep.py 7"]),
+        ("-c", []),
+        ("", []),
+    ],
+)
+def test_an_incomplete_run_names_the_command_that_repeats_it(command: str, fix: list[str]) -> None:
+    stage = Stage()
+    stage.open_run(command=command, name="big")
+    stage.tell(i.LinkClosed(CLIENT))
+    stage.wait(3600.0)
+    assert why(stage)["reasons"][0]["commands"] == fix
+
+
+def test_a_stopped_pool_says_when_a_run_without_a_client_ends() -> None:
+    stage = Stage()
+    run = stage.open_run()
+    link = stage.join("w")
+    (task,) = stage.submit(run, TaskSpec("python"))
+    stage.finish(link, task)
+    stage.tell(i.LinkClosed(CLIENT))
+    stage.ask("stop")
+    stage.machine.inspect_only = True
+    assert why(stage)["sentence"].endswith("when the pool runs again, the run ends if the program does not come back")

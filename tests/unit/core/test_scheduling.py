@@ -87,6 +87,7 @@ def test_what_needs_a_task_that_ended_badly_never_runs_and_so_on_down_the_line()
     assert third.failure.cause == "dependency"
     (late,) = stage.submit(run, TaskSpec("python"), 1, {0: [2]})
     assert late.state == FAILED, "also if it is submitted afterwards"
+    assert late.failure is not None and late.failure.message == "task 1.0, which it needs, failed", "the task that failed first"
     for task in (second, third, late):
         commands = stage.ask("why", task=show_task(task.id))["reasons"][0]["commands"]
         assert commands == ["pilotfish why 1.0", "pilotfish rerun 1 --failed"], "it has no output, and the first task explains the failure"
@@ -109,6 +110,19 @@ def test_a_run_is_cancelled_when_it_had_its_fill_of_failures() -> None:
     stage.finish(link, tasks[1], failure=fail())
     assert [task.state for task in tasks] == [FAILED, FAILED, CANCELLED, CANCELLED, CANCELLED]
     assert stage.machine.state.runs[1].finished
+
+
+def test_tasks_that_never_ran_do_not_count_as_failures_of_their_run() -> None:
+    stage = Stage()
+    link = stage.join("w")
+    run = stage.open_run(max_failures=2)
+    tasks = stage.submit(run, TaskSpec("python"), 6, {1: [0], 2: [0], 3: [1]})
+    stage.finish(link, tasks[0], failure=fail())
+    assert [task.state for task in tasks[:4]] == [FAILED] * 4
+    assert tasks[5].state != CANCELLED
+    stage.finish(link, tasks[4], failure=fail())
+    assert tasks[5].state == CANCELLED and tasks[5].failure is not None
+    assert tasks[5].failure.message == "2 tasks failed"
 
 
 def test_a_paused_run_starts_nothing_and_its_running_tasks_go_on() -> None:

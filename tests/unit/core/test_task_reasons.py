@@ -80,6 +80,15 @@ def test_a_request_that_fits_nobody_says_what_is_missing() -> None:
     assert task.state == ASSIGNED
 
 
+def test_more_cores_than_this_machine_has_are_not_advised() -> None:
+    stage = Stage()
+    stage.join("w", cores=1.0, info={"cores": 2})
+    small, large = (stage.work(TaskSpec("python", request=Request(cores)))[0] for cores in (2.0, 64.0))
+    assert "pilotfish workers --local-cores 2" in remedies(stage, small)
+    assert not [remedy for remedy in remedies(stage, large) if "--local-cores" in remedy]
+    assert "this machine has 2 cores; for larger machines, add a site: pilotfish site add --help" in remedies(stage, large)
+
+
 def test_a_request_that_no_single_worker_can_meet_is_too_big_as_well() -> None:
     stage = Stage()
     stage.join("many-cores", cores=8.0, capacity={"memory": 1000.0})
@@ -131,17 +140,17 @@ def test_a_worker_out_of_reach_is_said_and_its_return_helps() -> None:
     assert codes(stage, task) == ["out-of-reach", "placed"]
 
 
-def test_a_quarantined_worker_is_named_as_the_reason() -> None:
+def test_a_quarantined_worker_is_named_with_the_command_that_ends_its_quarantine() -> None:
     stage = Stage(PoolSettings(quarantine_after=1))
-    good = stage.join("good")
-    hole = stage.join("hole", tags={"place": "here"})
-    stage.finish(good, *stage.work())
-    (bad,) = stage.work(TaskSpec("python", tags={"place": "here"}))
-    stage.finish(hole, bad, failure=fail())
-    (task,) = stage.work(TaskSpec("python", tags={"place": "here"}))
-    assert codes(stage, task) == ["quarantine"]
+    stage.join("good")
+    hole = stage.join("hole")
+    last = stage.work(count=9)[-1]
+    stage.finish(hole, failure=fail(blame="worker"))
+    (reason,) = stage.ask("why", worker="hole")["reasons"]
+    assert reason["code"] == "quarantine" and reason["commands"] == ["pilotfish workers --end-quarantine hole"]
+    assert codes(stage, last) != ["quarantine"]
     stage.ask("quarantine_clear", worker="hole")
-    assert task.state == ASSIGNED
+    assert stage.machine.state.workers["hole"].held
 
 
 def test_a_suspect_says_that_it_must_run_alone() -> None:
@@ -182,6 +191,17 @@ def test_a_placed_task_names_its_worker(seen: bool) -> None:
     assert "w" in why(stage, task)["sentence"]
 
 
+@pytest.mark.parametrize(("cause", "advised"), [("time", "pilotfish rerun 1 --failed --time 20s"), ("version", None)])
+def test_a_task_that_never_ran_is_run_again_like_the_task_that_it_needs(cause: str, advised: str | None) -> None:
+    stage = Stage()
+    run = stage.open_run()
+    first, second = stage.submit(run, TaskSpec("python", time_s=10.0), 2, {1: [0]})
+    link = stage.join("w")
+    stage.finish(link, first, failure=fail(cause))
+    assert second.state == FAILED
+    assert remedies(stage, second) == [command for command in (f"pilotfish why {run}.0", advised) if command]
+
+
 def test_a_failed_task_gives_its_cause_and_how_to_try_again() -> None:
     stage = Stage()
     link = stage.join("w")
@@ -190,6 +210,15 @@ def test_a_failed_task_gives_its_cause_and_how_to_try_again() -> None:
     assert task.state == FAILED
     assert codes(stage, task) == ["missing-input"]
     assert any("rerun" in remedy for remedy in remedies(stage, task))
+
+
+def test_a_program_that_failed_in_a_sandbox_is_told_how_to_get_files() -> None:
+    stage = Stage()
+    link = stage.join("w")
+    for sandbox in (True, False):
+        (task,) = stage.work(TaskSpec("exec", launch={"sandbox": sandbox}))
+        stage.finish(link, task, failure=fail("exit"))
+        assert any("--input FILE" in remedy for remedy in remedies(stage, task)) is sandbox
 
 
 def test_ended_tasks_say_how_they_ended() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pilotfish.config import read_settings
 from pilotfish.errors import BadInput
-from pilotfish.master.sites.local_controller import LocalController, agent_command, describe_exit, job_id, read_job_id
+from pilotfish.master.sites.local_controller import LocalController, agent_arguments, describe_exit, job_id, read_job_id
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
 from pilotfish.store.keyring import open_keyring
@@ -31,9 +31,9 @@ def test_the_cache_of_this_machine_is_as_large_as_the_settings_say(tmp_path: Pat
     config.write_text('[pool]\ncache_size = "2G"\n')
     settings = read_settings(config)
     assert settings.cache_size == 2 << 30
-    start = (PoolDirectory(tmp_path), "local-1", PilotSize(), tmp_path / "bundle", 0.0)
-    assert "--cache-bytes" not in agent_command(*start, 0)
-    assert agent_command(*start, settings.cache_size)[-2:] == ["--cache-bytes", str(2 << 30)]
+    start = (PoolDirectory(tmp_path), "local-1", PilotSize(), 0.0)
+    assert "--cache-bytes" not in agent_arguments(*start, 0)
+    assert agent_arguments(*start, settings.cache_size)[-2:] == ["--cache-bytes", str(2 << 30)]
     config.write_text('[pool]\ncache_size = "much"\n')
     with pytest.raises(BadInput, match="cache_size: 'much' is not a size"):
         read_settings(config)

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from pilotfish.core.state import ContentRecord
-from pilotfish.master.master_content_source import RESERVE_BYTES, LoopCalls, MasterContentSource
+from pilotfish.master.master_content_source import LATE_S, RESERVE_BYTES, LoopCalls, MasterContentSource
 from pilotfish.model import inputs as i
+from pilotfish.model.contents import RESULT, IntermediateFile
+from pilotfish.model.task import StoredPayload
 from pilotfish.portable.transfer.incoming_content import NoSpace
 from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater, ContentAbsent
 from tests.support.transfer_stage import digest_of
@@ -50,6 +52,7 @@ class Stage:
         self.state = state = SimpleNamespace(
             unfinished=0,
             contents=self.contents,
+            find_task=lambda number: None,
             workers={name: SimpleNamespace(id=name, site="pond") for name in names},
             sites={"pond": SimpleNamespace(site=SimpleNamespace(transfers=transfers))},
         )
@@ -152,6 +155,31 @@ def test_what_no_run_needs_goes_at_once_or_when_no_task_can_have_made_it_anew(tm
     assert not stays.exists()
 
 
+def test_a_released_content_is_removed_after_a_while_also_if_nothing_else_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, now = Stage(tmp_path), [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    timers: list[tuple[float, Callable[[], None]]] = []
+    stage.shelf.call_later = lambda delay_s, function: timers.append((now[0] + delay_s, function))
+    stage.state.unfinished = 1
+    places = []
+    for number, data in enumerate((b"x" * 1000, b"y" * 1000)):
+        incoming = stage.shelf.incoming("w0", digest_of(data), 1000)
+        assert incoming is not None
+        with incoming:
+            incoming.write(data)
+            places.append(Path(incoming.finish()))
+        now[0] = 1000.0 + 100 * number
+        stage.shelf.release(digest_of(data))
+    assert [at for at, _ in timers] == [1000 + LATE_S], "one timer at a time"
+    for left in ([places[1]], []):
+        now[0], due = timers.pop()
+        due()
+        assert [place for place in places if place.exists()] == left
+    assert not timers
+
+
 def test_what_a_worker_holds_that_is_here_may_come_in_a_moment_but_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,3 +255,31 @@ def test_a_thread_does_not_wait_for_a_stuck_event_loop_for_ever(monkeypatch: pyt
         LoopCalls(scheduled.append).call(lambda: pytest.fail("nobody waits for it"))
     for act in scheduled:
         act()
+
+
+def test_a_result_whose_worker_is_gone_comes_from_the_payload_store(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    result = os.urandom(100_000)
+    digest = digest_of(result)
+    left = {3: {RESULT: IntermediateFile(RESULT, 0, digest, len(result))}}
+    run = SimpleNamespace(left_files=left)
+    maker = SimpleNamespace(id=3, output=StoredPayload(1, 16, len(result)), shape=SimpleNamespace(run=run))
+    stage.state.find_task = {3: maker}.get
+    stage.contents[digest] = ContentRecord(digest, len(result), maker=3, at_master=True)
+    loaded = []
+
+    def load(output: Any) -> bytes:
+        loaded.append(output)
+        return result
+
+    stage.shelf.load_output = load
+    for _ in range(2):
+        reading = stage.shelf.reading("w0", digest, len(result), True)
+        reading.close()
+    assert loaded == [maker.output], "then it is in the content store"
+    stage.contents.clear()
+    other = digest_of(b"other")
+    stage.contents[other] = ContentRecord(other, len(result), maker=3, at_master=True)
+    left[3][RESULT] = IntermediateFile(RESULT, 0, other, len(result))
+    with pytest.raises(ContentAbsent):
+        stage.shelf.reading("w0", other, len(result), True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,32 @@ def test_an_error_with_an_odd_message_ends_the_master_too(tmp_path: Path, monkey
     master.journal.close()
     master.payloads.close()
     master.lock.release()
+
+
+def test_a_client_that_finds_the_socket_also_finds_the_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that start at the same time share a new pool. Each of them connects as soon as the socket listens."""
+    pool = PoolDirectory(tmp_path / "pool").make()
+    master = MasterServer(pool, PoolSettings())
+    bound = socket.socket.bind
+    found: list[bool] = []
+
+    def bind(listener: socket.socket, address: Any) -> None:
+        if listener.family == socket.AF_UNIX:
+            found.append(pool.client_credentials.exists())
+        bound(listener, address)
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+
+    async def listen() -> None:
+        master._loop = asyncio.get_running_loop()
+        await master._listen()
+        for server in master._servers:
+            server.close()
+
+    try:
+        asyncio.run(listen())
+        assert found == [True]
+    finally:
+        master.journal.close()
+        master.payloads.close()
+        master.lock.release()

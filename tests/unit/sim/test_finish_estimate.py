@@ -15,6 +15,7 @@ from pilotfish.core.state_snapshot import dump
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
+from pilotfish.model.contents import IntermediateFile
 from pilotfish.model.settings import PoolSettings
 from pilotfish.model.site import LOCAL
 from pilotfish.model.task import RunOptions, TaskSpec
@@ -80,6 +81,19 @@ def test_shares_of_runs_that_are_over_are_left_out() -> None:
         apply(world.machine.state, f.RunOpened(number, f"uid {number}", RunOptions(share=share)), 0.0)
     apply(world.machine.state, f.RunClosed(7, "by its client"), 0.0)
     assert list(world.snapshot().restore().shares) == ["", "open"]
+
+
+def test_a_finished_run_with_a_final_task_and_files_of_an_earlier_run_does_not_stop_predictions() -> None:
+    world = halfway(Workload([10.0] * 8))
+    state = world.machine.state
+    file = IntermediateFile("mesh", 0o644, "digest", 1)
+    apply(state, f.RunOpened(7, "over", RunOptions()), 0.0)
+    apply(state, f.SpecsAdded(7, 0, [TaskSpec("call")]), 0.0)
+    apply(state, f.TasksAdded(7, 0, [0, 0], [b"", b""], {}, earlier_files={0: (file,)}, after_any={1: [0]}), 0.0)
+    apply(state, f.RunCancelled(7, "by its client"), 0.0)
+    apply(state, f.RunClosed(7, "by its client"), 0.0)
+    assert 7 not in world.snapshot().restore().runs
+    assert estimate_finish(world.snapshot(), None, samples=2, cores=1)[0].median_s > 0
 
 
 def test_a_fork_leaves_what_it_was_forked_from_alone() -> None:

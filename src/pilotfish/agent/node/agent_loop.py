@@ -1,11 +1,10 @@
 """Drives the agent machine with sockets and slots, in one thread.
 
-Other threads dial the master, fetch contents and talk to peers, because each of these may take long.
+Other threads dial the master, fetch contents and talk to peers, because these activities may take long.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import shutil
@@ -23,6 +22,7 @@ from ...portable.transfer.content_cache import ContentCache
 from ...portable.wire.frame_link import FrameLink, LinkLost, Rejected, dial
 from ...portable.wire.frames import FrameError
 from ...portable.wire.handshake import BadCredentials, read_credentials
+from ..slots.slot_server import SlotServer
 from .agent_machine import AgentMachine, WorkerOffer
 from .fetcher import Fetcher
 from .node_description import describe, gpu_names, readable, usable_cores, usable_memory
@@ -34,23 +34,25 @@ LAST_SEND_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
-"""If no size is set, the cache may use this fraction of the free disk space."""
+"""Maximum size of the cache if the settings give no size: a fraction of the sum of the free disk space and the space that the cache
+uses."""
 TOUCH_S = 30.0
-"""Seconds between two marks of the contents in use. Other agents of this node may remove a content that was not marked for a minute."""
+"""Seconds until the agent again marks all contents that it needs. Other agents of this node may remove a content that was not marked in the
+last minute."""
+# Names of effects, which are also the names of the methods of the slot pool, the fetcher and the peer network that perform these effects.
 _SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
 _PEER_EFFECTS = ("introduce", "delegate", "drop_delegated", "report_free")
-"""Effects that are calls of the slot pool, of the fetcher and of the peer network."""
 
 
 class AgentLoop:
-    """Drives one agent machine until it exits."""
+    """Runs one agent until it ends: passes events to its AgentMachine and carries out the effects."""
 
-    def __init__(self, offer: WorkerOffer, credentials_path: str, settings: Dict[str, Any]) -> None:
+    def __init__(self, offer: WorkerOffer, credentials_path: str, settings: Dict[str, Any], server: SlotServer) -> None:
         now = time.monotonic()
         self.machine = AgentMachine(offer, seed=int.from_bytes(os.urandom(8), "little"), now=now)
         self.selector = selectors.DefaultSelector()
-        self.slots = SlotPool(self.machine, self.selector, settings)
+        self.slots = SlotPool(self.machine, self.selector, settings, server)
         self.slots.answer_peek = self._answer_peek
         staging = self.machine.staging
         cache = _open_cache(settings, staging.needed, read_credentials(credentials_path).pool)
@@ -65,7 +67,7 @@ class AgentLoop:
         staging.held.update(dict.fromkeys(cache.held()))
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
-        self._supervisor_pipe = settings.get("supervisor_pipe")
+        self._supervisor_pipe = settings["supervisor_pipe"]
         self._has_peers = not (settings.get("home") or settings.get("no_peers"))
         self._link: Optional[FrameLink] = None
         self._link_events = 0
@@ -87,8 +89,7 @@ class AgentLoop:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.selector.register(self._wake_read, selectors.EVENT_READ, "wake")
-        if self._supervisor_pipe is not None:
-            self.selector.register(self._supervisor_pipe, selectors.EVENT_READ, "supervisor_pipe")
+        self.selector.register(self._supervisor_pipe, selectors.EVENT_READ, "supervisor_pipe")
         self._perform(self.machine.turn(time.monotonic()))
         self.slots.warm_up(min(WARM_SLOTS, int(self.machine.attempts.capacity.get("cores", 1))))
         try:
@@ -236,7 +237,7 @@ class AgentLoop:
             self.machine.unlinked(now)
 
     def _listen_for_peers(self, link: FrameLink) -> None:
-        """Listens for peers. It uses the local address of the connection to the master, because peers can probably reach this address."""
+        """Listens for peers at the local address of the connection to the master, because peers can probably reach this address."""
         if self._has_peers and link.connection.sock.family != socket.AF_UNIX:
             contact = self.peers.listen(link.connection.sock.getsockname()[0])
             if contact is not None:
@@ -304,11 +305,9 @@ def _open_cache(settings: Dict[str, Any], needed: Dict[str, int], pool: str) -> 
     raise failure
 
 
-def main(options_text: str) -> NoReturn:
+def main(options: Dict[str, Any], server: SlotServer) -> NoReturn:
     """Runs the agent, in the process that the supervisor started."""
-    options = json.loads(options_text)
     signal_on_parent_death(signal.SIGTERM, options["supervisor"])
-    os.set_inheritable(options["supervisor_pipe"], False)
     gpus = gpu_names() if options["gpus"] is None else []
     capacity = {
         "cores": float(options["cores"] or usable_cores()),
@@ -321,16 +320,15 @@ def main(options_text: str) -> NoReturn:
     offer.info = describe(options["workdir"], gpus)
     offer.info["shares"] = bool(options["share"])
     offer.poll_s = options["poll"]
-    os.environ.pop("PILOTFISH_ENDS_AT", None)
+    options["ends_at"] = ""
     if options["ends_in"] is not None:
         offer.ends_at = options["started"] + options["ends_in"]
-        # Slots inherit the environment from here.
-        os.environ["PILOTFISH_ENDS_AT"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
+        options["ends_at"] = "%.3f" % (time.time() + offer.ends_at - time.monotonic())
     options["storage"] = [os.path.expanduser(directory) for directory in options["storage"]]
     options["outbox"] = os.path.join(options["workdir"], "outbox")
     os.mkdir(options["outbox"], 0o700)
     try:
-        reason, code = AgentLoop(offer, options["credentials"], options).run()
+        reason, code = AgentLoop(offer, options["credentials"], options, server).run()
     finally:
         shutil.rmtree(options["workdir"], ignore_errors=True)
     if code or not reason.startswith("retired"):

@@ -1,33 +1,38 @@
 """Decides what the agent does. The machine takes inputs and returns effects. It does no I/O.
 
 There is no clock and no thread, and all random numbers come from a seed. Three hosts drive the machine: ``agent_loop``, the fault world of
-the tests and the overlay experiment. A host calls any number of inputs, then ``turn(now)``, which returns the effects in order. The host
-also calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Headers and bodies are as in
-``model/messages.py``: a header is what ``json.loads`` returns, a body is any bytes-like object.
+the tests and the overlay experiment. Each input is a method. A host calls any number of inputs, and then ``turn(now)``, which returns the
+effects of these inputs in order. The host also calls ``turn`` at the time ``deadline``, even if there was no input. ``now`` is the time of
+any monotonic clock in seconds. Headers and bodies are as in ``model/messages.py``: a header is what ``json.loads`` returns, a body is any
+bytes-like object.
 
 Inputs (they return nothing)
-    linked(epoch, now)          a connection was dialled and authenticated. ``epoch`` is the epoch of the master
-    unlinked(now)               the connection is lost, or a dial failed
+    linked(epoch, now)          a connection to the master was dialled and authenticated. ``epoch`` is the epoch of the master
+    unlinked(now)               the connection to the master is lost, or a dial failed
     refused(reason, now)        the master refused the dial
     received(header, body, now)   a frame of the master arrived
     assigned_by_peer(header, body, now)   an Assign of the site master arrived
-    link_active(now)            a part of a frame arrived, so the master is alive
+    link_active(now)            a part of a frame of the master arrived, so the master is alive
     slot_finished(slot, items, now)
                                 attempts of this slot ended, in the order in which they were assigned.
-                                items: [(failure or None, wall_us, cpu_us, rss_kib, payload), ...]; failure: [cause, blame, message]
+                                items: [(failure or None, wall_us, cpu_us, rss_kib, payload), ...]; failure: [cause, blame, message].
+                                An item with a sixth element (any value) has a payload that must be uploaded
     slot_died(slot, started, failure, usage, now)
                                 the slot process and its descendants are dead. The slot had started its first ``started`` attempts. The last
-                                of these ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]). Those before it end with
-                                slot-lost. Attempts that had not started return to the head of the queue. Slot numbers are never reused
+                                started attempt ends with ``failure`` and usage = (wall_us, cpu_us, rss_kib[, payload]). The other started
+                                attempts end with slot-lost. Attempts that had not started return to the head of the queue. Slot
+                                numbers are never reused
     slot_returned(slot, count, now)
                                 answer to recall: the slot will not start its last ``count`` attempts
-    not_started(slot, now)      answer to terminate: the attempt has not started yet. Its time limit counts from now
+    not_started(slot, now)      answer to terminate: the attempt had not started, so it was not terminated. The time limit of the attempt
+                                begins anew
     fetched(digest, now)        a content is in the cache
     not_fetched(digest, failure, now)   a content cannot be fetched
     staging.changed(gained, lost)   contents entered or left the cache
+    left_out(number, size, now)   in the result of the upload ``number``, ``size`` bytes of output are missing. They are stored nowhere
     uploaded(number, failure, payload, produced, now)
-                                answer to upload: the payload of the result, and the rows of produced contents
-    over_limit(slot, failure, now)   the running attempt exceeded its memory limit. It is killed with this failure
+                                answer to upload: the failure or None, the payload of the result, and the rows of produced contents
+    over_limit(slot, failure, now)   the running attempt exceeded its memory limit. The agent kills it; it ends with ``failure``
     send_to_master(header, now)   the peer overlay has a message for the master
     stop(reason, now)           a signal came, or the supervisor is dead. The agent leaves at once
 
@@ -38,20 +43,21 @@ Effects (tuples)
     ("start", slot, attempts)   assign these Attempt objects to the slot, in order. If the slot is unknown, start a slot process
     ("recall", slot)            recall the attempts that this slot has not started. Answer with slot_returned, also if there are none
     ("terminate", slot)         send TERM to the whole process tree of the attempt. slot_finished or slot_died may follow
-    ("kill", slot)              kill the whole process tree of the attempt. slot_finished or slot_died must follow. Kill and terminate come
-                                only if the slot has a single attempt
-    ("warn", slot, number)      send this signal to the attempt, because the walltime ends soon. The user has set the signal
+    ("kill", slot)              kill the whole process tree of the attempt. slot_finished or slot_died must follow. Kill and terminate are
+                                used only if the slot has a single attempt
+    ("warn", slot, number)      send the signal ``number``, chosen by the user, to the attempt, because the walltime ends soon
     ("fetch", content)          bring this content into the cache: [digest, size, path, mtime_ns, inode]. Answer: fetched or not_fetched
-    ("cancel_fetch", digest)    the content is no longer needed
-    ("upload", number, payload)   this payload lists files. Store them in the cache. Send them to the master unless they stay with this
-                                worker. Answer with uploaded
-    ("cancel_upload", number)   the files of that upload are no longer needed
+    ("cancel_fetch", digest)    stop fetching this content, because it is no longer needed
+    ("upload", number, payload)   ``payload`` is a large result of a call, or it lists output files and streams. Store a large result in
+                                the cache. Send streams and files to the master, except the files that stay with this worker: store
+                                these files in the cache. Answer with uploaded
+    ("cancel_upload", number)   stop the upload ``number``, because its files are no longer needed
     ("discard", payload)        delete the files that this payload names
-    ("release", header, body)   the cache may evict contents
+    ("release", header, body)   the cache may evict the contents that ``header`` lists
     ("introduce", header, body), ("delegate", header, body), ("drop_delegated", items, back), ("report_free", amounts)
-                                inputs of the peer overlay
-    ("peek", query, slot, stream, offset)   send Peeked with output of the running attempt
-    ("exit", reason, code)      send pending frames, kill all processes, exit. Later inputs are ignored
+                                call this method of the peer network
+    ("peek", query, slot, stream, offset)   read output of the running attempt, and send it in the message Peeked
+    ("exit", reason, code)      send pending frames, kill all processes of slots, and exit. Later inputs are ignored
 
 ``deadline`` is the time of the next turn if no input comes earlier.
 """
@@ -71,7 +77,7 @@ Effect = Tuple[Any, ...]
 
 DOWN, DIALLING, LINKED, WELCOMED = range(4)
 _FORWARDED = {"introduce": "introduce", "lend": "delegate", "let_go": "release"}
-"""For each message of the master that the host handles: kind of the message -> kind of the effect."""
+"""The messages of the master that the host handles: kind of the message -> kind of the effect."""
 _UNREADABLE = (IndexError, KeyError, TypeError, ValueError)
 
 DIAL_TIMEOUT_S = 20.0
@@ -80,7 +86,7 @@ MAX_REDIAL_S = 5.0
 REDIAL_APART_S = 1.0
 """If the last dial was at least this many seconds ago, the first dial after a lost connection comes at once."""
 MAX_REFUSALS = 3
-"""Number of refusals in a row after which the agent exits."""
+"""Number of refusals in a row after which the agent exits. An agent that no master has welcomed yet exits after its first refusal."""
 SILENT_HEARTBEATS = 3
 """If the master is silent for this many heartbeat intervals, the agent disconnects."""
 STALL_S = 1.0
@@ -88,18 +94,19 @@ STALL_S = 1.0
 LINGER_S = 0.05
 """Seconds of silence after which a polling agent disconnects."""
 RESULTS_APART_S = 0.02
-"""Seconds between two frames of results while more attempts are queued."""
+"""Minimum seconds between two frames of results while attempts are queued."""
 WARN_S = 60.0
-"""When this many seconds of the walltime are left, or ``WARN_SHARE`` of it if that is less, the agent drains and sends signals."""
+"""When this many seconds of the walltime are left, the agent drains and sends the signals that users requested. If the agent begins with
+less than ``WARN_S / WARN_SHARE`` seconds of walltime, it does this when the fraction ``WARN_SHARE`` of this walltime is left."""
 WARN_SHARE = 0.2
 TRANSFER_HEARTBEAT_S = 1.0
 """Seconds between heartbeats during transfers. Heartbeats report the progress."""
 MAX_UNREADABLE = 5
-"""Number of unreadable messages in a row after which the agent exits."""
+"""Number of unreadable messages after which the agent exits. Each readable Assign restarts the count."""
 
 
 class WorkerOffer:
-    """The values that an agent reports when it joins. ``ends_at``: the end of its walltime by the clock of the machine, or None."""
+    """The values that an agent reports when it joins. ``ends_at``: the monotonic time at which its walltime ends, or None."""
 
     def __init__(self, worker: str, pilot: str, capacity: Dict[str, float]) -> None:
         self.worker = worker
@@ -114,8 +121,8 @@ class WorkerOffer:
 class Reconnect:
     """Decides when to dial the master again.
 
-    After a connection that lasted a while, the first dial comes at once. After each further failure the wait is longer. A part of the wait
-    is random, so that agents do not dial all at the same time.
+    If the last connection lasted for a while, the first dial after its loss comes at once. After each further failure, the wait is longer.
+    A part of the wait is random, so that not all agents dial at the same time.
     """
 
     def __init__(self, seed: int, now: float) -> None:
@@ -149,7 +156,8 @@ class AgentMachine:
         self.draining = ""
         self.exited = False
         self.ending = False
-        """Whether the walltime is nearly over. Then no attempt starts, and running attempts that want a signal get it."""
+        """Whether the walltime is nearly over. If it is, the agent drains, and each running attempt gets the signal that its user
+        requested."""
         self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = PendingResults()
         self.staging = InputStaging()
@@ -300,7 +308,7 @@ class AgentMachine:
         self._exit("retired: " + str(header[1]), 0)
 
     def _on_set_heartbeats(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Sets whether a site master serves this worker. If one does, the master needs no heartbeats of this worker."""
+        """Records whether a site master serves this worker. If so, this worker sends few heartbeats to the master."""
         self.delegated = bool(header[1])
         self._reported_free = None
 
@@ -383,7 +391,7 @@ class AgentMachine:
             self.attempts.next_check = 0.0
 
     def _keep_result(self, attempt: Attempt, item: Item, now: float) -> None:
-        """Keeps a result until it is acknowledged. If a full or broken disk caused a failure, the agent drains."""
+        """Keeps a result until it is acknowledged. If a full or broken disk made the attempt fail, the agent drains."""
         if item[0] is not None and is_disk_full(item[0]):
             self._drain(item[0][2])
         if not attempt.forgotten:
@@ -402,7 +410,7 @@ class AgentMachine:
             self._keep_result(attempt, (failure, 0, 0, 0, b""), now)
 
     def assigned_by_peer(self, header: Sequence[Any], body: Any, now: float) -> None:
-        """Takes an assignment of the site master. Ignores an unreadable assignment, because no peer may end this agent."""
+        """Adds the attempts that the site master assigned. Ignores an unreadable message, because a faulty peer must not end this agent."""
         self._reported_free = None  # the site master has reserved the resources, even if no attempt is new
         try:
             if not self.exited:
@@ -411,9 +419,12 @@ class AgentMachine:
             pass
 
     def send_to_master(self, header: Sequence[Any], now: float) -> None:
-        """Sends a message of the peer overlay."""
+        """Sends a message of the peer overlay to the master, if the master is connected."""
         if self.link == WELCOMED and not self.exited:
             self._effects.append(("send", header, []))
+
+    def left_out(self, number: int, size: int, now: float) -> None:
+        self.staging.left_out[number] = size
 
     def uploaded(self, number: int, failure: Optional[Failure], payload: Any, produced: List[Any], now: float) -> None:
         attempt, item = self.staging.finish_upload(number, failure, payload, produced)
@@ -456,7 +467,8 @@ class AgentMachine:
         return effects
 
     def _forgive_stall(self, now: float) -> None:
-        """If a turn comes much too late, this process was suspended. Then the silence of that time does not count."""
+        """If this turn comes more than ``STALL_S`` seconds after its deadline, this process was suspended. So the delay does not count as
+        silence of the master."""
         late = now - self.deadline
         if late > STALL_S:
             self._last_received += late
@@ -532,7 +544,11 @@ class AgentMachine:
         return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
-        """Returns the time at which a polling agent disconnects: when all results are acknowledged and nothing has arrived for a moment."""
+        """Returns the time at which an agent with the option ``--poll`` disconnects until its next poll.
+
+        This time is ``LINGER_S`` seconds after the last message of the master. It is NEVER until the master has acknowledged all results
+        and one heartbeat.
+        """
         if self.results.kept or not self._heartbeat_answered:
             return NEVER
         return self._last_received + LINGER_S

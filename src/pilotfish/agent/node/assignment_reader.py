@@ -17,8 +17,11 @@ _FILE = (str, int, str, int)
 
 
 def read_assignment(header: Sequence[Any], body: Any, attempts: AttemptQueue) -> List[Tuple[Attempt, str]]:
-    """Returns pairs of a new attempt and the reason why it cannot run here ("" if it can). Adds specs to ``attempts``. A malformed message
-    raises IndexError, KeyError, TypeError or ValueError."""
+    """Returns the attempts of an Assign message that this agent does not know yet. Each attempt comes with the reason why it cannot run
+    here, or "" if it can run.
+
+    Adds the specs of the message to ``attempts``. A malformed message raises IndexError, KeyError, TypeError or ValueError.
+    """
     view = memoryview(body)
     offset = 0
     for number, kind, time_s, needs, launch, length, contents, _, _, _ in header[1]:

@@ -1,9 +1,10 @@
 """Queues attempts, fills slots and accounts for free resources. There is no I/O and no clock here.
 
-Attempts start in the order in which they were received. An attempt that does not fit blocks the attempts behind it.
+Attempts start in the order in which they were received. An attempt that does not fit into the free resources blocks all later attempts.
 
 A slot runs one attempt at a time. For very short attempts, one message per attempt would cost more than the attempt itself. Therefore a
-slot gets several short attempts in advance, at most 20 ms in all. If the running attempt takes long, the attempts behind it are recalled.
+slot gets several short attempts in advance, which take at most 20 ms together. If the running attempt takes longer than expected, the
+attempts that were assigned in advance are recalled.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ Effect = Tuple[Any, ...]
 QUEUED, STARTED, FINISHED = range(3)
 
 PREFETCH_S = 0.020
-"""Maximum sum of the measured run times of the attempts in a slot."""
+"""Maximum sum of the expected run times of the attempts in a slot, if the slot gets attempts in advance."""
 MAX_PREFETCHED = 128
 PREFETCH_EXECUTABLE_S = 0.005
-"""Maximum measured run time of an executable that is prefetched."""
+"""Maximum expected run time of an executable that is prefetched."""
 RECALL_AFTER_S = 0.025
-"""Run time of an attempt after which the attempts behind it are recalled."""
+"""Run time of an attempt after which the later attempts in its slot are recalled."""
 REPORT_START_S = 0.050
 """Run time of an attempt after which its start is reported. Most attempts end earlier."""
 TERMINATE_GRACE_S = 2.0
@@ -34,9 +35,14 @@ _ROUNDING = 1e-6
 
 
 class AttemptSpec:
-    """The values that the attempts of one spec share. ``estimate_s``: measured run time, or -1 before the first measurement."""
+    """The values that all attempts of one spec have in common. ``estimate_s``: estimated run time, or -1 before the first measurement.
 
-    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "estimate_s", "granted")
+    ``process_key``: for calls, it identifies the program that submitted them, with its interpreter, its environment and the user's own
+    modules. All executables have the same key. A slot process runs only attempts with equal keys, because a call can change the modules,
+    the limits and the signals of its process.
+    """
+
+    __slots__ = ("number", "kind", "time_s", "needs", "launch", "code", "contents", "process_key", "estimate_s", "granted")
 
     def __init__(self, number: int, kind: str, time_s: float, needs: Dict[str, float], launch: Dict[str, Any], code: bytes) -> None:
         self.contents: Sequence[Any] = ()
@@ -46,6 +52,7 @@ class AttemptSpec:
         self.needs = {str(name): float(amount) for name, amount in needs.items()}
         self.launch = launch
         self.code = code
+        self.process_key = kind if kind == "exec" else "call %s %s" % (launch.get("surroundings", ""), launch.get("modules", ""))
         self.estimate_s = -1.0
         self.granted: Dict[Tuple[float, int], Needs] = {}
         """(cores, memory) that the master granted -> needs of the attempt"""
@@ -55,7 +62,8 @@ class AttemptSpec:
         return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def measured(self, wall_s: float) -> None:
-        """Updates the estimate with a run time. The estimate falls fast, because only the first attempt in a slot imports modules."""
+        """Updates the estimate with a measured run time. The estimate falls faster than it rises, because the first attempt in each slot
+        takes longer: it also imports modules."""
         old = self.estimate_s
         if old < 0:
             self.estimate_s = wall_s
@@ -71,9 +79,26 @@ class AttemptSpec:
 
 
 class Attempt:
-    """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: how many of its contents are not here."""
+    """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: number of contents for which the attempt
+    waits.
 
-    __slots__ = ("task", "attempt", "spec", "payload", "needs", "contents", "missing", "queued", "forgotten", "prefetch_s")
+    ``needs_fresh_process``: whether the call must run in a new process, because it exceeded its memory limit in a process in which earlier
+    calls had kept memory.
+    """
+
+    __slots__ = (
+        "task",
+        "attempt",
+        "spec",
+        "payload",
+        "needs",
+        "contents",
+        "missing",
+        "queued",
+        "forgotten",
+        "prefetch_s",
+        "needs_fresh_process",
+    )
 
     def __init__(self, task: int, attempt: int, spec: AttemptSpec, payload: Any, needs: Needs) -> None:
         self.task = task
@@ -86,6 +111,7 @@ class Attempt:
         self.queued = True
         self.forgotten = False
         self.prefetch_s = 0.0
+        self.needs_fresh_process = False
 
     def amount(self, name: str) -> float:
         for need, amount in self.needs:
@@ -95,22 +121,25 @@ class Attempt:
 
 
 class SlotView:
-    """What the machine knows about one slot process: its attempts in order. The first attempt runs.
+    """What the machine knows about one slot process. The slot has a list of attempts and runs the first of them.
 
-    ``slow``: the running attempt takes long, so the slot gets no more attempts in advance. ``recalling``: the host was asked to recall the
-    attempts behind the running attempt. ``stop_stage`` of the running attempt: 0 runs, 1 must stop, 2 terminated, 3 killed.
+    ``slow``: whether the running attempt takes long, so that the slot gets no more attempts in advance. ``recalling``: whether the host was
+    asked to recall the later attempts of the slot, and has not answered. ``stop_stage`` of the running attempt: 0 if it may continue, 1 if
+    it must stop, 2 if it got TERM, 3 if it was killed.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.attempts: Deque[Attempt] = deque()
         self.needs: Needs = ()
+        self.process_key: Optional[str] = None
+        """Key of the attempts that the slot process has run. None if it has run none."""
         self.prefetch_s = 0.0
         self.recalling = False
         self.begin_next(0.0)
 
     def begin_next(self, now: float) -> None:
-        """Resets the values of the running attempt, because another attempt runs now."""
+        """Resets the values that describe the running attempt. Called when the next attempt begins to run."""
         self.started_at = now
         self.reported = False
         self.slow = False
@@ -121,14 +150,15 @@ class SlotView:
         self.signalled = False
 
     def request_stop(self, stop_failure: Optional[Failure], graceful: bool = False) -> None:
-        """Requests that the running attempt is stopped and ends with this failure. ``graceful``: terminate it before it is killed."""
+        """Requests that the running attempt is stopped and ends with this failure. ``graceful``: send TERM before KILL."""
         if not self.stop_stage:
             self.stop_stage = 1
             self.stop_failure = stop_failure
             self.graceful = graceful
 
     def take_signal(self) -> int:
-        """Returns the signal that the running attempt wants before the walltime ends, or 0. Returns each signal once."""
+        """Returns the signal that the user requested for the end of the walltime, or 0. Returns the signal of an attempt only once. Returns
+        0 if the attempt is being stopped, or if its slot has further attempts."""
         if self.signalled or self.stop_stage or len(self.attempts) > 1:
             return 0
         self.signalled = True
@@ -152,15 +182,18 @@ class AttemptQueue:
         self.capacity = {name: float(amount) for name, amount in capacity.items()}
         self.free = dict(self.capacity)
         self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
+        self.max_idle = 2 * max(1, int(self.capacity.get("cores", 1)))
+        """If this many slots are idle, no slot is added. There are two idle slots per core, so that two programs, or calls and executables,
+        can take turns without new processes."""
         self.max_slots = self.usual_max_slots
-        """Maximum number of slots now. After a limit of this node was reached, it is less than ``usual_max_slots``."""
+        """Maximum number of slots now. After a limit of this node was reached, this number is less than ``usual_max_slots``."""
         self.specs: Dict[int, AttemptSpec] = {}
         self.live: Dict[int, Attempt] = {}
         self.queue: Deque[Attempt] = deque()
         self.staged: Dict[int, Attempt] = {}
         """Attempts that wait for contents."""
         self.released: Callable[[Attempt], None] = lambda attempt: None
-        """This is called with each attempt that no longer needs its contents."""
+        """The queue calls this function with each attempt that no longer needs its contents."""
         self.slots: Dict[int, SlotView] = {}
         self.busy: Dict[int, SlotView] = {}
         self.idle: List[SlotView] = []
@@ -173,13 +206,15 @@ class AttemptQueue:
     # --- adding attempts ------------------------------------------------------------------------------------------------------
 
     def keep_spec(self, spec: AttemptSpec) -> None:
-        """Keeps a spec. If an equal spec was kept before, the earlier object stays, because slots know it."""
+        """Stores a spec. If an equal spec with the same number is stored already, keeps the old object, because slots recognise a spec by
+        its object."""
         old = self.specs.get(spec.number)
         if old is None or not old.same(spec):
             self.specs[spec.number] = spec
 
     def needs_of(self, spec: AttemptSpec, cores: float, memory: int) -> Needs:
-        """Returns the needs of an attempt. Equal needs are the same object."""
+        """Returns the needs of an attempt to which the master grants these cores and this memory. For equal needs, returns the same
+        object."""
         needs = spec.granted.get((cores, memory))
         if needs is None:
             amounts = dict(spec.needs)
@@ -199,7 +234,7 @@ class AttemptQueue:
         return ""
 
     def is_new(self, task: int, number: int) -> bool:
-        """Returns whether this attempt was never received before. An attempt runs at most once, even if messages are repeated."""
+        """Records that this attempt was received. Returns False if it, or a later attempt of the task, was received before."""
         highest = self._highest.get(task, 0)
         if number <= highest:
             return False
@@ -226,40 +261,50 @@ class AttemptQueue:
     # --- filling slots --------------------------------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        """Starts attempts that fit, then prefetches short attempts. ``to_start`` collects the new attempts of each slot."""
+        """Assigns queued attempts to free slots. If the next attempt gets no slot, assigns short attempts in advance to busy slots. Adds
+        the assigned attempts to ``self.to_start``."""
         queue = self.queue
         while queue:
             head = queue[0]
             if head.forgotten:
                 queue.popleft()
                 continue
-            slot = self._reserve_slot(head.needs)
+            slot = self._reserve_slot(head.needs, head.spec.process_key)
             if slot is None:
                 self._prefetch()
                 return
             slot.needs = head.needs
+            slot.process_key = head.spec.process_key
             slot.begin_next(now)
             head.prefetch_s = max(0.0, head.spec.prefetch_s())
             self.busy[slot.number] = slot
             self._assign(slot, head)
             self.next_check = min(self.next_check, slot.next_check())
 
-    def _reserve_slot(self, needs: Needs) -> Optional[SlotView]:
+    def _reserve_slot(self, needs: Needs, process_key: str) -> Optional[SlotView]:
         """Reserves these needs and returns a slot, or None if the needs do not fit now."""
         free = self.free
         for name, amount in needs:
             if free.get(name, 0.0) < amount - _ROUNDING:
                 return None
-        if self.idle:
-            slot = self.idle.pop()
-        elif len(self.slots) < self.max_slots:
+        slot = self._find_slot(process_key)
+        if slot is not None:
+            for name, amount in needs:
+                free[name] -= amount
+        return slot
+
+    def _find_slot(self, process_key: str) -> Optional[SlotView]:
+        """Returns an idle slot with this key, otherwise a new slot, otherwise the slot that has been idle for the longest time: it gets a
+        new process. None if no slot is idle and no slot can be added."""
+        idle = self.idle
+        for place in range(len(idle) - 1, -1, -1):
+            if idle[place].process_key == process_key:
+                return idle.pop(place)
+        if len(self.slots) < self.max_slots and len(idle) < self.max_idle:
             slot = self.slots[self._next_slot] = SlotView(self._next_slot)
             self._next_slot += 1
-        else:
-            return None
-        for name, amount in needs:
-            free[name] -= amount
-        return slot
+            return slot
+        return idle.pop(0) if idle else None
 
     def _assign(self, slot: SlotView, attempt: Attempt) -> None:
         self.queue.popleft()
@@ -269,12 +314,17 @@ class AttemptQueue:
         self.to_start.setdefault(slot.number, []).append(attempt)
 
     def _prefetch(self) -> None:
-        """Gives the first queued attempts to busy slots whose attempts take at most ``PREFETCH_S`` / 2 in all. They share the queue."""
+        """Assigns queued short attempts in advance to busy slots. Skips a slot if its attempts together take more than ``PREFETCH_S`` / 2.
+
+        The queue is shared equally among the busy slots.
+        """
         queue = self.queue
         if queue[0].spec.prefetch_s() < 0:
             return
         for slot in self.busy.values():
-            if slot.prefetch_s > PREFETCH_S / 2 or len(slot.attempts) > MAX_PREFETCHED // 2 or not self._can_prefetch(slot):
+            if slot.slow or slot.recalling or slot.stop_stage or slot.attempts[0].spec.prefetch_s() < 0:
+                continue
+            if slot.prefetch_s > PREFETCH_S / 2 or len(slot.attempts) > MAX_PREFETCHED // 2:
                 continue
             share = len(queue) // len(self.busy) + 1
             while queue and share > 0 and len(slot.attempts) < MAX_PREFETCHED:
@@ -283,6 +333,8 @@ class AttemptQueue:
                     queue.popleft()
                     continue
                 prefetch_s = head.spec.prefetch_s()
+                if head.spec.process_key != slot.process_key or head.needs_fresh_process:
+                    break
                 if prefetch_s < 0 or head.needs is not slot.needs or slot.prefetch_s + prefetch_s > PREFETCH_S:
                     break
                 head.prefetch_s = prefetch_s
@@ -293,14 +345,10 @@ class AttemptQueue:
             if not queue:
                 return
 
-    @staticmethod
-    def _can_prefetch(slot: SlotView) -> bool:
-        return not (slot.slow or slot.recalling or slot.stop_stage) and slot.attempts[0].spec.prefetch_s() >= 0
-
     # --- attempts end ---------------------------------------------------------------------------------------------------------
 
     def finished(self, slot: SlotView, now: float) -> Attempt:
-        """Ends the first attempt of this slot and returns it. The next attempt runs now."""
+        """Removes and returns the first attempt of this slot, because it has finished. The next attempt of the slot runs from now on."""
         attempt = slot.attempts.popleft()
         self.end_attempt(attempt)
         slot.begin_next(now)
@@ -346,7 +394,7 @@ class AttemptQueue:
         return ended
 
     def recalled(self, slot: SlotView, count: int) -> None:
-        """Returns the last ``count`` attempts of a slot to the queue, because the slot will not run them."""
+        """Puts the last ``count`` attempts of a slot back into the queue, because the slot will not run them."""
         slot.recalling = False
         back = [slot.attempts.pop() for _ in range(min(count, len(slot.attempts)))]
         back.reverse()
@@ -379,7 +427,7 @@ class AttemptQueue:
     # --- dropping and queries -------------------------------------------------------------------------------------------------
 
     def drop(self, task: int, number: int = 0) -> None:
-        """Drops the unfinished attempt of this task, and stops it if it runs. ``number``: drops only the attempt with this number."""
+        """Drops the unfinished attempt of this task, and stops it if it runs. ``number``: drops only this attempt; 0: any."""
         attempt = self.live.get(task)
         if attempt is None or (number and attempt.attempt != number):
             return
@@ -395,7 +443,7 @@ class AttemptQueue:
                 return
 
     def return_queued(self, task: int, number: int) -> bool:
-        """Removes a queued attempt, which returns to the master. Returns False if it is not queued here."""
+        """Removes a queued attempt, so that it can return to the master. Returns False if the attempt is not queued here."""
         attempt = self.live.get(task)
         if attempt is None or attempt.attempt != number or not attempt.queued:
             return False
@@ -407,7 +455,7 @@ class AttemptQueue:
         return True
 
     def return_all_queued(self) -> List[List[int]]:
-        """Removes all attempts that have not started; returns [task, attempt] of each."""
+        """Removes all attempts that no slot has got yet, so that they can return to the master. Returns [task, attempt] of each."""
         waiting = [[attempt.task, attempt.attempt] for attempt in (*self.queue, *self.staged.values()) if not attempt.forgotten]
         for task, number in waiting:
             self.return_queued(task, number)
@@ -415,7 +463,7 @@ class AttemptQueue:
         return waiting
 
     def running(self, task: int, number: int) -> Optional[SlotView]:
-        """Returns the slot that runs this attempt."""
+        """Returns the slot that runs this attempt, or None if the attempt does not run here or was dropped."""
         for slot in self.busy.values():
             head = slot.attempts[0]
             if head.task == task and head.attempt == number and not head.forgotten:
@@ -423,7 +471,8 @@ class AttemptQueue:
         return None
 
     def cut_off(self, now: float) -> List[List[Any]]:
-        """Returns [task, attempt, run time] of running attempts that the end of the walltime will stop without a signal to the task."""
+        """Returns [task, attempt, run time in seconds] of the running attempts that are not being stopped, and whose users requested no
+        signal for the end of the walltime."""
         heads = [(slot.attempts[0], now - slot.started_at) for slot in self.busy.values() if not slot.stop_stage]
         return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
 
@@ -434,7 +483,7 @@ class AttemptQueue:
         return held
 
     def free_after_queue(self) -> Dict[str, float]:
-        """Returns the resources that stay free when all queued and staged attempts run."""
+        """Returns the resources that stay free when all attempts run, also the attempts that wait for contents. Amounts may be negative."""
         free = dict(self.free)
         for attempt in (*self.queue, *self.staged.values()):
             if not attempt.forgotten:
@@ -443,12 +492,18 @@ class AttemptQueue:
         return free
 
     def has_idle_core(self) -> bool:
-        """Returns whether a task with one core would start at once."""
+        """Returns True if a task with one core would start at once."""
         return not self.queue and self.free.get("cores", 1.0) >= min(1.0, self.capacity.get("cores", 1.0)) - _ROUNDING
 
 
 def check_slots(attempts: AttemptQueue, now: float, ending: bool, started: List[List[int]]) -> List[Effect]:
-    """Adds attempts that have run for a while to ``started``, recalls attempts behind them, and stops attempts beyond their time limit."""
+    """Checks all running attempts. Returns effects that recall, signal or stop attempts.
+
+    - If an attempt has run for REPORT_START_S, adds it to ``started``.
+    - If an attempt has run for RECALL_AFTER_S, recalls the later attempts in its slot.
+    - If an attempt has exceeded its time limit, stops it.
+    - If the walltime ends soon (``ending``), sends each attempt the signal that its user requested.
+    """
     effects: List[Effect] = []
     due = NEVER
     for slot in attempts.busy.values():
@@ -480,7 +535,8 @@ def _ask_recall(slot: SlotView, effects: List[Effect]) -> None:
 
 
 def _stop_in_steps(slot: SlotView, now: float, effects: List[Effect]) -> None:
-    """Stops the running attempt step by step. The attempts behind it are recalled first."""
+    """Does one step to stop the running attempt. First step: recall the later attempts in the slot. Second, only if ``graceful``: terminate
+    the attempt. Third: kill it."""
     if slot.stop_stage == 1 and (len(slot.attempts) > 1 or slot.recalling):
         _ask_recall(slot, effects)
     elif slot.stop_stage == 1 and slot.graceful:

@@ -1,7 +1,7 @@
 """Fetches inputs and uploads outputs in threads, because the event loop must never wait for a disk or a transfer.
 
-A content is looked for in this order: in the cache, at peers, in files of the site's storage or of this node, at the master. After a lost
-connection, a transfer goes on where it stopped.
+A content is looked for in four places, in this order: the cache, the peers, files that this node can read (the user's own file or the
+storage of the site), the master. After a lost connection, a transfer continues where it stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections import deque
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ...portable.failures import AttemptError, Failure, describe_limit, is_limit
-from ...portable.payload_format import pack, unpack
+from ...portable.output_marks import FULL_DISK
+from ...portable.payload_format import begins_with, pack, unpack
 from ...portable.transfer.cache_directory import CacheError, content_path, is_digest, remove
 from ...portable.transfer.content_cache import ContentCache
 from ...portable.transfer.file_locks import WriterBusy
@@ -28,6 +29,7 @@ from ...portable.wire.frame_link import LinkLost, Rejected
 from ...portable.wire.handshake import BadCredentials, read_credentials
 from ..peers.contacts import Contact
 from ..slots.sandbox import name_parts
+from ..slots.shared_page import UPLOAD_MARK
 from .peer_network import PeerNetwork, valid_contacts
 
 FETCH_THREADS = 4
@@ -43,6 +45,9 @@ MAX_DAMAGED = 3
 MAX_SOURCES = 16
 MAX_NAMES_BYTES = 4 * 1024 * 1024
 """Maximum bytes of file names in the header of a result. Files whose names do not fit cannot be passed to other tasks."""
+RESULT = "/result"
+"""Name of the content that is the result of a call. See ``model/contents.py``."""
+STREAMS = ("stdout", "stderr")
 HERE, PEERS, STORAGE, MASTER = range(4)
 """Sources of a content."""
 
@@ -88,10 +93,14 @@ class Upload:
 
 
 class OutputReport:
-    """The report of an executable whose large output files are in the outbox.
+    """The report of a task whose large output files and streams (standard output and error) are in the outbox: the directory for outputs to
+    upload.
 
-    The report lists such a file as [name, mode, size, path] or, if the file stays with this worker, [name, mode, size, path, true]. The
-    result lists it as [name, mode, digest, size]. User code can forge a report, so only the last component of a path is used.
+    A file in the outbox is listed as [name, mode, size, path]; if the file stays with this worker, as [name, mode, size, path, true]. A
+    stream in the outbox is listed as [stdout or stderr, size, path]. In the payload of the result, the digest replaces the path: a file is
+    listed as [name, mode, digest, size], and a stream as [stdout or stderr, digest, size].
+
+    User code can forge a report, so only the last component of a path is used.
     """
 
     def __init__(self, payload: Any, outbox: str) -> None:
@@ -102,23 +111,53 @@ class OutputReport:
     def files(self) -> Iterator[Tuple[str, int, str, bool]]:
         """Yields name, mode and path of each file in the outbox, and whether the file stays with this worker."""
         left = MAX_NAMES_BYTES
-        for entry in self._summary["files"]:
+        for entry in self._summary.get("files", ()):
             if len(entry) > 2:
                 name, path = _usable_name(entry[0]), os.path.join(self._outbox, os.path.basename(entry[3]))
                 left -= 6 * len(name)
                 yield name if left >= 0 else "", int(entry[1]) & 0o777, path, len(entry) > 4
 
+    def streams(self) -> Iterator[Tuple[str, str]]:
+        """Yields the name and the path of each stream in the outbox."""
+        for name, _, path in self._summary.get("streams", ()):
+            if name in STREAMS:
+                yield name, os.path.join(self._outbox, os.path.basename(path))
+
+    def paths(self) -> Iterator[str]:
+        """Yields the paths of everything that this report has in the outbox."""
+        for _, _, path, _ in self.files():
+            yield path
+        for _, path in self.streams():
+            yield path
+
+    def keep_streams(self, contents: Dict[str, Tuple[str, int]]) -> None:
+        """Sets digest and size of the streams that were stored. If a stream could not be stored, the result has only its head and tail, and
+        the rest of the stream is lost."""
+        for name, _, _ in self._summary.pop("streams", ()):
+            if name in STREAMS and name not in contents:
+                self._summary[name + "_dropped"] = self._summary.get(name + "_omitted", 0)
+                self._summary[name + "_reason"] = FULL_DISK
+        if contents:
+            self._summary["streams"] = [[name, *content] for name, content in contents.items()]
+
+    def left_out(self) -> int:
+        """Returns how many bytes of the streams are stored nowhere."""
+        return sum(max(0, int(self._summary.get(name + "_dropped", 0))) for name in STREAMS)
+
     def with_contents(self, contents: Sequence[Tuple[str, int]]) -> bytes:
-        """Returns the payload of the result. ``contents``: digest and size of the stored files, in order."""
+        """Returns the payload of the result. ``contents``: digest and size of each file of ``files()``, in the same order."""
         stored = iter(contents)
-        return self._packed([[*entry[:2], *next(stored)] if len(entry) > 2 else entry for entry in self._summary["files"]], self._parts[1:])
+        files = self._summary.get("files")
+        if files:
+            files = [[*entry[:2], *next(stored)] if len(entry) > 2 else entry for entry in files]
+        return self._packed(files, self._parts[1:])
 
     def without_files(self) -> bytes:
-        """Returns the payload of the result if the files could not be stored."""
+        """Returns the payload to report when the files could not be stored: the result without its files."""
         return self._packed([], self._parts[1:3])
 
-    def _packed(self, files: List[Any], parts: List[Any]) -> bytes:
-        summary = {**self._summary, "files": files}
+    def _packed(self, files: Any, parts: List[Any]) -> bytes:
+        summary = {**self._summary, "files": files} if files is not None else dict(self._summary)
         del summary["stow"]
         return pack([json.dumps(summary).encode(), *parts])
 
@@ -144,8 +183,8 @@ class MasterTransferConnection:
 
 
 class Fetcher:
-    """Fetches inputs and uploads outputs. Its threads call ``notify`` with the name and arguments of an input of the machine: fetched,
-    not_fetched or uploaded."""
+    """Fetches inputs and uploads outputs. The threads of the fetcher call ``notify`` with the name and the arguments of an input of the
+    machine: fetched, not_fetched, left_out or uploaded."""
 
     def __init__(self, cache: ContentCache, credentials_path: str, settings: Dict[str, Any], peers: PeerNetwork, notify: Notify) -> None:
         self.cache = cache
@@ -196,7 +235,7 @@ class Fetcher:
     def discard(self, payload: Any) -> None:
         """Deletes the files that a report lists."""
         try:
-            for _, _, path, _ in OutputReport(payload, self._outbox).files():
+            for path in OutputReport(payload, self._outbox).paths():
                 remove(path)
         except (ValueError, LookupError, TypeError):
             pass  # user code can forge a report; then its files are unknown
@@ -212,7 +251,7 @@ class Fetcher:
         return transfers
 
     def fetch_totals(self) -> List[int]:
-        """Returns number and bytes of fetched contents for each source."""
+        """Returns two numbers for each source: the number of fetched contents, and their bytes."""
         return list(self._fetch_totals)
 
     def _count(self, source: int, size: int) -> None:
@@ -270,7 +309,8 @@ class Fetcher:
             self._notify("not_fetched", fetching.digest, failure)
 
     def _fetch(self, fetching: Fetch, master: MasterTransferConnection) -> None:
-        """Fetches a content from the first source that has it, and retries. If damaged bytes arrive, no peer is asked any more."""
+        """Fetches a content from the first source that has it, and retries. After damaged bytes have arrived once, no peer is asked any
+        more."""
         damaged = 0
         wait_s = RETRY_S
         received_before = 0
@@ -308,7 +348,8 @@ class Fetcher:
                 self._pause(fetching, wait_s)
 
     def _fetch_nearby(self, fetching: Fetch, sources: Sequence[Contact], skip_peers: bool) -> Optional[int]:
-        """Takes a content from the cache, a peer or a local file; returns the source, or None if none of them has it."""
+        """Gets a content from the cache, a peer or a local file. Returns HERE, PEERS or STORAGE, or None if the content is in none of these
+        places."""
         if self.cache.verified_path(fetching.digest, fetching.size) is not None:
             return HERE
         if not skip_peers and self._fetch_from_peers(fetching, sources):
@@ -320,7 +361,7 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _writing(self, fetching: Fetch) -> Iterator[IncomingContent]:
-        """Opens the content in the cache for writing. Raises WriterBusy while another agent of this node writes it."""
+        """Opens the content in the cache for writing. Raises WriterBusy if another agent of this node writes it now."""
         try:
             with self.cache.incoming(fetching.digest, fetching.size) as fetching.incoming:
                 yield fetching.incoming
@@ -343,7 +384,8 @@ class Fetcher:
             fetching.channel = None
 
     def _fetch_from_peers(self, fetching: Fetch, sources: Sequence[Contact]) -> bool:
-        """Tries to fetch from the holders, and from the peers to which holders redirect."""
+        """Fetches a content from ``sources``. If there are no sources, fetches it from the holders of the content. A peer may name other
+        peers; these are tried, too. Returns False if no peer sent the content."""
         with self._writing(fetching) as incoming:
             sources = sources or self._holders(fetching)
             asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
@@ -369,7 +411,7 @@ class Fetcher:
         return False
 
     def _holders(self, fetching: Fetch) -> Sequence[Contact]:
-        """Returns holders of the content. Returns nothing if the last search began less than PEER_SEARCH_APART_S seconds ago."""
+        """Searches for holders of the content. Returns no holders if the last search began less than PEER_SEARCH_APART_S seconds ago."""
         now = time.monotonic()
         if now < fetching.next_search_at:
             return ()
@@ -400,16 +442,23 @@ class Fetcher:
             produced: List[List[Any]] = []
             body = b""
             try:
-                report = OutputReport(payload, self._outbox)
-                body = report.without_files()
-                contents, produced = self._upload_outputs(number, report, master, pinned)
-                body = report.with_contents(contents)
+                if begins_with(payload, UPLOAD_MARK):
+                    report = OutputReport(payload, self._outbox)
+                    produced = self._upload_streams(number, report, master, pinned)
+                    if report.left_out():
+                        self._notify("left_out", number, report.left_out())
+                    body = report.without_files()
+                    contents, files = self._upload_outputs(number, report, master, pinned)
+                    body = report.with_contents(contents)
+                    produced += files
+                else:
+                    body, produced = payload, self._keep_result(payload, pinned)
             except TransferCancelled:
                 failure = ["result", "worker", "its output files are not needed any more"]
             except TooLarge as error:
                 failure = ["result", "site", str(error)]
             except NoSpace as error:
-                failure, body = ["disk", "worker", str(error)], b""
+                failure = ["disk", "worker", str(error)]
             except (ContentAbsent, OSError) as error:
                 failure = ["result", "worker", "the output files cannot be kept: %s" % error]
             except Exception as error:  # noqa: BLE001 - edge of a thread: the machine waits for an answer
@@ -419,6 +468,25 @@ class Fetcher:
             for digest in pinned:
                 self.cache.unpin(digest)
             self.discard(payload)
+
+    def _keep_result(self, payload: Any, pinned: List[str]) -> List[List[Any]]:
+        """Puts the result of a call into the cache, for later calls that have the result as an argument. Returns a list with the produced
+        content (see ``pending_results.Item``).
+
+        Returns an empty list if the result cannot be stored in the cache. Nothing is lost, because the result is also sent to the master.
+        """
+        path = os.path.join(self._outbox, "result-" + os.urandom(16).hex())
+        try:
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)) as file:
+                file.write(payload)
+            digest, size = self.cache.adopt(path)
+            self.cache.pin(digest)
+            pinned.append(digest)
+            self.peers.publish(digest)
+            return [[digest, size, True, True, RESULT, 0]]
+        except (OSError, NoSpace, InUse, TooLarge, CacheError, ValueError):
+            remove(path)
+            return []
 
     def _upload_outputs(
         self, number: int, report: OutputReport, master: MasterTransferConnection, pinned: List[str]
@@ -431,17 +499,43 @@ class Fetcher:
                 contents.append(stored)
                 produced.append([*stored, True, False, name, mode])
                 continue
-            digest, size = self._adopt(path)
-            self.cache.pin(digest)
-            pinned.append(digest)
+            digest, size = self._publish(path, pinned)
             contents.append((digest, size))
-            self.peers.publish(digest)
             produced.append([digest, size, not stays, True, name, mode])
             if stays:
                 self.cache.hold(digest)
             else:
                 self._upload_content(number, digest, size, master)
         return contents, produced
+
+    def _publish(self, path: str, pinned: List[str]) -> Tuple[str, int]:
+        """Moves a file into the cache, pins it there and announces it to peers; returns digest and size."""
+        digest, size = self._adopt(path)
+        self.cache.pin(digest)
+        pinned.append(digest)
+        self.peers.publish(digest)
+        return digest, size
+
+    def _upload_streams(self, number: int, report: OutputReport, master: MasterTransferConnection, pinned: List[str]) -> List[List[Any]]:
+        """Stores the streams of a report at the master. Returns the produced contents.
+
+        If a stream cannot be stored, the task does not fail: its result says how much of the stream is missing.
+        """
+        produced: List[List[Any]] = []
+        contents: Dict[str, Tuple[str, int]] = {}
+        for name, path in report.streams():
+            try:
+                stored = self._store_at_master(path)
+                if stored is None:
+                    contents[name] = self._publish(path, pinned)
+                    self._upload_content(number, *contents[name], master)
+                else:
+                    contents[name] = stored
+                produced.append([*contents[name], True, stored is None, "", 0])
+            except (TooLarge, NoSpace, InUse, ContentAbsent, OSError):
+                contents.pop(name, None)
+        report.keep_streams(contents)
+        return produced
 
     def _adopt(self, path: str) -> Tuple[str, int]:
         """Moves a file into the cache; returns digest and size. Waits while the cache is full, because contents may be released soon."""
@@ -455,9 +549,13 @@ class Fetcher:
                 time.sleep(CACHE_FULL_RETRY_S)
 
     def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
-        """Moves a file into the content store of the master, if the master is on this node; returns digest and size. Returns None if the
-        store is on another disk, because then the master must check for free space. The file does not enter the cache as
-        well: tasks may have links to files of the cache, but must have no links to files of the store."""
+        """Moves a file into the content store of the master. Returns digest and size of the file. Returns None if that is impossible, for
+        example because the master is on another node, or the store is on another disk than the file. The caller must then send the file to
+        the master.
+
+        The moved file is not linked into the cache, because tasks get links to files of the cache, and they must not get links to files of
+        the store.
+        """
         try:
             if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
                 return None
@@ -466,7 +564,8 @@ class Fetcher:
             return None
 
     def _upload_content(self, number: int, digest: str, size: int, master: MasterTransferConnection) -> None:
-        """Sends a content to the master. Retries until the master has it or the upload is cancelled, because the result needs it."""
+        """Sends a content to the master. Retries until the master has the content or the upload is cancelled, because the result refers to
+        the content."""
         uploading = self._uploads[number] = Upload(digest, size)
         wait_s = RETRY_S
         received_before = 0
@@ -490,7 +589,7 @@ class Fetcher:
 
 
 def _usable_name(name: Any) -> str:
-    """Returns the name, or "" if the master cannot read it or no task can have a file of that name."""
+    """Returns ``name``, or "" if it is no valid file name or cannot be encoded for the master."""
     try:
         name_parts(name)
         name.encode()

@@ -1,14 +1,14 @@
-"""Tracks which inputs are here, arriving or missing, and which outputs are being uploaded.
+"""Tracks which inputs are in the cache, arriving or missing, and which outputs are being uploaded.
 
-If an attempt needs a content that was not seen in the cache recently, the host must fetch it. The host looks in the cache first. If the
-content there is damaged or was evicted, the host fetches it again.
+If an attempt needs a content that this module has not recently noted as cached, the module requests the content from the host. The host
+looks for the content in the cache. If the content is missing in the cache or is damaged, the host fetches it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from ...portable.failures import Failure
+from ...portable.failures import Failure, add_problem
 from .attempts import STARTED, Attempt
 from .pending_results import Item
 
@@ -25,9 +25,12 @@ class InputStaging:
     def __init__(self) -> None:
         self.effects: List[Tuple[Any, ...]] = []
         self.needed: Dict[str, int] = {}
-        """digest -> number of attempts that need the content. The cache must keep these contents."""
+        """digest -> number of attempts that need the content. The cache must keep each content that is listed here."""
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
         """number of an upload -> ended attempt, and its result. Files of the result are being stored in the cache or sent to the master."""
+        self.left_out: Dict[int, int] = {}
+        """number of an upload -> number of bytes of its attempt's output that are stored nowhere. Uploads with a complete output are not
+        in it"""
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
@@ -48,7 +51,7 @@ class InputStaging:
 
     @property
     def is_busy(self) -> bool:
-        """Whether contents are being fetched or uploaded now."""
+        """Returns True if contents are being fetched or uploaded now."""
         return bool(self._waiting or self.uploads)
 
     def require(self, attempt: Attempt, now: float) -> None:
@@ -69,7 +72,7 @@ class InputStaging:
             waiting[attempt] = None
 
     def add_cache_hits(self, totals: List[int]) -> List[int]:
-        """Adds the cache hits to the totals of the host. The first two totals are number and bytes of contents that were in the cache."""
+        """Returns ``totals`` plus the cache hits counted here. The first two totals are the number and bytes of cache hits."""
         return [totals[0] + self.cache_hits, totals[1] + self.cache_hit_bytes, *totals[2:]] if totals else totals
 
     def release(self, attempt: Attempt) -> None:
@@ -84,7 +87,7 @@ class InputStaging:
         attempt.contents = ()
 
     def arrived(self, digest: str, now: float) -> List[Attempt]:
-        """Returns the attempts for which this was the last missing content."""
+        """Records that a content is in the cache. Returns the attempts that waited only for this content."""
         self._seen_at[digest] = now
         ready = []
         for attempt in self._waiting.pop(digest, ()):
@@ -121,18 +124,20 @@ class InputStaging:
         return [gained, lost]
 
     def report(self) -> List[List[Any]]:
-        """Returns messages for the master. The first report of a connection lists all contents; later reports list only the changes."""
+        """Returns messages that list cached contents: on a new connection to the master all contents, later only the changes."""
         reported, self.reported = self.reported, True
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}
         if not reported:
-            return [["holds", list(self.holds), [], True, list(self.held)]] if self.holds else []
+            # Without contents, the Hello said so, unless the last ones were lost after it.
+            return [["holds", list(self.holds), [], True, list(self.held)]] if self.holds or lost else []
         if unclaimed:
             return [["holds", gained, lost, False, unclaimed]]
         return [["holds", gained, lost, False]] if gained or lost else []
 
     def begin_upload(self, attempt: Attempt, item: Item) -> None:
-        """Requests the upload of files that are too large for the result of their attempt."""
+        """Requests the upload of an attempt's output: files that are too large for its result, or the large result of a call. If the
+        attempt was dropped, requests to delete the files."""
         if attempt.forgotten:
             self.effects.append(("discard", item[4]))
             return
@@ -143,6 +148,7 @@ class InputStaging:
     def finish_upload(self, number: int, failure: Any, payload: Any, produced: List[Any]) -> Tuple[Attempt, Item]:
         """Returns the attempt of an ended upload, and its result with the produced contents."""
         attempt, item = self.uploads.pop(number)
+        left_out = self.left_out.pop(number, 0)
         for digest, _, at_master, at_worker, *_ in produced:
             if not at_worker:
                 continue
@@ -155,7 +161,8 @@ class InputStaging:
             self.needed[digest] = self.needed.get(digest, 0) + 1  # the cache must keep it until the master has acknowledged the result
             if not at_master:
                 self.held[digest] = None
-        return attempt, (failure or item[0], item[1], item[2], item[3], payload, produced)
+        result = (add_problem(item[0], failure), item[1], item[2], item[3], payload, produced)
+        return attempt, (*result, left_out) if left_out else result
 
     def drop(self, task: int) -> None:
         """Cancels the uploads of a task."""
@@ -169,5 +176,5 @@ class InputStaging:
 
 
 def is_disk_full(failure: Failure) -> bool:
-    """Returns whether a full or broken disk of this worker caused a failure."""
+    """Returns True if a full or broken disk of this worker caused the failure."""
     return failure[0] == "disk" and failure[1] == "worker"

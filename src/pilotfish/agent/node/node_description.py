@@ -37,7 +37,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Returns the memory of the node in bytes, or the limit of the control group if it is less."""
+    """Returns the memory of the node in bytes, or the memory limit of the control group if the limit is smaller."""
     memory = 0
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
@@ -50,7 +50,7 @@ def usable_memory() -> int:
 
 
 def _control_groups() -> List[str]:
-    """Returns the directories of the control group of this process and of its parents (version 2)."""
+    """Returns the directory of the control group (version 2) of this process, and the directories of the groups above it."""
     found = []
     for line in _read("/proc/self/cgroup").splitlines():
         number, _, name = line.split(":", 2)
@@ -102,7 +102,7 @@ def benchmark(duration_s: float = BENCHMARK_S) -> float:
 
 
 def readable(text: str) -> str:
-    """Replaces characters that UTF-8 cannot encode. Names from the system may contain them."""
+    """Replaces characters that UTF-8 cannot encode. Names from the system may contain such characters."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

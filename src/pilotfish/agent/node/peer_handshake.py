@@ -1,7 +1,8 @@
 """Authenticates two agents of a site to each other.
 
-The connection uses TLS with a certificate that all agents of the site got from the master. Then each side proves that it has the key of the
-site. The dialled side sends the first message. After the proof the dialler sends its purpose, "peer" or "bulk", and waits for "proceed".
+The connection uses TLS with a certificate that all agents of the site got from the master. Over this connection, each side proves that it
+has the key of the site; the dialled side sends the first message. After the proof, the dialler sends the purpose of the connection and
+waits for "proceed". The purpose is "peer" for messages, or "bulk" for transfers of contents.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def node_id(worker: str) -> int:
 
 
 class PeerIdentity:
-    """Key and certificate of a peer. The master sends both, and they do not stay on the disk."""
+    """Key and certificate that prove to peers that an agent belongs to the site. The master sends both. They do not stay on disk."""
 
     def __init__(self, worker: str, key: bytes, certificate: str, private_key: str, workdir: str) -> None:
         import ssl
@@ -52,7 +53,7 @@ class PeerIdentity:
 
 
 def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any]) -> FrameLink:
-    """Connects to a peer; returns an authenticated, blocking link. Raises LinkLost for every problem."""
+    """Connects to a peer and sends ``greeting``: [purpose, own contact]. Returns the blocking link. Raises LinkLost for every problem."""
     try:
         host, port = contact.address
         sock = socket.create_connection((str(host), int(port)), DIAL_TIMEOUT_S)
@@ -76,10 +77,11 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
 
 
 def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink, str]:
-    """Authenticates a dialler; returns the blocking link and its purpose. Raises LinkLost if the dialler is no peer.
+    """Authenticates a dialler. Returns the link to the dialler, which blocks, and the purpose of the link. Raises LinkLost if the dialler
+    is no peer.
 
-    This function does not close the socket, and it has no time limit: the time limit of a socket restarts with each byte. If the handshake
-    takes too long, the caller shuts the socket down.
+    This function has no time limit, because the time limit of a socket restarts with each byte. If the handshake takes too long, the caller
+    must shut the socket down. The caller also closes the socket.
     """
     try:
         keep_alive(sock)

@@ -1,6 +1,6 @@
 """Connects this agent to the peers of its site. A separate thread does this, so that peers never delay the slots.
 
-Unreachable peers are no failure. If a search finds no holders, the fetcher uses the storage of the site or the master.
+If peers cannot be reached, no task fails: the fetcher then gets contents from the storage of the site or from the master.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GOODBYE = ["goodbye"]
 
 
 class PeerNetwork:
-    """The peers of this agent. Any thread may call the public methods. There are no peers before ``introduce``."""
+    """The peers of this agent. Any thread may call the public methods. Before ``introduce`` is called, there are no peers."""
 
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
@@ -78,7 +78,8 @@ class PeerNetwork:
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
         self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
-        """connection -> deadline of its handshake. Only the peer thread closes sockets, because a closed socket must not be shut down."""
+        """connection -> deadline of its handshake. The peer thread shuts these sockets down, so no other thread may close them: a closed
+        socket must not be shut down."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -87,7 +88,7 @@ class PeerNetwork:
     # --- for other threads ----------------------------------------------------------------------------------------------------------------
 
     def listen(self, host: str) -> Optional[List[Any]]:
-        """Listens at this local address. Returns the contact of this agent for the master, or None if listening fails."""
+        """Listens at the local address ``host``. Returns the contact at which peers reach this agent, or None if listening fails."""
         if self.me is None:
             try:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -101,7 +102,11 @@ class PeerNetwork:
         return self.me.wire
 
     def introduce(self, header: Sequence[Any], body: Any = b"") -> None:
-        """Takes identity, contacts and site master from a message of the master. The master sends it on every connection."""
+        """Handles the message Introduce of the master. The first message has the key of the site, contacts of peers and the site master:
+        with these, this agent joins the peer overlay.
+
+        The master sends Introduce on every new connection. Later messages update the contacts and the site master.
+        """
         if self.me is None or self._left:
             return
         _, site, key, certificate, private_key, contacts, term, master = header[:8]
@@ -118,7 +123,7 @@ class PeerNetwork:
         self._post(lambda: self._introduced(known, term, masters))
 
     def delegate(self, header: Sequence[Any], body: Any) -> None:
-        """Takes tasks that the master delegated to this site master."""
+        """Adds tasks that the master delegated to this agent, which is the site master."""
         tasks = bytes(body)
         self._post(lambda: self._overlay.matching.delegated(header, tasks, time.monotonic()))
 
@@ -191,7 +196,7 @@ class PeerNetwork:
             done.wait(1.0)
 
     def _post(self, act: Callable[[], None]) -> None:
-        """Lets the peer thread call ``act``. Does nothing before the introduction."""
+        """Lets the peer thread call ``act``. Does nothing before the first call of ``introduce``."""
         if self._peer is None:
             return
         self._inbox.append(act)
@@ -204,7 +209,7 @@ class PeerNetwork:
 
     @property
     def _overlay(self) -> Peer:
-        """This agent in the overlay. It exists before the peer thread starts."""
+        """Returns the Peer of this agent. Only the peer thread calls this method, and the Peer is created before this thread starts."""
         assert self._peer is not None
         return self._peer
 
@@ -307,7 +312,7 @@ class PeerNetwork:
             self._authenticated(connection, None)
 
     def _reject_oldest(self) -> None:
-        """Disconnects the oldest unauthenticated peer. This ends the thread that authenticates it."""
+        """Disconnects the oldest unauthenticated peer. Its authentication thread then ends."""
         connection, _ = self._unauthenticated.popitem(last=False)
         try:
             connection.shutdown(socket.SHUT_RDWR)
@@ -384,9 +389,10 @@ class PeerNetwork:
             self._lose(link)
 
     def _retire(self, link: FrameLink) -> None:
-        """Stops sending on a link, because there is a better link, or because there are too many links.
+        """Sends a goodbye on a link and then sends nothing more on this link. The reason is that there is a better link to the same peer,
+        or that there are too many links.
 
-        The peer is not lost. Messages that it sent before it received the goodbye are still read.
+        This agent still reads the messages that the peer sent before the peer received the goodbye.
         """
         if self._links.get(link.contact.node) is link:
             del self._links[link.contact.node]
@@ -411,7 +417,7 @@ class PeerNetwork:
             self._forget(link.contact.node)
 
     def _drop(self, link: FrameLink) -> bool:
-        """Closes a link; returns whether this agent sent on it."""
+        """Closes a link to a peer. Returns True if this agent sent its messages to the peer on this link."""
         self._selector.unregister(link)
         link.close()
         if self._links.get(link.contact.node) is not link:
@@ -423,8 +429,8 @@ class PeerNetwork:
 class PeerContentSource:
     """Serves the cache of this agent to its peers, including contents that are still arriving.
 
-    If two peers fetch a content from this agent already, other peers are redirected to these two. Therefore a file that all peers need at
-    once is distributed through a tree.
+    If two peers already fetch a content from this agent, each further peer that asks for the content is redirected to these two peers.
+    Therefore a file that all peers need at once is distributed through a tree.
     """
 
     def __init__(self, cache: ContentCache) -> None:
@@ -491,7 +497,7 @@ class PeerBackoff:
         """node -> (end of the pause, length of the pause in seconds). The latest failure is the last."""
 
     def applies(self, node: int) -> bool:
-        """Returns whether the peer must not be tried now."""
+        """Returns True if this peer must not be tried yet."""
         with self._lock:
             return self._until.get(node, (0.0, 0.0))[0] > time.monotonic()
 

@@ -9,20 +9,24 @@ from ...portable.failures import Failure
 from .attempts import FINISHED, Attempt
 
 Item = Tuple[Any, ...]
-"""(failure or None, wall_us, cpu_us, rss_kib, payload[, produced contents: [digest, size, at_master, at_worker, name, mode] each])"""
+"""(failure or None, wall_us, cpu_us, rss_kib, payload[, produced contents[, number of bytes of output that are stored nowhere]])
+
+A produced content is [digest, size, at_master, at_worker, name, mode].
+"""
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
 AMBIGUOUS = ("exit", "killed", "slot-lost")
 AMBIGUOUS_S = 0.2
-"""Seconds that an ambiguous failure waits before it is sent. A batch system that ends a pilot sends signals to agent and tasks. If the
-agent is stopped within this time, the task was not at fault, and its failure is dropped."""
+"""Seconds that a failure waits before it is sent, if the end of the pilot may have caused the failure: a batch system that ends a pilot
+sends signals to the agent and to its tasks. If the agent is stopped within this time, the failure is dropped, because the task was not at
+fault."""
 
 
 class FinishedAttempt:
     """The result of one attempt."""
 
-    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "produced", "send_from")
+    __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "produced", "left_out", "send_from")
 
     def __init__(self, attempt: Attempt, item: Item, now: float) -> None:
         self.task = attempt.task
@@ -30,11 +34,14 @@ class FinishedAttempt:
         self.failure: Optional[Failure]
         self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item[:5]
         self.produced: List[Any] = item[5] if len(item) > 5 else []
+        self.left_out: int = item[6] if len(item) > 6 else 0
         ambiguous = self.failure is not None and (self.failure[0] in AMBIGUOUS or "SIGTERM" in self.failure[2])
         self.send_from = now + AMBIGUOUS_S if ambiguous else now
 
     def row(self) -> List[Any]:
         row = [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
+        if self.left_out:
+            return [*row, self.produced, self.left_out]
         return [*row, self.produced] if self.produced else row
 
 
@@ -52,7 +59,8 @@ class PendingResults:
         self._next_number += 1
 
     def acknowledge(self, first: int, last: int) -> List[str]:
-        """Deletes acknowledged results. Returns the contents of these results that are at this worker. The master knows them now."""
+        """Deletes the results with the numbers ``first`` to ``last``, which the master has acknowledged. Returns the digests of their
+        produced contents that are in the cache of this worker."""
         digests: List[str] = []
         for number in range(max(0, first), min(last, self._next_number - 1) + 1):
             result = self.kept.pop(number, None)

@@ -1,8 +1,8 @@
-"""Starts, watches and kills the slots of an agent. The agent loop calls the pool, and the pool calls inputs of the machine."""
+"""Starts, watches and kills the slots of an agent. The agent loop calls the slot pool. The slot pool tells the AgentMachine what
+happened, by calling its input methods."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import shutil
@@ -11,13 +11,15 @@ import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ...portable.failures import Failure, describe_limit, is_limit
-from ...portable.processes import children_of, descendants_of, libc, reap_children, resident_bytes, signal_all, signal_name, state_of
-from ..slots.output_capture import OUTPUT_CAP
+from ...portable.processes import children_of, descendants_of, reap_children, signal_all, signal_name, state_of
 from ..slots.shared_page import BROKEN, LIMITED, QUIT
+from ..slots.slot_server import SlotServer
 from .agent_machine import AgentMachine
 from .attempts import NEVER, Attempt
+from .output_spool import bound_output
 from .pending_results import Item
 from .slot_process import SlotBroken, SlotProcess
+from .slot_servers import InterpreterMissing, SlotServers
 
 RECALL_WAIT_S = 0.001
 """Seconds from a recall until the pool reads which attempts have started. Meanwhile the slot may start another attempt."""
@@ -30,6 +32,9 @@ STATE_S = 1.0
 """Seconds between checks for stopped processes."""
 KILL_TIMEOUT_S = 1.0
 QUIT_TIMEOUT_S = 2.0
+RETIRE_TIMEOUT_S = 60.0
+"""If another process takes the place of a slot process, the old process is asked to end. It is killed if it has not ended after this many
+seconds."""
 MAX_FAILED_STARTS = 3
 """If this many starts in a row fail and no other slot is alive, an attempt fails or the agent stops."""
 START_PAUSE_S = 1.0
@@ -37,25 +42,25 @@ RAISE_LIMIT_S = 10.0
 """When a limit of the node was reached, more slots are tried after this many seconds."""
 PEEK_TIMEOUT_S = 1.0
 MAX_EARLY_DEATHS = 5
-"""If this many slots in a row die before they start an attempt, that attempt is blamed."""
-PUNCH_ABOVE = 2 * OUTPUT_CAP
-"""If the middle of an output has more bytes than this, the middle is freed."""
-FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
+"""If this many slots in a row die before they start an attempt, the next attempt of the last of these slots fails."""
 
 
 class SlotPool:
     """The slot processes of one agent. ``deadline``: time of the next call of ``check_timers``."""
 
-    def __init__(self, machine: AgentMachine, selector: selectors.BaseSelector, settings: Dict[str, Any]) -> None:
+    def __init__(self, machine: AgentMachine, selector: selectors.BaseSelector, settings: Dict[str, Any], server: SlotServer) -> None:
         self.machine = machine
         self.selector = selector
         self.settings = settings
+        self.servers = SlotServers(server, settings)
         self.stopped_s = float(settings.get("stopped_after", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
-        """Whether an effect changed the machine. Then the machine needs another turn."""
+        """Whether an effect changed the machine. If so, the machine needs another turn."""
         self.answer_peek: Callable[[int, bool, int, bytes], None] = lambda query, known, offset, data: None
         self._spare: List[SlotProcess] = []
+        self._retired: Dict[SlotProcess, float] = {}
+        """Processes that were asked to end, because the next attempt needs another process -> time at which they are killed."""
         self._next_spare = 0
         self._timers: List[Tuple[float, int, str]] = []
         self._next_sample = NEVER
@@ -70,7 +75,7 @@ class SlotPool:
         due = min(self._next_sample, self._next_state_check, self._raise_at)
         for at, _, _ in self._timers:
             due = min(due, at)
-        return due
+        return min(due, *self._retired.values()) if self._retired else due
 
     # --- effects of the machine ---------------------------------------------------------------------------------------------------
 
@@ -78,20 +83,32 @@ class SlotPool:
         """Starts spare processes for the first tasks. Failures are ignored here, because they will occur again with the first tasks."""
         try:
             for _ in range(count):
-                self._spare.append(self._spawn())
+                self._spare.append(self._spawn(self.servers.own))
         except OSError:
             return
 
-    def _spawn(self) -> SlotProcess:
-        process = SlotProcess(self._next_spare, self.settings, self.selector)
+    def _spawn(self, server: SlotServer) -> SlotProcess:
+        process = SlotProcess(self._next_spare, self.settings, self.selector, server)
         self._next_spare += 1
         return process
 
     def start(self, slot: int, attempts: Sequence[Attempt], now: float) -> None:
         process = self.processes.get(slot)
+        first = attempts[0]
+        if process is not None and (process.has_other_key(first.spec.process_key) or process.keeps_too_much_for(first)):
+            # What a call leaves behind in its process, such as imported modules, must not reach other programs or executables.
+            del self.processes[slot]
+            self._retired[process] = now + RETIRE_TIMEOUT_S
+            process.order(QUIT)
+            process = None
         if process is None:
             try:
-                process = self._spare.pop(0) if self._spare else self._spawn()
+                server = self.servers.find(first.spec.launch)
+                process = self._spare.pop(0) if self._spare and server is self.servers.own else self._spawn(server)
+            except InterpreterMissing as missing:
+                self.machine.slot_died(slot, 1, ["spawn", "task", str(missing)], (0, 0, 0), now)
+                self.machine_changed = True
+                return
             except OSError as error:
                 limited = is_limit(error)
                 text = "cannot start a process: %s" % (describe_limit(error) if limited else error)
@@ -144,7 +161,8 @@ class SlotPool:
             self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
-        """Answers open peeks of an ended attempt in place of the slot, because the slot may read them much later."""
+        """Answers open requests for the output of an attempt that has ended: the attempt does not run any more. The answer of the slot
+        could come late, because the slot may be busy with another attempt."""
         for query, offset in process.peeks.items():
             self.answer_peek(query, False, offset, b"")
         process.peeks.clear()
@@ -161,7 +179,7 @@ class SlotPool:
             self._receive(process, now)
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
-        """Reads reports of a slot; returns whether there may be more."""
+        """Reads reports of a slot. Returns True if there may be more reports."""
         if not process.is_open():
             return False
         try:
@@ -186,21 +204,28 @@ class SlotPool:
     # --- deaths -------------------------------------------------------------------------------------------------------------------
 
     def reap(self, now: float) -> None:
-        """Reaps ended children. A dead slot may have left other children; they are killed."""
-        for process in [*self.processes.values(), *self._spare]:
+        """Reaps ended child processes. Kills other child processes that a dead slot has left."""
+        for process in self._all_processes():
             if process.has_ended():
-                self._died(process, process.process.returncode, now)
+                self._died(process, process.status, now)
+        if self.servers.own.has_ended():
+            self.machine.stop("the process that starts its slots ended", now)
         self._kill_orphans()
 
+    def _all_processes(self) -> List[SlotProcess]:
+        return [*self.processes.values(), *self._spare, *self._retired]
+
     def _kill_orphans(self) -> None:
-        monitors = {process.process.pid for process in [*self.processes.values(), *self._spare]}
+        ours = {*self.servers.pids(), *(process.monitor for process in self._all_processes())}
         for pid in children_of(os.getpid()):
-            if pid not in monitors:
+            if pid not in ours:
                 signal_all([*descendants_of(pid), pid], signal.SIGKILL)
-        reap_children(monitors)
+        reap_children(ours)
 
     def _died(self, process: SlotProcess, status: int, now: float) -> None:
-        if process in self._spare:
+        if process in self._retired:
+            del self._retired[process]
+        elif process in self._spare:
             self._spare.remove(process)
             self._start_failed(process.last_error_line(), process.end_reason() == LIMITED, now)
         elif self.processes.get(process.number) is process:
@@ -220,6 +245,8 @@ class SlotPool:
 
     def _report_death(self, process: SlotProcess, status: int, now: float) -> None:
         started = process.started()
+        if process.restarting:
+            started = max(0, started - 1)  # the running attempt returns to the queue
         end_reason = process.end_reason()
         if end_reason == LIMITED or not process.pid():
             started = self._start_failed(process.last_error_line(), end_reason == LIMITED, now) or started
@@ -233,11 +260,15 @@ class SlotPool:
         self.machine.slot_died(process.number, started, _death_failure(process, status), usage, now)
 
     def _start_failed(self, last_error_line: str, limited: bool, now: float) -> int:
-        """Handles a slot that did not start or reached a limit of the node. Returns how many of its attempts must fail: 0 or 1.
+        """Handles a slot that did not start or reached a limit of the node. Returns the number of attempts of this slot that must fail: 0
+        or 1.
 
-        If other slots are alive, they do the work. If no other slot is alive and several starts in a row fail, the agent stops. But
-        if a limit of the node is the cause, the agent goes on, because the limit may be temporary. Then one attempt fails, because another
-        worker may be able to run its task.
+        If other slots are alive, they run the attempts, and no attempt fails. If no other slot is alive, and several starts have failed one
+        after another, there are two cases:
+
+        - A limit of the node is the cause (``limited``): one attempt fails, so that another worker can run its task. The agent continues,
+          because the limit may be temporary.
+        - There is another cause: the agent stops.
         """
         others = len(self.processes) + len(self._spare)
         if others:
@@ -258,7 +289,7 @@ class SlotPool:
         self._raise_at = until
 
     def _raise_slot_limit(self, now: float) -> None:
-        """Allows more slots again, step by step."""
+        """Doubles the number of allowed slots, up to the usual number. A limit of the node had reduced it."""
         attempts = self.machine.attempts
         attempts.max_slots = min(attempts.usual_max_slots, 2 * attempts.max_slots + 1)
         self._raise_at = NEVER if attempts.max_slots == attempts.usual_max_slots else now + RAISE_LIMIT_S
@@ -273,6 +304,9 @@ class SlotPool:
                 process = self.processes.get(slot)
                 if process is not None:
                     self._timer(process, kind, now)
+        for process in [process for process, at in self._retired.items() if at <= now]:
+            self._retired[process] = NEVER
+            process.kill_all()
         if now >= self._raise_at:
             self._raise_slot_limit(now)
         if now >= self._next_sample:
@@ -306,7 +340,7 @@ class SlotPool:
             self.machine.slot_returned(process.number, count, now)
 
     def _sample(self, now: float) -> None:
-        """Checks the memory of running attempts, and frees the middle of large outputs."""
+        """Checks the memory of running attempts, and the memory that their outputs take."""
         check_all = now >= self._unlimited_sampled_at + SAMPLE_UNLIMITED_S
         if check_all:
             self._unlimited_sampled_at = now
@@ -317,28 +351,25 @@ class SlotPool:
             busy = True
             if now - process.started_at < SAMPLE_S / 2 or not process.pid():
                 continue
-            flooded = self._bound_output(process) or flooded
+            flooded = bound_output(process) or flooded
             limit = process.assigned[0][1].amount("memory")
             if limit > 0 or (check_all and process.runs_executable()):
-                used = resident_bytes(process.pid())
+                used = process.used_bytes()
                 process.peak_bytes = max(process.peak_bytes, used)
                 if 0 < limit < used:
-                    self.machine.over_limit(process.number, _memory_failure(used, limit, process.inherited_bytes), now)
+                    self._over_limit(process, used, limit, now)
         self._next_sample = now + (SAMPLE_FLOODED_S if flooded else SAMPLE_S) if busy else NEVER
 
-    @staticmethod
-    def _bound_output(process: SlotProcess) -> bool:
-        """Frees the middle of large outputs, which are files in memory; returns whether it did. Results do not contain the middle."""
-        flooded = False
-        for stream, output in enumerate(process.outputs):
-            size = os.fstat(output).st_size
-            first = max(OUTPUT_CAP, process.punched_to[stream])
-            last = (size - OUTPUT_CAP) & ~4095
-            if last - first > PUNCH_ABOVE:
-                libc().fallocate(output, FALLOC_KEEP_SIZE_PUNCH_HOLE, ctypes.c_long(first), ctypes.c_long(last - first))
-                process.punched_to[stream] = last
-                flooded = True
-        return flooded
+    def _over_limit(self, process: SlotProcess, used: int, limit: float, now: float) -> None:
+        """Stops the running attempt, because it uses more memory than its limit. If memory that earlier calls have kept is the reason, the
+        same attempt begins again at once, in a fresh process."""
+        if used - process.kept_bytes > limit or not process.kept_bytes:
+            message = "it used %s of memory, more than the %s it asked for" % (_megabytes(used), _megabytes(limit))
+            self.machine.over_limit(process.number, ["oom", "task", message], now)
+        elif not process.killing:
+            process.assigned[0][1].needs_fresh_process = True
+            process.restarting = True
+            process.kill_all()
 
     def _replace_stopped(self, now: float) -> None:
         """Kills slots that were stopped by SIGSTOP for a while, because they would never report."""
@@ -347,7 +378,7 @@ class SlotPool:
             busy = busy or bool(process.assigned)
             if not process.assigned or process.killing:
                 continue
-            if "T" not in (state_of(process.pid()) if process.pid() else "", state_of(process.process.pid)):
+            if "T" not in (state_of(process.pid()) if process.pid() else "", state_of(process.monitor)):
                 process.stopped_since = None
             elif process.stopped_since is None:
                 process.stopped_since = now
@@ -364,7 +395,7 @@ class SlotPool:
 
     def end(self) -> None:
         """Lets idle slots clean up, and kills slots that have not ended in time."""
-        waiting = [*self.processes.values(), *self._spare]
+        waiting = self._all_processes()
         for process in waiting:
             if not process.assigned:
                 process.order(QUIT)
@@ -376,13 +407,6 @@ class SlotPool:
             pause_s = min(0.02, pause_s * 2)
         for process in waiting:
             process.kill_all()
-
-
-def _memory_failure(used: int, limit: float, kept: int) -> Failure:
-    if kept > limit / 2:
-        message = "the process it ran in had kept %s from earlier calls; with it that became more than its %s"
-        return ["slot-lost", "worker", message % (_megabytes(kept), _megabytes(limit))]
-    return ["oom", "task", "it used %s of memory, more than the %s it asked for" % (_megabytes(used), _megabytes(limit))]
 
 
 def _megabytes(size: float) -> str:

@@ -8,17 +8,17 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 from ...portable.failures import Failure
+from ...portable.output_marks import DIED
 from ...portable.payload_format import begins_with, pack
-from ...portable.processes import children_of, descendants_of, resident_bytes, signal_all
+from ...portable.processes import children_of, cpu_seconds, descendants_of, resident_bytes, resident_bytes_of_descendants, signal_all
 from ...portable.wire.frames import MAX_BODY
 from ..slots.output_capture import OUTPUT_CAP, read_head_and_tail
 from ..slots.shared_page import (
+    CPU_BEFORE,
     END_REASON,
     INTENT,
     KILL,
@@ -41,20 +41,26 @@ from ..slots.shared_page import (
     memory_file,
     parse_reports,
 )
+from ..slots.slot_server import SlotServer
+from ..slots.spooled_stream import EXCERPT_BYTES
 from .attempts import Attempt, AttemptSpec
+from .output_spool import peek_at_call
 from .pending_results import Item
 
 BUFFER_BYTES = 256 * 1024
 LARGE_BYTES = 64 * 1024
+KEPT_RESULT_BYTES = 1024 * 1024
+"""A result of a call with at least this many bytes also becomes a content of the cache, so that other workers can fetch the result from
+this node."""
 SOCKET_BUFFER = 1024 * 1024
 JOIN_BYTES = 128 * 1024
 ERROR_TAIL_BYTES = 4000
-SLOT_SETTINGS = ("worker", "bundle", "share", "cache", "outbox")
-"""Names of settings of the agent that its slots get, too."""
+SLOT_SETTINGS = ("worker", "share", "cache", "outbox", "ends_at")
+"""Names of the agent's settings that its slots also get."""
 
 
 class SlotBroken(Exception):
-    """The slot violated the protocol: user code used its channel."""
+    """The slot violated the protocol, probably because user code wrote to the channel between slot and agent."""
 
 
 class SlotReportReader:
@@ -69,7 +75,7 @@ class SlotReportReader:
         self._filled = 0
 
     def receive(self, channel: socket.socket) -> Tuple[List[Report], bool]:
-        """Returns the reports of one read, and whether the channel is still open. Raises BlockingIOError if nothing has arrived."""
+        """Reads once. Returns complete reports, and True if the channel is still open. Raises BlockingIOError if nothing has arrived."""
         if self._large is not None:
             count = channel.recv_into(memoryview(self._large)[self._filled :])
             self._filled += count
@@ -103,32 +109,42 @@ class SlotReportReader:
         self._end = 0
 
 
-class SlotProcess:
-    """One slot and its monitor process.
+USAGE = 0
+"""Number that stands for CPU time and memory in a request for the output of a running attempt."""
 
-    ``assigned``: attempts without a report, with sequence numbers, in order. The selector returns this object when its channel is ready.
+
+class SlotProcess:
+    """One slot and its monitor process. The selector returns this object when the channel of the slot is ready.
+
+    ``assigned``: the attempts that the slot has not reported as ended, in order, each with its sequence number.
     """
 
-    def __init__(self, number: int, settings: Dict[str, Any], selector: selectors.BaseSelector) -> None:
+    def __init__(self, number: int, settings: Dict[str, Any], selector: selectors.BaseSelector, server: SlotServer) -> None:
         self.number = number
         self._selector = selector
         self.assigned: Deque[Tuple[int, Attempt]] = deque()
         self.started_at = 0.0
         self.peak_bytes = 0
-        self.inherited_bytes = 0
-        """Memory of the slot when its attempts were assigned. Earlier calls had not freed it."""
+        self.kept_bytes = 0
+        """Memory of the slot when its running attempt began, in bytes: earlier calls have not freed this memory. 0 if the slot had run no
+        call before, or if the attempt has no memory limit."""
+        self.has_run_calls = False
+        self.restarting = False
+        """Whether the process is killed so that its running call begins again in a fresh process."""
         self.killing = False
         self._open = True
         self._waits_to_write = False
         self.peeks: Dict[int, int] = {}
-        """For each peek that the slot must answer: number of the query -> offset."""
+        """For each request for output that the slot must answer: number of the request -> offset in the output."""
         self.stopped_since: Optional[float] = None
-        self.punched_to = [0, 0]
         self.reader = SlotReportReader()
         self.outgoing: Deque[memoryview] = deque()
+        self._shares = bool(settings.get("share"))
+        """Whether large results are in files that this agent shares with the master. If so, other calls read these files."""
         self._sequence = 0
         self._delivered = 0
         self._specs: Dict[int, AttemptSpec] = {}
+        self._process_key: Optional[str] = None
         self.scratch = os.path.join(settings["workdir"], "slot-%d" % number)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             os.mkdir(self.scratch, 0o700)
@@ -144,34 +160,31 @@ class SlotProcess:
             for end in (self.channel, channel):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
             self.channel.setblocking(False)
-            self.process = self._spawn(settings, channel.fileno(), page)
+            slot_settings = {name: settings.get(name, "") for name in SLOT_SETTINGS}
+            slot_settings["scratch"] = self.scratch
+            self.monitor = server.start_slot(slot_settings, (*self.outputs, channel.fileno(), page))
+            """Process id of the monitor."""
+            self.status = 0
+            """How the monitor ended, as ``os.waitpid`` gives it."""
             ours.pop_all()
         selector.register(self.channel, selectors.EVENT_READ, self)
 
-    def _spawn(self, settings: Dict[str, Any], channel: int, page: int) -> subprocess.Popen[bytes]:
-        slot_settings = {name: settings.get(name, "") for name in SLOT_SETTINGS}
-        slot_settings.update(descriptors={"channel": channel, "page": page}, agent=os.getpid(), scratch=self.scratch)
-        return subprocess.Popen(
-            [sys.executable, settings["bundle"], "slot", json.dumps(slot_settings)],
-            stdin=subprocess.DEVNULL,
-            stdout=self.outputs[0],
-            stderr=self.outputs[1],
-            pass_fds=(channel, page),
-            start_new_session=True,
-            cwd=self.scratch,
-        )
-
     # --- orders -------------------------------------------------------------------------------------------------------------------
+
+    def has_other_key(self, wanted: str) -> bool:
+        """Returns True if this process has run attempts with another key than ``wanted``, and has no attempts now."""
+        return self._process_key not in (None, wanted) and not self.assigned
 
     def assign(self, attempts: Sequence[Attempt], now: float) -> None:
         """Sends attempts to the slot, and the specs that the slot does not know yet."""
         if not self.assigned:
             self.started_at = now
-            self.inherited_bytes = resident_bytes(self.pid()) if attempts[0].amount("memory") > 0 and self.pid() else 0
+            self._measure_kept_memory(attempts[0])
         pieces: List[Any] = []
         size = 0
         for attempt in attempts:
             spec = attempt.spec
+            self._process_key = spec.process_key
             if self._specs.get(spec.number) is not spec:
                 self._specs[spec.number] = spec
                 text = json.dumps([spec.kind, spec.time_s, spec.launch]).encode()
@@ -200,6 +213,22 @@ class SlotProcess:
         if pieces:
             self.outgoing.append(memoryview(b"".join(pieces)))
         self.flush()
+
+    def _measure_kept_memory(self, attempt: Attempt) -> None:
+        """Measures the memory that earlier calls have kept, before an attempt with a memory limit begins."""
+        has_limit = self.has_run_calls and attempt.amount("memory") > 0
+        self.kept_bytes = resident_bytes(self.pid()) if has_limit else 0
+
+    def keeps_too_much_for(self, attempt: Attempt) -> bool:
+        """Returns True if the attempt needs another process. This is so in two cases: memory that earlier calls of this process have kept
+        reaches the memory limit of the attempt, or such memory in another process has made the attempt exceed its limit before."""
+        if self.assigned or not self.has_run_calls:
+            return False
+        return attempt.needs_fresh_process or 0 < attempt.amount("memory") <= resident_bytes(self.pid())
+
+    def used_bytes(self) -> int:
+        """Returns the memory of the running attempt now. The memory of an executable is that of its own processes."""
+        return resident_bytes_of_descendants(self.pid()) if self.runs_executable() else resident_bytes(self.pid())
 
     def order(self, what: int, body: bytes = b"") -> None:
         """Sends an order about the running attempt."""
@@ -230,7 +259,7 @@ class SlotProcess:
     # --- reports ------------------------------------------------------------------------------------------------------------------
 
     def receive(self, now: float) -> Tuple[List[Item], List[Report]]:
-        """Returns results for the machine, and answers to peeks. Raises BlockingIOError if nothing has arrived."""
+        """Returns results for the machine, and answers to requests for output. Raises BlockingIOError if nothing has arrived."""
         try:
             reports, still_open = self.reader.receive(self.channel)
         except BlockingIOError:
@@ -262,17 +291,26 @@ class SlotProcess:
                 raise SlotBroken("a report about %d was not expected" % sequence)
             _, attempt = assigned.popleft()
             self._delivered = sequence
+            self.has_run_calls = self.has_run_calls or attempt.spec.kind != "exec"
             peak_kib = max(rss_kib, self.peak_bytes >> 10)
             self.peak_bytes = 0
             item: Item = (_read_failure(failure), wall_us, cpu_us, peak_kib, payload)
-            items.append((*item, []) if attempt.spec.kind == "exec" and begins_with(payload, UPLOAD_MARK) else item)
+            items.append((*item, []) if self._is_kept(attempt, item) else item)
         if items:
             self.started_at = now
-            self.punched_to = [0, 0]
+            if assigned:
+                self._measure_kept_memory(assigned[0][1])
         return items, peeked
 
+    def _is_kept(self, attempt: Attempt, item: Item) -> bool:
+        """Returns whether the host must put files of the attempt, or its large result, into the cache before the result is sent."""
+        is_call = attempt.spec.kind != "exec"
+        if (not is_call or len(item[4]) >= EXCERPT_BYTES) and begins_with(item[4], UPLOAD_MARK):
+            return True
+        return is_call and len(item[4]) >= KEPT_RESULT_BYTES and item[0] is None and not self._shares
+
     def unflushed(self, now: float) -> List[Item]:
-        """Returns results that are still in the shared page. Returns none if the slot changes the page at the same time."""
+        """Returns results that are in the shared page and were not sent. If the slot changes the page meanwhile, returns an empty list."""
         words32 = self.page.words32
         first_look = (words32[UNFLUSHED_BYTES], words32[STARTED])
         reports = self.page.unflushed_reports()
@@ -302,7 +340,7 @@ class SlotProcess:
         return sum(1 for sequence, _ in self.assigned if sequence <= started)
 
     def running(self) -> bool:
-        """Returns whether the first assigned attempt has started."""
+        """Returns True if the first assigned attempt has started."""
         return bool(self.assigned) and self.assigned[0][0] <= self.page.words32[STARTED]
 
     def pid(self) -> int:
@@ -310,7 +348,7 @@ class SlotProcess:
         return int(self.page.words32[PID])
 
     def end_reason(self) -> int:
-        """Returns LIMITED (a limit of the node was reached), BROKEN (user code broke the slot), or 0 (another reason)."""
+        """Returns the reason of the end: LIMITED (it reached a limit of the node), BROKEN (user code broke it), or 0 (another reason)."""
         return int(self.page.words32[END_REASON])
 
     # --- ending -------------------------------------------------------------------------------------------------------------------
@@ -328,22 +366,22 @@ class SlotProcess:
             signal_all(descendants_of(self.pid()), signal.SIGTERM)
 
     def warn(self, number: int) -> None:
-        """Sends a signal to the program of the running attempt, but not to the children of that program."""
+        """Sends a signal to the program of the running attempt, but not to the children of that program. A call gets no signal."""
         if self.runs_executable() and self.running():
             signal_all(children_of(self.pid()), number)
 
     def kill_task(self) -> None:
-        """Kills the running attempt. An executable dies alone. A call dies with its slot; the monitor process kills both."""
+        """Kills the running attempt. If it is an executable, the slot survives. If it is a call, the monitor process kills the slot."""
         if self.runs_executable():
             self.order(KILL)
         else:
             self.killing = True
-            signal_all([self.process.pid], signal.SIGTERM)
+            signal_all([self.monitor], signal.SIGTERM)
 
     def kill_all(self) -> None:
-        """Kills the monitor, the slot and all their descendants at once. The monitor is not asked to do it."""
+        """Kills the monitor, the slot and all their descendants at once, without the help of the monitor."""
         self.killing = True
-        signal_all([self.process.pid, *descendants_of(self.process.pid)], signal.SIGKILL)
+        signal_all([self.monitor, *descendants_of(self.monitor)], signal.SIGKILL)
 
     def last_error_line(self) -> str:
         """Returns the last line of the standard error of the slot."""
@@ -352,30 +390,48 @@ class SlotProcess:
         return lines[-1] if lines else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
-        """Returns offset and bytes of the output of the running attempt, or None if the slot will answer."""
+        """Returns (start, bytes) of the output of the running attempt, as ``peek_at_call`` does. Returns None if the slot will send the
+        answer.
+
+        If ``stream`` is USAGE, the bytes are the CPU time and the peak memory of the attempt, as JSON.
+        """
+        if stream == USAGE:
+            return 0, json.dumps(self._usage()).encode()
         if self.runs_executable() and not self.running():
-            return offset, b""
+            return max(0, offset), b""
         if self.runs_executable():
             self.peeks[query] = offset
             self.order(PEEK, json.dumps([query, stream, offset]).encode())
             return None
-        return offset, os.pread(self.outputs[0 if stream == 1 else 1], 1 << 20, offset)
+        return peek_at_call(self, stream, offset)
+
+    def _usage(self) -> Tuple[float, int]:
+        """Returns the CPU time of the running attempt so far in seconds, and its peak memory in bytes."""
+        pid = self.pid()
+        if not pid or not self.running():
+            return 0.0, 0
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes())
+        cpu_s = cpu_seconds(descendants_of(pid))
+        if not self.runs_executable():
+            cpu_s += max(0.0, cpu_seconds([pid], with_children=False) - self.page.words64[CPU_BEFORE] / 1e6)
+        return cpu_s, self.peak_bytes
 
     def output_payload(self) -> bytes:
         """Returns the payload of a call that died with its slot. The payload contains the output of the call."""
         texts = [read_head_and_tail(output, os.fstat(output).st_size, OUTPUT_CAP) for output in self.outputs]
         (out, out_dropped), (error, error_dropped) = texts
         meta = {"type": "", "message": "", "traceback": "", "stdout_dropped": out_dropped, "stderr_dropped": error_dropped}
+        meta.update(stdout_reason=DIED, stderr_reason=DIED)
         return pack([json.dumps(meta).encode(), b"", out, error])
 
     def has_ended(self) -> bool:
-        """Returns whether the monitor process has ended. Reaps the process."""
+        """Returns True if the monitor process has ended, and reaps it then."""
         try:
-            pid, status = os.waitpid(self.process.pid, os.WNOHANG)
+            pid, status = os.waitpid(self.monitor, os.WNOHANG)
         except ChildProcessError:
-            pid, status = self.process.pid, 0
+            pid, status = self.monitor, 0
         if pid:
-            self.process.returncode = status
+            self.status = status
         return bool(pid)
 
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""The pure peer overlay: agents of a site find contents, send broadcasts and elect a site master.
+"""The peer overlay, without I/O: agents of a site find contents, send broadcasts and elect a site master.
 
-A host drives ``Peer``. The other modules are parts of it.
+A host drives ``Peer`` in ``peer.py``. The other modules are parts of ``Peer``.
 """

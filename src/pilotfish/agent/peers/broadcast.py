@@ -1,17 +1,18 @@
 """Sends one message to all peers of a site through a tree, and concatenates the answers, which are lists.
 
-A region consists of all ids with the same prefix. A peer that is responsible for a region divides it into eight parts by the next three
-bits. It delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer are those
-that passed the message to it, from the origin on. Some peers above are in the parts, too. The message contains the ids of the peers above,
-so that they are not reached again.
+A region consists of all ids with the same prefix. A peer that is responsible for a region divides the region into eight parts by the next
+three bits. The peer delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer
+are the origin of the message and the other peers through which the message came. A peer above can itself be in one of the parts. Therefore
+the message contains the ids of these peers, so that they do not get the message again.
 
-A peer acknowledges the message at once. It answers when all its parts have answered, or when its time is over. Its parts get less time than
-the peer itself. If the peer of a part refuses, dies or does not answer in time, another peer of that part gets the message. Peers that
-already have the message answer this new peer at once. Only the answer of the last peer of a part counts, so no peer is counted twice.
+A peer acknowledges the message at once. The peer answers when all its parts have answered, or when its time is over. The time of a part is
+shorter than the time of the peer that delegates it. If the peer of a part refuses, dies or does not answer in time, another peer of the
+part gets the message. This other peer divides the part in the same way. If it delegates to a peer that has already answered the first peer,
+that peer sends the same answer again at once. Only the answer of the peer that was asked last counts, so no peer is counted twice.
 
 Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are still reached
-and counted if the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within
-``timeout_s``. The answer always comes in time.
+and counted, provided that the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within
+``timeout_s``. The combined answer always comes before the time of the broadcast is over.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages
     ["spread", number, name, origin, length, above, seconds, wants_answer, payload]   answer: whether the receiver accepts
@@ -25,18 +26,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from .contacts import (
-    BITS,
-    MAX_NUMBER,
-    NEVER,
-    Contact,
-    MalformedMessage,
-    read_count,
-    read_fields,
-    read_id,
-    read_number,
-    read_seconds,
-)
+from .contacts import BITS, MAX_NUMBER, NEVER, Contact, MalformedMessage, read_count, read_fields, read_id, read_number, read_seconds
 from .kademlia import Kademlia
 
 Part = Tuple[int, Tuple[int, ...]]
@@ -44,11 +34,13 @@ Part = Tuple[int, Tuple[int, ...]]
 
 SPLIT_BITS = 3
 CHILD_SHARE = 0.7
-"""The peers of the parts get this fraction of the remaining time."""
+"""The peer of a part must answer within this fraction of the time that the delegating peer has left."""
 WAIT_SHARE = 0.8
-"""After this fraction of the remaining time, another peer of a part is tried."""
+"""If the peer of a part has not answered after this fraction of the time that the delegating peer has left, another peer of the part is
+tried."""
 REMEMBER_FACTOR = 10.0
-"""A peer remembers a broadcast for this multiple of the time that it has for it, because the peers above have more time."""
+"""A peer remembers a broadcast for this many times its own time limit. Peers nearer to the origin have longer time limits, so they may send
+the broadcast again after the time limit of this peer."""
 FORGET: Part = (-1, ())
 MAX_DUTIES = 64
 MAX_ABOVE = 64
@@ -78,7 +70,7 @@ class BroadcastRegion:
 
 
 class RelayDuty:
-    """A region for which this peer is responsible: the peers to answer, and the parts without an answer."""
+    """What this peer must do in one region of a broadcast: the peers that it must answer, and the parts of the region."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -89,7 +81,7 @@ class RelayDuty:
 
 
 class BroadcastState:
-    """One broadcast."""
+    """What this peer knows about one broadcast."""
 
     def __init__(self, name: str, origin: Contact, wants_answer: bool, payload: Any) -> None:
         self.name = name
@@ -105,9 +97,12 @@ class BroadcastState:
 
 
 class Broadcast:
-    """Broadcasts of this peer and of other peers. ``deliver(state, now)`` is called once for each broadcast, and
-    ``gathered(state, count, result, now)`` at the end of each broadcast of this peer. ``count`` is the number of peers reached, and
-    ``result`` has their answers."""
+    """Sends broadcasts of this peer, and forwards broadcasts of other peers.
+
+    ``deliver(state, now)`` is called once for each broadcast; ``state`` is its BroadcastState. ``gathered(state, count, result, now)`` is
+    called when a broadcast of this peer ends: ``count`` peers were reached, and ``result`` lists their answers; it is None if the broadcast
+    wants no answers.
+    """
 
     def __init__(self, kademlia: Kademlia, random: Random) -> None:
         self.deliver: Callable[[BroadcastState, float], None] = lambda state, now: None
@@ -177,8 +172,12 @@ class Broadcast:
         return [BroadcastRegion(mine | eighth, deeper) for eighth in range(1 << (deeper - length))]
 
     def _delegate(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
-        """Delegates a part to a peer in it, or closes the part if there is none. If no peer is known, but a bucket is full or peers have
-        failed, a lookup searches once for another peer."""
+        """Delegates a part to a peer in this part: a known peer, or a peer in ``found``, the result of a search.
+
+        If there is no such peer, searches for one. Searches only if the part may have unknown peers: a bucket is full, or a peer of the
+        part has failed. After each failed peer, there is at most one search. If the search finds no peer, closes the part: no further peer
+        of the part counts as reached.
+        """
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
         excluded = region.asked.union(duty.part[1], [self._me.node])
         candidates = [contact for contact in [*contacts, *found] if contact.node not in excluded and region.holds(contact.node)]
@@ -216,7 +215,8 @@ class Broadcast:
     # --- answering up the tree ------------------------------------------------------------------------------------------------------
 
     def answer(self, name: str, answer: Any, now: float) -> None:
-        """Takes the answer of this host to a broadcast."""
+        """Records the answer of this host to a broadcast. If all parts of a region have answered already, answers the peers that delegated
+        the region to this peer."""
         state = self._known.get(name)
         if state is None or state.answered or state.ended:
             return
@@ -238,7 +238,8 @@ class Broadcast:
             self._conclude(state, duty, now)
 
     def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
-        """Answers the peers above if this host and all parts have answered, or if the time is over (``late``)."""
+        """If this host and all parts have answered, or if the time is over (``late``), answers the peers that delegated the region to this
+        peer."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
         own = state.answered

@@ -15,11 +15,11 @@ _ID = re.compile("[0-9a-f]{%d}" % (BITS // 4)).fullmatch
 
 
 class MalformedMessage(ValueError):
-    """A peer violated the protocol. Its message changed nothing. A malformed answer counts as no answer."""
+    """The message of a peer violates the protocol. The message has changed nothing. A malformed answer counts as no answer."""
 
 
 class Contact:
-    """A node and its address. The address is any JSON value. Only the host interprets it."""
+    """The id of a node, and its address. The address is any JSON value. Only the host interprets the address."""
 
     __slots__ = ("node", "address", "wire")
 
@@ -99,7 +99,7 @@ def read_seconds(value: Any) -> float:
 
 
 def read_fields(message: Sequence[Any], count: int) -> Sequence[Any]:
-    """Returns the fields after the kind. Further fields are ignored, because a later version may send more."""
+    """Returns the first ``count`` fields after the kind of a message. Ignores further fields, because a later version may send more."""
     if len(message) <= count:
         raise MalformedMessage("a message too short: %.80r" % (message,))
     return message[1 : count + 1]

@@ -1,4 +1,4 @@
-"""Keeps records for other peers: which nodes hold which content. A key can have many holders. Each record expires."""
+"""Keeps records for other peers: which nodes hold which content, named by its key. A key can have many holders. Each record expires."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ class ContentHolders:
         self.sweep_at = NEVER
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """Adds holders of a key; returns False if there are too many keys. A known record stays if it expires later than the new one."""
+        """Adds records of holders of a key. Returns False if there are too many keys, and the records were not added.
+
+        ``holders``: each holder with the seconds until its record expires. If a holder already has a record of this key, the record that
+        expires later is kept. If the key has too many holders, the oldest records are deleted.
+        """
         if not holders:
             return True
         records = self._records.get(key)
@@ -77,7 +81,7 @@ class ContentHolders:
             self.remove(key, node)
 
     def holders(self, key: int, now: float) -> List[Contact]:
-        """Returns the holders of a key, latest first."""
+        """Returns the holders of a key. The holder whose record was updated last comes first."""
         records = self._records.get(key)
         return [] if records is None else [contact for contact, until in reversed(records.values()) if until > now]
 
@@ -94,6 +98,6 @@ class ContentHolders:
         self.sweep_at = now + self._expire_s / SWEEPS_PER_LIFE if self._records else NEVER
 
     def rows(self, now: float) -> Iterator[Row]:
-        """Yields all records that have not expired."""
+        """Yields each key with those of its holders whose records have not expired."""
         for key, records in self._records.items():
             yield key, [(contact, until - now) for contact, until in records.values() if until > now]

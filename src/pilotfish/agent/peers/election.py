@@ -2,17 +2,17 @@
 
 The master appoints the first site master. After the death of a site master, the live peer with the lowest id becomes the site master.
 
-A claim is (term, contact): this peer is the site master of this term. The claim with the higher term is better. If the terms are equal, the
-claim with the lower id is better. A peer believes the best claim that it knows. A peer that believes its own claim is the site master. It
-broadcasts heartbeats until it learns of a better claim.
+A claim is (term, contact). It says that the peer ``contact`` is the site master of this term. The claim with the higher term is better. If
+the terms are equal, the claim with the lower id is better. A peer believes the best claim that it knows. A peer that believes its own claim
+is the site master. The site master broadcasts heartbeats until it learns of a better claim.
 
 If the site master is silent for too long, or its connection is lost, a peer asks the site master whether it is alive. If no answer comes,
-the peer looks up the live node with the lowest id. If the peer itself is that node, it claims the next term. Otherwise the peer informs
-that node, and that node does the same.
+the peer looks up the live node with the lowest id. If the peer itself is that node, the peer claims the next term. Otherwise the peer
+informs that node, and that node repeats these steps.
 
-Guarantees: after any deaths and partitions, and after some time without changes, all peers believe the claim of the same live peer.
-If the site master dies in a network without partitions, the live peer with the lowest id follows. If a partition ends, the best claim of
-both sides remains. Nothing happens before the first appointment.
+Guarantees: whatever deaths and partitions there were, after some time without changes all peers believe the claim of the same live peer.
+If the site master dies in a network without partitions, the live peer with the lowest id becomes the site master. If a partition ends, the
+best claim of both sides remains. Before the first appointment, there is no site master and no election.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages
     ["reign", number]                   answer: whether the receiver believes its own claim
@@ -56,7 +56,7 @@ class Election:
     # --- claims ---------------------------------------------------------------------------------------------------------------------
 
     def consider_claim(self, term: int, contact: Contact, now: float, directly: bool = False) -> None:
-        """Believes a claim if it is better than the believed claim. ``directly``: the claimed site master sent it, so it is alive."""
+        """Believes a claim if it is better than the current claim. ``directly``: the site master itself sent the claim, so it is alive."""
         ours = (self.term, 0 if self.master is None else -self.master.node)
         if self.master is None or (term, -contact.node) > ours:
             self.term, self.master = term, contact
@@ -72,7 +72,7 @@ class Election:
             self.deadline = now + self._tuning.silence_s + self._succession_delay()
 
     def _succession_delay(self) -> float:
-        """Returns seconds to wait before this peer suspects the site master. It is 0 if this peer knows no other peer with a lower id."""
+        """Returns the seconds by which this peer delays its suspicion of a site master: 0 if it knows no peer with a lower id."""
         lowest = self._kademlia.table.nearest(0, 1)
         if lowest and lowest[0].node < self._me.node:
             return self._tuning.heartbeat_s * (0.5 + 0.5 * self._random.random())
@@ -83,12 +83,12 @@ class Election:
         self._broadcast.send_to_all(["claim", self.term], self._tuning.heartbeat_s, False, now)
 
     def broadcast_sent(self, now: float) -> None:
-        """Counts a broadcast of this peer as its heartbeat."""
+        """If this peer is the site master, counts its broadcast as a heartbeat."""
         if self.is_site_master:
             self.deadline = now + self._tuning.heartbeat_s
 
     def broadcast_received(self, origin: Contact, now: float) -> None:
-        """Counts a broadcast of the site master as its heartbeat."""
+        """If a broadcast came from the site master, counts the broadcast as a heartbeat."""
         if self.master is not None and origin.node == self.master.node:
             self._master_alive(now)
 
@@ -107,7 +107,8 @@ class Election:
             self.deadline = min(self.deadline, now + self._succession_delay())
 
     def _suspect(self, now: float) -> None:
-        """Asks the site master whether it is alive; finds a successor if no answer comes. This is repeated until the claim changes."""
+        """Asks the site master whether it is alive; finds a successor if no answer comes. ``turn`` repeats this until the claim changes or
+        the site master shows that it is alive."""
         self.deadline = now + self._tuning.silence_s * (0.5 + 0.5 * self._random.random())
         if self.master is None or self._checking:
             return

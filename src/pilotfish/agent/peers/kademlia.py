@@ -1,14 +1,15 @@
 """Finds nodes and holders of contents in the distributed hash table of a site.
 
-The table is Kademlia with changes that suit pilots. A key can have many holders: a new record does not replace the others. A node
-that leaves informs the other nodes and passes on the records that it keeps. A holder publishes its contents periodically; a record that is
-not published again expires.
+The table is Kademlia with changes that suit pilots. The id of a content is a key. A record names a key and a node that holds the content. A
+key can have many holders: a new record does not replace the other records. A node that leaves informs the other nodes and passes on the
+records that it keeps. A holder publishes its contents periodically; a record that is not published again expires.
 
 This is a part of ``peer.py``, which lists the effects. The first argument of a question is its number. The answer is ["answer", number, …].
 Messages
     ["find", number, target, wants_holders]   answer: [nearest contacts], [holders of the target, if wanted]
     ["keep", number, [[key, [[holder, seconds], …]], …]]   answer: number of these keys that the receiver keeps now
-    ["inherit", [[key, [[holder, seconds], …]], …]]        the sender leaves and kept these records. Pass them on to the nearest nodes
+    ["inherit", [[key, [[holder, seconds], …]], …]]        the sender leaves, and has kept these records. Pass them on to the nodes that
+                                     are nearest to each key
     ["ping", number]                 the answer has no further fields
     ["withdraw", key]                the sender no longer holds this content
     ["leave"]                        the sender leaves, and no longer holds any content
@@ -49,10 +50,12 @@ MAX_ASKED_PER_K = 10
 class RoutingTable:
     """Known contacts in buckets.
 
-    The distance of two ids is their exclusive or. A contact is in bucket i if bit i is the highest bit of its distance from this node. A
-    bucket has at most k contacts, the least recently seen first. A contact is added when it sends a message, never because another node
-    names it. Kademlia drops the newest contact of a full bucket. Here the contact seen longest ago is dropped, because pilots live about
-    equally long. So the newest contact will probably live longest.
+    The distance of two ids is their exclusive or. A contact is in bucket i if bit i is the highest bit that is set in its distance from
+    this node. A bucket has at most k contacts, the least recently seen first. A contact is added when it sends a message, never because
+    another node names it.
+
+    If a bucket is full, standard Kademlia drops the new contact. This table drops the contact that was seen longest ago, because pilots
+    live about equally long: the new contact will probably live longest.
     """
 
     def __init__(self, node: int, k: int) -> None:
@@ -73,9 +76,6 @@ class RoutingTable:
 
     def index_of(self, node: int) -> int:
         return (self.node ^ node).bit_length() - 1
-
-    def is_full(self, index: int) -> bool:
-        return len(self.buckets.get(index, ())) >= self.k
 
     def seen(self, contact: Contact, now: float) -> None:
         index = self.index_of(contact.node)
@@ -110,10 +110,12 @@ class RoutingTable:
         return found
 
     def _by_distance(self, distance: int) -> List[int]:
-        """Returns the buckets, nearest to a target first. ``distance`` is the distance of the target from this node.
+        """Returns the indices of the buckets in the order of their distance from a target, nearest first. ``distance``: the distance of the
+        target from this node.
 
-        A step from this node to bucket i flips bit i of the distance. If bit i is set, the step leads nearer, and a higher bit leads
-        nearer than a lower bit. If bit i is not set, the step leads away.
+        The distance between a contact in bucket i and the target differs from ``distance`` in bit i, and perhaps in lower bits. If bit i of
+        ``distance`` is set, the contact is nearer to the target than this node: the higher the bit, the nearer. If bit i is not set, the
+        contact is farther from the target than this node: the higher the bit, the farther.
         """
         nearer = [index for index in self._indices if distance >> index & 1]
         farther = [index for index in self._indices if not distance >> index & 1]
@@ -121,7 +123,7 @@ class RoutingTable:
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Returns the known nodes whose first ``length`` bits are ``prefix``, and whether a bucket is full, so that more may exist."""
+        """Returns the known nodes whose first ``length`` bits are ``prefix``, and True if more may exist because a bucket is full."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -144,11 +146,12 @@ class RoutingTable:
 
 
 class PeerRequests:
-    """Questions to peers that have no answer yet. All have the same time-out, so they expire in the order in which they were asked.
+    """Questions to peers that have no answer yet. All questions have the same time-out, so they expire in the order in which they were
+    asked.
 
-    ``then(answer, now)`` gets the fields of the answer, or None if no answer came or the answer was malformed. ``on_silent(node)`` is
-    called for a node that did not answer. Numbers of questions begin after ``first``, a random number, so that a restarted process accepts
-    no answer to a question of its predecessor.
+    ``then(answer, now)`` of a question is called with the fields of the answer, or with None if no valid answer came. ``on_silent(node)``
+    is called for a node that did not answer. The numbers of questions begin after the random number ``first``. So a restarted process
+    accepts no answer to a question that the process asked before the restart.
     """
 
     def __init__(self, timeout_s: float, first: int, send: Callable[[Contact, List[Any]], None], on_silent: Callable[[int], None]) -> None:
@@ -201,21 +204,24 @@ class PeerRequests:
 
 
 class NodeLookup:
-    """Finds the k live nodes nearest to a target. Asks the nearest known nodes for nearer nodes until the k nearest have answered. The
-    result is exact if every node knows a live node of each of its full buckets, and all nodes of its other buckets."""
+    """Finds the k live nodes nearest to a target. Asks the nearest known nodes for nearer nodes until the k nearest have answered.
+
+    The result is exact if each node of the site has a good routing table: a full bucket has at least one live contact, and any other bucket
+    has all live nodes that belong in it.
+    """
 
     def __init__(self, target: int, k: int, max_keepers: int, then: Callable[[NodeLookup, float], None]) -> None:
         self.target = target
         self.wants_holders = max_keepers > 0
-        """Whether the target is a key whose holders are wanted. Then the lookup ends when MIN_HOLDERS are known, or when ``max_keepers``
-        nodes that keep records of the key have answered. Otherwise it ends when the k nearest nodes have answered."""
+        """Whether the target is a key whose holders are wanted. Every lookup ends when the k nearest nodes have answered. This lookup also
+        ends when MIN_HOLDERS are known, or when ``max_keepers`` nodes that keep records of the key have answered."""
         self.then = then
         self.holders: OrderedDict[int, Contact] = OrderedDict()
         self.ended = False
         self._k = k
         self._max_keepers = max_keepers
         self._ranked: List[Tuple[int, Contact]] = []
-        """Candidates by distance, except nodes that did not answer."""
+        """(distance from the target, contact) of each candidate, nearest first. Nodes that did not answer in time are removed."""
         self.known: Set[str] = set()
         """Ids of all candidates, as text, also of nodes that did not answer."""
         self._asked: Set[int] = set()
@@ -236,7 +242,7 @@ class NodeLookup:
                 self.holders[contact.node] = contact
 
     def next_to_ask(self, alpha: int) -> Optional[Contact]:
-        """Returns the next node to ask among the k nearest, or None if enough questions are open. Sets ``ended`` when the lookup ends."""
+        """Returns the next node to ask, or None if no node is left or ``alpha`` questions are open. Sets ``ended`` when the lookup ends."""
         found_enough = self.wants_holders and (len(self.holders) >= MIN_HOLDERS or self._keepers >= self._max_keepers)
         if found_enough or len(self._asked) >= MAX_ASKED_PER_K * self._k:
             self.ended = True
@@ -316,12 +322,12 @@ class Kademlia:
     # --- membership -----------------------------------------------------------------------------------------------------------------
 
     def bootstrap(self, contacts: Sequence[Contact], now: float) -> None:
-        """Sets some peers of the site. Every refresh asks them, so that two halves of a partitioned site find each other again."""
+        """Stores some contacts of the site. Every refresh asks these peers, so that two halves of a split site find each other again."""
         self._seeds = list(contacts[: self.tuning.k])
         self._refresh(now)
 
     def _refresh(self, now: float) -> None:
-        """Looks up the id of this node, and pings peers that were silent since the last refresh."""
+        """Looks up the id of this node, and pings peers that sent nothing in the last ``refresh_s / 2`` seconds."""
         interval = self.tuning.refresh_s
         self._refresh_at = now + interval * (0.75 + 0.5 * self._random.random())
         for contact in self.table.silent_since(now - interval / 2):
@@ -330,13 +336,14 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Looks up a random id in each bucket that is not full, from the bucket of the k-th neighbour on. Nearer buckets are complete."""
+        """Looks up a random id in each bucket that is not full. ``neighbours``: the nearest nodes, nearest first. Skips the buckets that
+        are nearer than the bucket of the last neighbour, because these buckets are complete. If there are fewer than k neighbours, all
+        buckets are complete."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
-            if self.table.is_full(index):
-                continue
-            self.look_up(self.me.node ^ (1 << index | self._random.getrandbits(index)), self._ignore, now)
+            if len(self.table.buckets.get(index, ())) < self.table.k:
+                self.look_up(self.me.node ^ (1 << index | self._random.getrandbits(index)), self._ignore, now)
 
     def _ignore(self, answer: Any, now: float) -> None:
         """Does nothing: the routing table knows already which peers have answered."""
@@ -350,7 +357,8 @@ class Kademlia:
         self.requests.answer(sender, read_number(message), [])
 
     def leave(self, now: float) -> None:
-        """Passes the records of other holders to the nearest known nodes. Informs all nodes that know this node or keep its records."""
+        """Passes each record of another holder to the known node that is nearest to its key. Tells all known nodes, and all nodes that keep
+        records of this node, that this node leaves."""
         rows: OrderedDict[int, List[Any]] = OrderedDict()
         successors: Dict[int, Contact] = {}
         for key, holders in self.content_holders.rows(now):
@@ -370,15 +378,15 @@ class Kademlia:
     # --- lookups --------------------------------------------------------------------------------------------------------------------
 
     def look_up(self, target: int, then: Found, now: float, extra: Sequence[Contact] = (), count: int = 0) -> None:
-        """Calls ``then`` with the ``count`` nodes nearest to ``target``, nearest first. If ``count`` is 0, k nodes are found."""
+        """Calls ``then`` with the ``count`` (0: k) nodes nearest to ``target``, nearest first. ``extra``: contacts to ask, too."""
         lookup = NodeLookup(target, count or self.tuning.k, 0, lambda done, at: then(done.found(), at))
         lookup.offer(extra, self.me.node)
         self._begin(lookup, now)
 
     def find_holders(self, key: int, then: Found, now: float) -> None:
-        """Calls ``then`` with holders of the key. This node is not among them, and some of them may have left.
+        """Calls ``then`` with holders of the key. This node is not among them. Some of the holders may have left.
 
-        The search ends when MIN_HOLDERS are known, or when the nodes that should keep the records have answered.
+        The search ends when MIN_HOLDERS are known, or when the nodes that should keep the records of the key have answered.
         """
         lookup = NodeLookup(key, self.tuning.k, self.tuning.replicas, lambda done, at: then(list(done.holders.values()), at))
         lookup.offer_holders(self.content_holders.holders(key, now), self.me.node)
@@ -447,11 +455,12 @@ class Kademlia:
             self.send(contact, ["withdraw", "%064x" % key])
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
-        """Finds nodes that should keep the record of a key. Finds more nodes than needed, because some nodes may fail."""
+        """Calls ``then`` with the nodes that should keep the record of a key. These are more than needed, because some may fail."""
         self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
     def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
-        """Plans the next publication of a key. ``complete``: enough nodes keep the record; otherwise the next publication comes soon."""
+        """Plans when to publish a key again: late if enough nodes keep the record of the key (``complete``), otherwise soon. ``kept``: the
+        nodes that keep the record, without this node."""
         self.keepers[key] = kept
         if key not in self.published:
             self.withdraw(key)  # the host withdrew it during the publication
@@ -484,7 +493,7 @@ class Kademlia:
 
 
 class Publication:
-    """Stores a record of this node at the nodes nearest to the key (``tuning.replicas`` nodes). If a node fails, the next node is asked."""
+    """Asks the ``tuning.replicas`` nodes nearest to a key to record that this node is a holder. If a node fails, asks the next node."""
 
     def __init__(self, kademlia: Kademlia, key: int, found: List[Contact]) -> None:
         self._kademlia = kademlia

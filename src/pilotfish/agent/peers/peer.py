@@ -2,14 +2,14 @@
 
 The parts are Kademlia, broadcasts, the election of the site master, and site matching.
 
-There is no clock and no thread. A host calls any number of inputs, then ``turn(now)``, which returns the effects in order. The host also
-calls ``turn`` when ``deadline`` is reached. ``now`` is any monotonic clock in seconds. Keys and ids are 256-bit numbers. In messages, a key
-or id is 64 lower-case hexadecimal digits, and a contact is [id, address].
+There is no clock and no thread. A host calls any number of inputs, and then ``turn(now)``, which returns the effects of these inputs in
+order. The host also calls ``turn`` at the time ``deadline``, even if there was no input. ``now`` is the time of any monotonic clock in
+seconds. Keys and ids are 256-bit numbers. In messages, a key or id is 64 lower-case hexadecimal digits, and a contact is [id, address].
 
 Inputs
     received(sender, message, now, body)   an authenticated peer sent a message. If this raises MalformedMessage, disconnect that peer
-    unreachable(node, now)          a message to a peer, or the connection to it, is lost
-    leave(now)                      leaves the overlay
+    unreachable(node, now)          a message to the peer ``node``, or the connection to this peer, is lost
+    leave(now)                      this agent leaves the overlay
 Inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
     election.consider_claim(term, contact, now)
@@ -17,7 +17,7 @@ Inputs of the parts
     matching.connected, disconnected, delegated, dropped, free_changed
 
 Effects (tuples)
-    ("send_to_peer", contact, header, parts)   send a message to a peer. If that fails, call ``unreachable``
+    ("send_to_peer", contact, header, parts)   send a message to a peer. If sending fails, call ``unreachable``
     ("assigned", header, body)      tasks for this agent. Header and body are as in an Assign of the master
     ("send", header)                send a message to the master
     ("alive",)                      the site master is connected to the master
@@ -97,7 +97,7 @@ class Peer:
         return effects
 
     def _perform(self, effect: Effect, now: float) -> None:
-        """Performs an effect of the matching, or passes it to the host."""
+        """Performs an effect of ``self.matching``, or passes the effect to the host."""
         kind = effect[0]
         if kind == "broadcast":
             self.send_to_all(effect[1], effect[2], now)
@@ -133,7 +133,7 @@ class Peer:
         self.matching.unreachable(node)
 
     def _forget(self, node: int, now: float) -> None:
-        """Removes a peer from all parts except the matching. A peer that leaves may still acknowledge tasks until its connection closes."""
+        """Removes a peer from all parts except ``matching``, because a leaving peer may still acknowledge tasks until it disconnects."""
         if not self.kademlia.left:
             self.kademlia.unreachable(node, now)
             self.broadcast.unreachable(node, now)
@@ -144,7 +144,7 @@ class Peer:
             self.kademlia.leave(now)
 
     def send_to_all(self, payload: Any, seconds: float, now: float) -> str:
-        """Sends a broadcast to all peers of the site, also to this peer. Their answers come within ``seconds``. Returns its name."""
+        """Sends a broadcast to all peers of the site, also to this peer. Answers come within ``seconds``. Returns the broadcast's name."""
         self.election.broadcast_sent(now)
         return self.broadcast.send_to_all(["host", payload], seconds, True, now)
 

@@ -1,23 +1,25 @@
 """Matches delegated tasks to the workers of a site.
 
 The master delegates tasks in bulk to the site master. Every few seconds a *round* begins: the site master announces the new tasks in a
-broadcast. Each worker answers with the ranks of the tasks. A rank is the value of the task's rank expression for this worker. Without an
-expression, it is the number of input bytes that the worker holds. Each worker is assigned the tasks with its highest ranks.
+broadcast. Each worker answers with the ranks of the tasks. A rank is the value of the task's rank expression for this worker. Without a
+rank expression, the rank is the number of input bytes that the worker holds. The site master then assigns tasks to workers. It begins with
+the pair of task and worker that has the highest rank.
 
-If resources of a worker become free between two rounds, the worker reports them. It gets the remaining task with its highest rank.
+If resources of a worker become free between two rounds, the worker reports them. The worker then gets the remaining task with the highest
+rank for this worker.
 
-A worker acknowledges each assignment. Then the site master reports to the master which worker has the task: it *claims* the task. A task
-that is not acknowledged is assigned again. If the site gets another site master, delegated tasks that were not claimed return to the
-master.
+A worker acknowledges each assignment. Then the site master reports to the master which worker has the task: the site master *claims* the
+task. If a worker does not acknowledge a task, the task is assigned again. If the site gets another site master, delegated tasks that were
+not claimed return to the master.
 
-There is no I/O here, as in ``peer.py``. Inputs
+Like ``peer.py``, this module does no I/O. Inputs
     site_master_changed(term, contact)   the peer ``contact``, which may be this agent, is the site master
     delegated(header, body, now)    the master delegates tasks. header: ["lend", specs, tasks]; body: as in an Assign
-    dropped(items, wants_back)      items: [task, attempt] of each task. ``wants_back``: return them to the master; else they are cancelled
-    delivered(name, payload, now)   a broadcast of the site master arrived. It wants an answer
+    dropped(items, wants_back)      items: [task, attempt] of each task. ``wants_back``: return them to the master; otherwise cancel them
+    delivered(name, payload, now)   a broadcast of the site master arrived. The site master wants an answer
     gathered(result, now)           the combined answer to the broadcast of this site master arrived
     received(sender, message, now)  a message of one peer
-    free_changed(free, now)         resources of this worker that stay free when all its queued attempts run
+    free_changed(free, now)         the free resources of this worker have changed. ``free``: what stays free when all queued attempts run
     assignment_received(sender, header, now)   a site master assigned tasks to this worker
     connected()                     this agent is connected to the master; disconnected(): it is not
     unreachable(node)               this agent cannot reach the peer ``node``
@@ -67,7 +69,7 @@ TasksBySpec = Dict[int, "OrderedDict[int, BacklogTask]"]
 
 
 class BacklogTask:
-    """A delegated task. ``row`` and ``payload`` are as received. ``at``: when the task was received."""
+    """A delegated task. ``row`` and ``payload``: its parts in the message of the master. ``at``: the time at which the message came."""
 
     __slots__ = ("row", "payload", "contents", "at")
 
@@ -79,10 +81,11 @@ class BacklogTask:
 
 
 class TaskBacklog:
-    """Delegated tasks that no worker has yet, by spec. ``unannounced``: tasks that workers have not ranked yet. They are not assigned.
+    """Delegated tasks that no worker has yet. ``unannounced``: tasks that the next rounds announce.
 
-    A worker may prefer some tasks, for example because it holds their inputs. Other workers take preferred tasks last. Of
-    these tasks they take the latest first. The worker that prefers the oldest task will probably be free next, so that task should wait.
+    No task is assigned before it was announced once. A worker may prefer a task to the other tasks of its spec, for example because the
+    worker holds the inputs. A preferred task is reserved until ``PREFERENCE_S`` seconds after it was received. Another worker gets a
+    reserved task only if all tasks of the spec are reserved; then it gets the task that became preferred last.
     """
 
     def __init__(self) -> None:
@@ -107,7 +110,7 @@ class TaskBacklog:
         self.tasks[task] = self.unannounced[task] = entry
 
     def put_back(self, entry: BacklogTask) -> None:
-        """Makes an unacknowledged task the first of its spec. Ignores it if the master has delegated the task again."""
+        """Puts back an unacknowledged task as the first of its spec. Does nothing if the master has delegated the task again."""
         task = entry.row[0]
         if task not in self.tasks:
             self.tasks[task] = entry
@@ -122,7 +125,7 @@ class TaskBacklog:
         return entry
 
     def announce(self, limit: int) -> List[BacklogTask]:
-        """Returns unannounced tasks, at most ``limit``. They count as announced from now on."""
+        """Returns at most ``limit`` unannounced tasks, and marks them as announced."""
         announcing = [self.unannounced.pop(task) for task in list(self.unannounced)[:limit]]
         for entry in announcing:
             if entry.row[0] not in self._preferred.get(entry.row[2], ()):
@@ -182,10 +185,12 @@ class SiteWorker:
         self.unacknowledged: Dict[int, Tuple[BacklogTask, Amounts, float]] = {}
         """Assigned tasks that the worker has not acknowledged, with their needs and the time of the assignment."""
         self.version = 0
-        """Number of tasks that the worker had received when it last reported free resources."""
+        """Number of tasks that the worker had received in all when it sent its last report of free resources or its last
+        acknowledgement."""
 
     def update_free(self, free: Mapping[str, Any], version: int) -> None:
-        """Sets the free resources, less the needs of unacknowledged tasks. Ignores a report that is older than the last report."""
+        """Sets the free resources to ``free`` less the needs of unacknowledged tasks. Ignores the report if ``version`` is lower than that
+        of an earlier message."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}
@@ -198,8 +203,11 @@ class SiteWorker:
 
 
 class SiteMatching:
-    """Ranks tasks for one worker. At the site master, it also matches tasks with all workers. ``properties``, ``holds`` and ``capacity``
-    describe this worker. ``ends_at``: when its walltime ends."""
+    """Ranks tasks for one worker. At the site master, it also matches tasks with all workers of the site.
+
+    ``properties``, ``holds`` and ``capacity`` describe this worker: its properties, the digests of the contents that it holds, and its
+    resources. ``ends_at``: the time at which the walltime of this worker ends.
+    """
 
     def __init__(self, me: Contact, worker: str, properties: Mapping[str, Any], holds: Mapping[str, Any], capacity: Amounts) -> None:
         self.me = me
@@ -293,7 +301,7 @@ class SiteMatching:
         self.linked = False
 
     def _introduce(self) -> None:
-        """Reports this site master to the master, with all its tasks and workers. Earlier reports may be lost."""
+        """Reports this site master with all its tasks and workers to the master, because earlier reports may be lost."""
         self._joined_workers, self._left_workers = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
         self._send(["reigns", self.term])
         self._send_claims()
@@ -331,7 +339,7 @@ class SiteMatching:
                 self._send(["reigns", 0])  # otherwise the master delegates the same tasks to this agent again
 
     def dropped(self, items: Sequence[Sequence[int]], wants_back: bool) -> None:
-        """Removes tasks from the backlog. ``wants_back``: returns them to the master."""
+        """Removes tasks from the backlog. If ``wants_back``, returns the tasks to the master."""
         tasks = self.backlog.tasks
         found = [task for task, attempt in items if task in tasks and tasks[task].row[1] == attempt]
         self._remove(found, wants_back)
@@ -342,7 +350,7 @@ class SiteMatching:
             self._send(["returned", removed])
 
     def _begin_round(self, now: float) -> None:
-        """Announces new tasks to all workers. Their answers have ranks and free resources."""
+        """Begins a round: announces new tasks to all workers. The workers answer with ranks and free resources."""
         new = self.backlog.announce(MAX_ANNOUNCED)
         specs = [self._specs[number][0] for number in self.backlog.specs]
         described = [[spec[0], spec[3], spec[7], spec[8], spec[9], spec[2]] for spec in specs]
@@ -421,8 +429,8 @@ class SiteMatching:
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
-        """Puts back tasks that this worker got at the time ``before`` or earlier and has not acknowledged. If two workers have a task,
-        the first claim counts."""
+        """Puts tasks back into the backlog that were assigned to ``site_worker`` at or before the time ``before``, and that this worker has
+        not acknowledged. So two workers may get the same task. In this case, the first claim counts."""
         lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
             self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])
@@ -449,7 +457,8 @@ class SiteMatching:
             self._match([site_worker], now)
 
     def _match(self, site_workers: List[SiteWorker], now: float) -> None:
-        """Assigns the preferred tasks, the highest rank first. Then fills the workers with other tasks."""
+        """Assigns tasks to these workers: first the tasks that the workers rank higher or lower than their spec, the highest rank first,
+        then other tasks that fit."""
         tasks = self.backlog.tasks
         if not tasks:
             return
@@ -468,7 +477,7 @@ class SiteMatching:
         self._assign(by_node, selected)
 
     def _best_rank(self, site_worker: SiteWorker) -> float:
-        """Returns the highest rank that the worker gives to a spec. Workers with higher ranks are filled first."""
+        """Returns the highest rank that the worker gives to a spec with announced tasks."""
         return max((site_worker.base_ranks[spec] for spec in self.backlog.specs if spec in site_worker.base_ranks), default=0.0)
 
     def _fits(self, site_worker: SiteWorker, entry: BacklogTask) -> bool:
@@ -485,7 +494,8 @@ class SiteMatching:
         return needs
 
     def _fill(self, site_worker: SiteWorker, selected: Dict[int, List[BacklogTask]], now: float) -> None:
-        """Selects tasks for a worker until none fits. Of two specs with equal rank, the spec with the older task comes first."""
+        """Selects tasks for a worker: all tasks of the spec with the highest rank that fit, then tasks of the next spec, and so on. Of two
+        specs with equal rank, the spec whose next task has the lower number comes first."""
         firsts = [self.backlog.next_task(spec, now) for spec in self.backlog.specs if spec in site_worker.base_ranks]
         order = sorted((-site_worker.base_ranks[entry.row[2]], entry.row[0], entry.row[2]) for entry in firsts if entry is not None)
         for _, _, spec in order:
@@ -521,7 +531,7 @@ class SiteMatching:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answers a round with the rank of each spec that this worker can run, and of each task with another rank than its spec."""
+        """Answers the broadcast of a round: ranks the specs that this worker can run, and tasks with another rank than their spec."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:

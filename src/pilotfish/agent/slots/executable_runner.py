@@ -11,18 +11,17 @@ import select
 import signal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ...portable.failures import AttemptError, Failure, is_limit
+from ...portable.failures import AttemptError, Failure, add_problem, is_limit
 from ...portable.payload_format import PayloadFormatError, unpack
 from ...portable.processes import ChildCpuClock, descendants_of, has_children, kill_descendants, reap_children, signal_all, signal_name
-from ...portable.transfer.cache_directory import content_path
 from ...portable.wire.frames import MAX_BODY
-from .output_capture import OUTPUT_CAP, HeadAndTail
-from .sandbox import Sandbox, missing_output, write_all
+from .output_capture import OUTPUT_CAP
+from .sandbox import MISSING_OUTPUT, Collected, Sandbox, make_sandbox, missing_output, write_all
 from .shared_page import memory_file, move_high
 from .slot_channel import ReportWriter
+from .spooled_stream import MAX_OUTPUT, SpooledStream, describe
 
-MAX_OUTPUT_CAP = 32 * 1024 * 1024
-MAX_INLINE_FILES_BYTES = MAX_BODY - 2 * MAX_OUTPUT_CAP - (1 << 20)
+MAX_INLINE_FILES_BYTES = MAX_BODY - 2 * OUTPUT_CAP - (1 << 20)
 MISLEADING_PEAK_KIB = 64 * 1024
 REAP_MS = 5000
 DIRECTORY_FIX = (
@@ -47,22 +46,23 @@ class TaskDirectories(NamedTuple):
 
 
 class ExecutableSpec:
-    """One spec of executables in this slot. ``code``: payload with the input files that all its tasks share."""
+    """One spec whose tasks are executables. ``code``: payload with the small input files that all these tasks need."""
 
     def __init__(self, launch: Dict[str, Any], code: bytes) -> None:
         self.launch = launch
         self.sandbox = bool(launch.get("sandbox"))
         self.code = code
-        self.output_cap = min(int(launch.get("output_cap") or OUTPUT_CAP), MAX_OUTPUT_CAP)
+        self.max_output = int(launch.get("max_output") or MAX_OUTPUT)
 
     @staticmethod
     def flush_after_s() -> float:
-        """Returns how long reports of earlier attempts may wait. They can also be sent while an executable runs."""
+        """See ``CallSpec.flush_after_s``. The time may be longer than for calls, because reports can also be sent while an executable
+        runs."""
         return FLUSH_MS / 1000
 
 
 class ChildWaiter:
-    """Waits for a child through a descriptor. It is a pidfd. With kernels before 5.3, it is a pipe that gets a byte at SIGCHLD."""
+    """Provides a descriptor that is readable when a child has ended: a pidfd. On old systems, it is a pipe that gets a byte at SIGCHLD."""
 
     def __init__(self) -> None:
         self._open_pidfd: Optional[Callable[[int], int]] = getattr(os, "pidfd_open", None)
@@ -103,7 +103,8 @@ class ChildWaiter:
 
 SUCCESS: Dict[str, Any] = {"exit": 0}
 SUCCESS_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
-"""The summary of most executables as JSON. It is encoded in advance."""
+"""The summary of an executable that succeeded and has no output files, as JSON. It is encoded in advance, because most executables have
+it."""
 
 
 def _high_pipe() -> Tuple[int, int]:
@@ -112,11 +113,12 @@ def _high_pipe() -> Tuple[int, int]:
 
 
 def _ignore_signal(number: int, frame: Any) -> None:
-    """Does nothing. The wake-up descriptor is written only if a signal has a handler."""
+    """Does nothing. SIGCHLD needs a Python handler: Python writes to the wake-up descriptor only for signals with such a handler."""
 
 
 class ExecutableRunner:
-    """Runs executables, one at a time. ``control`` is called when the agent sends an order while an executable runs."""
+    """Runs executables, one at a time. ``control(readable)`` is called with False when an executable begins, and with True each time the
+    agent has sent orders while the executable runs."""
 
     def __init__(
         self, channel: int, control: Callable[[bool], None], reports: ReportWriter, directories: TaskDirectories, clock: ChildCpuClock
@@ -127,7 +129,7 @@ class ExecutableRunner:
         self._directories = directories
         self._null = move_high(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         self._pipes = (_high_pipe(), _high_pipe())
-        self._outputs: List[HeadAndTail] = []
+        self._outputs: List[SpooledStream] = []
         self._waiter = ChildWaiter()
         self._clock = clock
         self._programs: Dict[Tuple[str, str], str] = {}
@@ -140,9 +142,9 @@ class ExecutableRunner:
     def run(
         self, spec: ExecutableSpec, body: memoryview, environment: Dict[str, str], label: str, input_files: Sequence[Any] = ()
     ) -> Outcome:
-        """Runs one executable. ``input_files``: files that other tasks left for it."""
+        """Runs one executable. ``input_files``: entries of the input files that other tasks produced."""
         sandbox: Optional[Sandbox] = None
-        self._outputs = [HeadAndTail(spec.output_cap), HeadAndTail(spec.output_cap)]
+        self._outputs = [SpooledStream(spec.max_output, self._directories.sandboxes) for _ in self._pipes]
         try:
             try:
                 parts = unpack(body)
@@ -157,6 +159,8 @@ class ExecutableRunner:
             except (PayloadFormatError, IndexError, KeyError, TypeError, ValueError) as error:
                 return ["unpickle", "user", "the task cannot be read: %r" % (error,)], self._payload({}, ()), 0, 0
         finally:
+            for output in self._outputs:
+                output.discard()
             if sandbox is not None:
                 os.chdir("/")
                 sandbox.remove()
@@ -164,32 +168,7 @@ class ExecutableRunner:
     def _make_sandbox(self, spec: ExecutableSpec, task: Dict[str, Any], parts: Sequence[memoryview], label: str) -> Sandbox:
         shared = unpack(spec.code) if spec.code else []
         inputs = [*(spec.launch.get("inputs") or []), *(task.get("inputs") or [])]
-        inline = [*shared, *parts[2:]]
-        named = sum(1 for entry in inputs if len(entry) == 2 and entry[1] != "directory")
-        if named != len(inline):
-            raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
-        sandbox = Sandbox(os.path.join(self._directories.sandboxes, label))
-        try:
-            self._add_inputs(sandbox, inputs, inline)
-        except BaseException:
-            sandbox.remove()
-            raise
-        return sandbox
-
-    def _add_inputs(self, sandbox: Sandbox, entries: Sequence[Any], inline: List[memoryview]) -> None:
-        """Adds directories, links and files. A file [name, mode] came with the task. A file [name, mode, digest, size] is in the cache."""
-        inline.reverse()
-        for entry in entries:
-            if entry[1] == "directory":
-                sandbox.make_directory(entry[0], 0o755)
-            elif entry[1] == "link":
-                sandbox.make_link(entry[0], entry[2])
-            elif len(entry) > 2 and not entry[2]:
-                raise AttemptError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
-            elif len(entry) > 2:
-                sandbox.add_cached_file(entry[0], entry[1], content_path(self._directories.cache, entry[2]))
-            else:
-                sandbox.write_file(entry[0], entry[1], inline.pop())
+        return make_sandbox(os.path.join(self._directories.sandboxes, label), inputs, [*shared, *parts[2:]], self._directories.cache)
 
     def _run(
         self, spec: ExecutableSpec, task: Dict[str, Any], stdin: Any, environment: Dict[str, str], sandbox: Optional[Sandbox]
@@ -218,11 +197,10 @@ class ExecutableRunner:
         failure, summary = _exit_failure(status)
         files: List[bytes] = []
         patterns = [[*(launch.get(which) or []), *(task.get(which) or [])] for which in ("outputs", "keep")]
-        if any(patterns) and failure is None:
-            try:
-                summary["files"], files = self._collect(sandbox, *patterns)
-            except AttemptError as error:
-                failure = error.failure
+        if any(patterns):
+            summary["files"], files, problem = self._collect(sandbox, failure is None, *patterns)
+            if failure is None or (problem is not None and problem[0] != MISSING_OUTPUT):
+                failure = add_problem(failure, problem)
         return failure, self._payload(summary, files), cpu_us, _own_peak_kib(usage.ru_maxrss)
 
     def _enter(self, directory: str) -> None:
@@ -235,23 +213,31 @@ class ExecutableRunner:
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
-    def _collect(self, sandbox: Optional[Sandbox], outputs: Sequence[str], kept: Sequence[str]) -> Tuple[List[List[Any]], List[bytes]]:
-        """Collects output files for the result or the outbox.
+    def _collect(self, sandbox: Optional[Sandbox], succeeded: bool, outputs: Sequence[str], kept: Sequence[str]) -> Collected:
+        """Collects the output files of a task. Large files, and all files that match ``kept``, go to the outbox and become contents, which
+        other tasks can get. The other files go into the result. If the task failed, no other task may get its files, so files that match
+        only ``kept`` are not collected.
 
-        A file that matches both ``outputs`` and ``kept`` goes to the outbox even if it is small, so that other tasks can get it as a
-        content. Without a sandbox, the files stay in their directory. A file that is named without a pattern must exist.
+        Without a sandbox, no file is collected. In both cases, a file in ``outputs`` or ``kept`` must exist if its name has no wildcards.
         """
-        if sandbox is not None:
-            separate = sandbox.names(kept) if kept else {}
-            files, contents = sandbox.collect(outputs, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
-            for entry in files:
-                separate.pop(entry[0], None)
-            stays, _ = sandbox.collect([glob.escape(name) for name in separate], 0, self._directories.outbox) if separate else ([], [])
-            return [*files, *([*entry, True] for entry in stays)], contents
-        for name in (*outputs, *kept):
-            if not any(sign in name for sign in "*?[") and not os.path.exists(name):
-                raise missing_output(name)
-        return [], []
+        if sandbox is None:
+            absent = [name for name in (*outputs, *kept) if not any(sign in name for sign in "*?[") and not os.path.exists(name)]
+            return Collected([], [], missing_output(absent[0]).failure if absent else None)
+        separate: Dict[str, None] = {}
+        problem: Optional[Failure] = None
+        if kept and succeeded:
+            try:
+                separate = sandbox.names(kept)
+            except AttemptError as error:
+                problem = error.failure
+        found = sandbox.collect(outputs, MAX_INLINE_FILES_BYTES, self._directories.outbox, separate)
+        problem = problem or found.failure
+        for entry in found.entries:
+            separate.pop(entry[0], None)
+        if not separate or problem is not None:
+            return found._replace(failure=problem)
+        stays = sandbox.collect([glob.escape(name) for name in separate], 0, self._directories.outbox)
+        return Collected([*found.entries, *([*entry, True] for entry in stays.entries)], found.contents, stays.failure)
 
     def _spawn(self, argv: List[str], environment: Dict[str, str], stdin: Any) -> int:
         program = self._find(argv[0], environment)
@@ -287,12 +273,15 @@ class ExecutableRunner:
     def _spawn_failure(self, name: str, error: OSError) -> Failure:
         self._programs.clear()
         if error.errno == errno.ENOENT:
+            interpreter = _interpreter_of(name)
+            if interpreter:
+                return ["spawn", "task", "there is no interpreter %r on this worker; the first line of %r names it" % (interpreter, name)]
             return ["spawn", "task", "there is no program %r on this worker" % name]
         blame = "task" if error.errno in (errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG) else "worker"
         return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
 
     def _wait(self, pid: int) -> Tuple[int, Any]:
-        """Reads the output of a program until it ends. Then kills its descendants, and reads the remaining output."""
+        """Reads the output of a program until the program ends. Kills its descendants, reads the last output; returns status and usage."""
         self._control(False)
         exit_descriptor = self._waiter.watch(pid)
         self._poll.register(exit_descriptor, select.POLLIN)
@@ -331,7 +320,7 @@ class ExecutableRunner:
         return len(data) > 0
 
     def stop(self, force: bool) -> None:
-        """Stops the running executable with TERM, or with KILL if ``force``. Processes that it starts meanwhile are killed at its end."""
+        """Stops the running executable with TERM, or with KILL if ``force``. When it has ended, all its child processes are killed."""
         signal_all(descendants_of(os.getpid()), signal.SIGKILL if force else signal.SIGTERM)
 
     def peek(self, stream: int, offset: int, limit: int = 1 << 20) -> Tuple[int, bytes]:
@@ -339,13 +328,15 @@ class ExecutableRunner:
 
     def _payload(self, fields: Dict[str, Any], files: Sequence[bytes]) -> List[Any]:
         """Returns the parts of the result: a summary with these fields, standard output and error, the files."""
-        (out, out_dropped), (error, error_dropped) = (output.result() for output in self._outputs)
-        if fields == SUCCESS and not (out_dropped or error_dropped):
-            return [SUCCESS_TEXT, out, error, *files]
-        summary: Dict[str, Any] = {"stow": True} if any(len(entry) > 2 for entry in fields.get("files", ())) else {}
-        summary.update({"exit": None, "signal": None, "files": [], "stdout_dropped": out_dropped, "stderr_dropped": error_dropped})
+        out, error = (output.finish(self._directories.outbox) for output in self._outputs)
+        if fields == SUCCESS and not (out.omitted or error.omitted):
+            return [SUCCESS_TEXT, out.data, error.data, *files]
+        has_files = out.omitted or error.omitted or any(len(entry) > 2 for entry in fields.get("files", ()))
+        summary: Dict[str, Any] = {"stow": True} if has_files else {}
+        summary.update({"exit": None, "signal": None, "files": [], "stdout_dropped": 0, "stderr_dropped": 0})
         summary.update(fields)
-        return [json.dumps(summary).encode(), out, error, *files]
+        summary.update(describe({"stdout": out, "stderr": error}))
+        return [json.dumps(summary).encode(), out.data, error.data, *files]
 
 
 def _which(name: str, path: str) -> str:
@@ -356,8 +347,20 @@ def _which(name: str, path: str) -> str:
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
+def _interpreter_of(path: str) -> str:
+    """Returns the interpreter that the first line of a script names, or an empty text."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(256)
+    except OSError:
+        return ""
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else ""
+
+
 def _directory_failure(requested: str, error: OSError) -> Failure:
-    """Returns the failure for a directory that cannot be entered. If the user requested it, the site is blamed; otherwise the worker is."""
+    """Returns the failure for a directory that cannot be entered. ``requested``: the directory that the task requested, or "". If the task
+    requested the directory, the site is to blame. Otherwise the worker is to blame."""
     if not requested:
         return ["spawn", "worker", "cannot enter its directory %r: %s" % (error.filename, error.strerror)]
     node = os.uname().nodename
@@ -369,15 +372,15 @@ def _directory_failure(requested: str, error: OSError) -> Failure:
 
 
 def _own_peak_kib(reported_kib: int) -> int:
-    """Returns the peak memory of an executable, or 0 if it is unknown. Linux also counts the memory of the process that spawned it. If the
-    slot is large, the reported peak may be the peak of the slot."""
+    """Returns the peak memory of an executable, or 0 if it is unknown. Linux may report the memory of the slot instead, because the slot
+    started the executable. So a large value counts as unknown if the slot itself has used that much memory."""
     if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         return 0
     return int(reported_kib)
 
 
 def _exit_failure(status: int) -> Tuple[Optional[Failure], Dict[str, Any]]:
-    """Returns the failure or None, and fields of the summary, for this status of ``wait4``."""
+    """Converts an exit status of ``wait4``. Returns the failure or None, and the fields that describe the status in the result."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:

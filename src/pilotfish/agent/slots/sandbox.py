@@ -1,7 +1,7 @@
-"""Makes the private directory of an attempt, collects its output files and removes it.
+"""Makes the private directory of an attempt, collects its output files and removes the directory.
 
 Users and tasks choose the names of files, so a name could lead out of the directory. Therefore each component of a path is opened
-separately, relative to its parent and without following links. So a task cannot escape if it replaces a directory by a link meanwhile.
+separately, relative to its parent and without following links. This is safe even if a task replaces a directory by a link at any time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import stat
 from contextlib import contextmanager
 from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ...portable.failures import AttemptError, describe_limit, is_limit
+from ...portable.failures import AttemptError, Failure, describe_limit, is_limit
+from ...portable.transfer.cache_directory import content_path
 from ...portable.transfer.file_copy import clone, copy
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,8 +26,17 @@ LINK_BYTES = 64 * 1024 * 1024
 MAX_LEVELS = 50
 """Deeper directories are removed in several passes, because each level needs an open descriptor."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+MISSING_OUTPUT = "missing-output"
 _MAGIC = frozenset("*?[")
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+
+
+class Collected(NamedTuple):
+    """The output files of a task. See ``Sandbox.collect``. ``failure``: why a file is not among them, or None if all are."""
+
+    entries: List[List[Any]]
+    contents: List[bytes]
+    failure: Optional[Failure]
 
 
 class Sandbox:
@@ -42,7 +52,7 @@ class Sandbox:
             raise AttemptError("disk", "worker", "cannot make a directory for the task: %s" % error.strerror) from None
 
     def write_file(self, name: str, mode: int, content: Any) -> None:
-        """Writes a file with these bytes."""
+        """Writes the bytes ``content`` to a new file."""
         with self._entry(name) as (directory, last):
             file = os.open(last, _NEW, 0o600, dir_fd=directory)
             try:
@@ -52,7 +62,8 @@ class Sandbox:
                 os.close(file)
 
     def add_cached_file(self, name: str, mode: int, content: str) -> None:
-        """Adds a file of the cache: as a copy, or as a read-only link if the file is large. Tasks must not change the cache."""
+        """Adds the cached file at the path ``content``, as a copy. If the file is large and cannot be cloned, adds a hard link instead,
+        provided that ``mode`` is not executable and that the task cannot write to the file through the link."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -81,7 +92,7 @@ class Sandbox:
             os.close(file)
 
     def make_directory(self, name: str, mode: int) -> None:
-        """Makes a directory, if it does not exist. The agent can always write to it."""
+        """Makes a directory if it does not exist. Gives the owner all permissions, so that the agent can add files."""
         with self._entry(name) as (directory, last):
             below = _open_directory(directory, last, 0o700)
             try:
@@ -90,7 +101,7 @@ class Sandbox:
                 os.close(below)
 
     def make_link(self, name: str, target: str) -> None:
-        """Makes a symbolic link to a target in the sandbox. The task has not started, so no directory on the path is a link."""
+        """Makes a symbolic link to a target in the sandbox. The task has not started, so it cannot have replaced a directory by a link."""
         check_target(len(name_parts(name)) - 1, target)
         with self._entry(name) as (directory, last):
             os.symlink(target, last, dir_fd=directory)
@@ -115,18 +126,21 @@ class Sandbox:
             if directory >= 0:
                 os.close(directory)
 
-    def collect(
-        self, patterns: Sequence[str], max_bytes: int, outbox: str = "", separate: Container[str] = ()
-    ) -> Tuple[List[List[Any]], List[bytes]]:
-        """Collects the regular files that the patterns match. A file that is named without a pattern must exist.
+    def collect(self, patterns: Sequence[str], max_bytes: int, outbox: str = "", separate: Container[str] = ()) -> Collected:
+        """Collects the regular files that the patterns match. A pattern without wildcards must match a file.
 
-        Returns entries, and the contents of files that were read. The entry of such a file is [name, mode]. The entry of a file that was
-        moved to the outbox is [name, mode, size, path]. Without an outbox all files are read; more than ``max_bytes`` in all are a
-        failure. With an outbox only small files are read. Files in ``separate`` are not read, and no file is read if ``max_bytes`` is 0.
+        - A file that is read has the entry [name, mode], and its bytes are in ``contents``.
+        - A file that is moved to the outbox has the entry [name, mode, size, path].
+
+        Without an outbox, all files are read; the task fails if they have more than ``max_bytes`` in all. With an outbox, small files are
+        read and large files are moved. Files in ``separate`` are always moved, and all files are moved if ``max_bytes`` is 0.
+
+        If a file is missing or cannot be collected, returns the failure and the other files.
         """
         entries: List[List[Any]] = []
         contents: List[bytes] = []
         left = min(max_bytes, MAX_INLINE_TOTAL_BYTES) if outbox else max_bytes
+        failure: Optional[Failure] = None
         try:
             for output in outputs_in(self.path, patterns):
                 readable = not outbox or (max_bytes > 0 and output.name not in separate)
@@ -140,15 +154,17 @@ class Sandbox:
                 else:
                     message = "the output files are too large to be sent: %r has %d bytes, %d more fit"
                     raise AttemptError("result", "task", message % (output.name, output.status().st_size, left))
+        except AttemptError as error:
+            failure = error.failure
         except BaseException:
             for entry in entries:
                 if len(entry) > 2:
                     os.unlink(entry[3])
             raise
-        return entries, contents
+        return Collected(entries, contents, failure)
 
     def names(self, patterns: Sequence[str]) -> Dict[str, None]:
-        """Returns the names of the regular files that the patterns match. A file that is named without a pattern must exist."""
+        """Returns the names of the regular files that the patterns match. A pattern without wildcards must match a file."""
         return {output.name: None for output in outputs_in(self.path, patterns)}
 
     def remove(self) -> None:
@@ -159,6 +175,40 @@ class Sandbox:
             pass
         except OSError:
             _remove_tree(self.path)
+
+
+def make_sandbox(path: str, entries: Sequence[Any], inline: Sequence[Any], cache: str) -> Sandbox:
+    """Makes the directory of an attempt, with its inputs. Each item of ``entries`` describes one input:
+
+    - [name, mode]: a file. Its bytes are the next item of ``inline``.
+    - [name, mode, digest, size]: a file. Its bytes are in the directory ``cache``.
+    - [name, "directory"]: a directory.
+    - [name, "link", target]: a symbolic link.
+    """
+    named = sum(1 for entry in entries if len(entry) == 2 and entry[1] != "directory")
+    if named != len(inline):
+        raise ValueError("%d input files are named and %d were sent" % (named, len(inline)))
+    sandbox = Sandbox(path)
+    try:
+        _add_inputs(sandbox, entries, iter(inline), cache)
+    except BaseException:
+        sandbox.remove()
+        raise
+    return sandbox
+
+
+def _add_inputs(sandbox: Sandbox, entries: Sequence[Any], inline: Iterator[Any], cache: str) -> None:
+    for entry in entries:
+        if entry[1] == "directory":
+            sandbox.make_directory(entry[0], 0o755)
+        elif entry[1] == "link":
+            sandbox.make_link(entry[0], entry[2])
+        elif len(entry) > 2 and not entry[2]:
+            raise AttemptError("missing-input", "user", "the task that should leave %r for it did not" % (entry[0],))
+        elif len(entry) > 2:
+            sandbox.add_cached_file(entry[0], entry[1], content_path(cache, entry[2]))
+        else:
+            sandbox.write_file(entry[0], entry[1], next(inline))
 
 
 def write_all(descriptor: int, content: Any) -> None:
@@ -176,7 +226,7 @@ def _open_directory(directory: int, name: str, mode: int) -> int:
 
 
 def _replace_by_link(directory: int, name: str, content: str) -> bool:
-    """Replaces a file by a link to ``content``. Returns False if that fails or if tasks could write to ``content``. Tasks of root could."""
+    """Replaces a file by a hard link to ``content``. Returns False if that fails, or if this user can write to ``content``, as root can."""
     if os.access(content, os.W_OK):
         return False
     temporary = ".link-" + os.urandom(8).hex()
@@ -207,7 +257,7 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """Deletes one entry, if possible. A directory that is too deep is moved to ``root``, where the next pass deletes it."""
+    """Deletes one entry, if possible. A directory that is too deep is moved to ``root``, so that ``_remove_tree`` finds it there later."""
     try:
         os.unlink(name, dir_fd=directory)
         return
@@ -229,8 +279,8 @@ def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
 
 
 def _open_unreadable(name: str, above: Optional[int] = None) -> int:
-    """Opens a directory that may be unreadable, and makes it readable. The mode is changed through a descriptor, because the task may
-    replace the directory by another file."""
+    """Opens a directory, and makes it readable if necessary. Changes the mode through a descriptor. So if a task replaces the directory by
+    another file at this moment, the mode of the other file does not change."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -252,8 +302,12 @@ def name_parts(name: Any) -> List[str]:
 
 
 def check_target(depth: int, target: Any) -> None:
-    """Raises AttemptError if a link at this depth could lead out of the sandbox. ".." is allowed only at the beginning of the target.
-    After a name, ".." could lead anywhere, because the name may be a link."""
+    """Raises AttemptError if the link target ``target`` could lead out of the sandbox. ``depth``: number of directories between sandbox and
+    link.
+
+    The target may have ".." only at the beginning. In a target such as "a/..", the name "a" may itself be a link, so ".." could lead
+    anywhere.
+    """
     good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
     named = False
     for part in target.split("/") if good else ():
@@ -274,16 +328,16 @@ def _is_valid(text: str, max_bytes: int) -> bool:
 
 
 def disk_error(what: str, error: OSError) -> AttemptError:
-    """Returns the failure for an error. A full or broken disk is the fault of the worker. Otherwise the user is at fault."""
+    """Returns the failure for an error of the file system. If the disk is full or broken, the worker is to blame, otherwise the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return AttemptError("disk", "worker", "%s: %s" % (what, error.strerror))
     return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
 def missing_output(name: str, instead: str = "") -> AttemptError:
-    """Returns the failure for a missing output. ``instead``: message about an entry that is there but is no regular file."""
+    """Returns the failure for a missing output. ``instead``: the message if an entry has this name but is no readable regular file."""
     message = instead or "the task did not leave the file %r, which was declared as its output" % name
-    return AttemptError("missing-output", "task", message)
+    return AttemptError(MISSING_OUTPUT, "task", message)
 
 
 # --- output files ---------------------------------------------------------------------------------------------------------------------
@@ -302,8 +356,10 @@ class OutputFile(NamedTuple):
 
 
 def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
-    """Yields the files that the patterns match, each once. A file is open until the next file is requested. A plain name must exist."""
+    """Yields each matching file once. Closes it when the next file is requested. A pattern without wildcards must match a file: if it does
+    not, raises AttemptError after the last file of the other patterns."""
     seen = set()
+    missing: Optional[AttemptError] = None
     for pattern in patterns:
         found = False
         for output in _walk_directory(path, None, "", name_parts(pattern)):
@@ -315,11 +371,13 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
             finally:
                 os.close(output.descriptor)
         if not found and not _MAGIC.intersection(pattern):
-            raise missing_output(pattern, _describe_entry(path, name_parts(pattern)))
+            missing = missing or missing_output(pattern, _describe_entry(path, name_parts(pattern)))
+    if missing is not None:
+        raise missing
 
 
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """Yields the regular files below this directory that match. If a directory matches, yields all regular files below it."""
+    """Yields the regular files that match a pattern, given as its ``parts``. If a directory matches, yields all regular files below it."""
     part, rest = parts[0], parts[1:]
     if part == "**" and rest:
         yield from _walk(directory, prefix, rest)
@@ -340,7 +398,7 @@ def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]
 
 
 def _walk_directory(path: str, above: Optional[int], prefix: str, parts: List[str]) -> Iterator[OutputFile]:
-    """Yields the matching files of a directory. ``prefix``: path of the directory in the sandbox, with a final "/" unless it is ""."""
+    """Opens a directory and calls ``_walk``. ``prefix``: path of the directory in the sandbox, such as "a/b/". It is "" for the sandbox."""
     if prefix.count("/") > MAX_DEPTH:
         message = "there may be output files below %r, more than %d directories deep: that is too deep"
         raise AttemptError("result", "task", message % (os.path.dirname(prefix.rstrip("/")), MAX_DEPTH))
@@ -390,7 +448,7 @@ def _describe_entry(path: str, parts: List[str]) -> str:
 
 
 def _check_absent(error: OSError, name: str) -> None:
-    """Raises AttemptError if a file could not be opened although it may exist."""
+    """Raises AttemptError if a file could not be opened although it may exist. Does nothing if ``error`` means that there is no file."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise AttemptError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -409,7 +467,7 @@ def _read(output: OutputFile, max_bytes: int) -> Optional[bytes]:
 
 
 def _move_out(output: OutputFile, outbox: str) -> List[Any]:
-    """Moves a file to the outbox, or copies it if the file has other links; returns its entry."""
+    """Moves a file to the outbox, or copies it if it has other hard links or cannot be moved. Returns [name, mode, size, new path]."""
     target_path = os.path.join(outbox, os.urandom(16).hex())
     try:
         if output.status().st_nlink != 1 or not _rename(output, target_path):
@@ -422,7 +480,7 @@ def _move_out(output: OutputFile, outbox: str) -> List[Any]:
 
 
 def _rename(output: OutputFile, target_path: str) -> bool:
-    """Renames the file. Returns False if that fails, or if the task has replaced the file meanwhile."""
+    """Moves the file to ``target_path``. Returns False if that fails, or if the task has put another file in its place."""
     try:
         os.rename(output.name.rpartition("/")[2], target_path, src_dir_fd=output.directory)
     except OSError:

@@ -1,12 +1,14 @@
 """Shares one page of memory between agent and slot, and defines the records that they exchange.
 
-Before the slot starts an attempt, it writes the number of the attempt into the page. If the slot dies, the agent knows which attempt to
-blame. This needs no message per attempt.
+Before the slot starts an attempt, it writes the number of the attempt into the page. So if the slot dies, the agent knows which attempt to
+blame, without a message per attempt.
 
-The agent can recall attempts that the slot has not started. It writes the numbers that the slot must skip, waits a moment, then reads which
-attempts have started. Agent and slot each write before they read, so at least one of them sees what the other has written.
+The agent can recall attempts that the slot has not started. The agent writes the numbers of these attempts into the page, waits a moment,
+and then reads which attempts have started. The slot skips the numbers that the agent has written. Agent and slot each write before they
+read, so at least one of them sees what the other has written.
 
-The slot collects reports in a buffer of the page. The agent finds them there even if user code keeps the slot busy or has killed it.
+The slot collects reports in a buffer of the page. The agent finds these reports even if user code keeps the slot busy or has killed the
+slot.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ INTENT, STARTED, STOP_ATTEMPT, PID, UNFLUSHED_BYTES, END_REASON = 0, 1, 2, 3, 4,
 LIMITED, BROKEN = 1, 2
 # Index of the 64-bit word with the sequence numbers to skip: first << 32 | last.
 SKIP = 4
+# FREED + 1 and FREED + 2 are the indices of 64-bit words for stdout and stderr of a call. Up to the offset in the word, the agent has freed
+# the memory of the stream, except its beginning.
+FREED = 4
+# Index of the 64-bit word with the CPU time that the slot itself had used before the running call, in microseconds.
+CPU_BEFORE = 7
 
 HIGH_DESCRIPTOR = 200
 """Lowest descriptor that a slot uses for itself, if the limit of open files allows it."""
@@ -42,17 +49,19 @@ SPEC, TASK, TERMINATE, KILL, PEEK, QUIT = range(6)
 # Slot to agent: sequence, wall_us, cpu_us, rss_kib, length of the failure (JSON), length of the payload.
 REPORT = struct.Struct("<IQQIIQ")
 PEEKED = 0xFFFFFFFF
-"""Sequence number of an answer to PEEK. Then wall_us is the query, cpu_us is the offset, and rss_kib is 1 if the output is known."""
+"""Sequence number of an answer to PEEK. In this answer, wall_us is the query, cpu_us is the offset, and rss_kib is 1 if the output is
+known."""
 
 UPLOAD_MARK = b'{"stow"'
-"""Prefix of a payload that lists output files in the outbox. These files are too large for the result."""
+"""Beginning of the first part of a payload in two cases: the payload lists output files in the outbox, or it says that output was left out.
+Files go to the outbox if they are too large for the result, or stay with the worker."""
 
 Report = Tuple[int, int, int, int, bytes, Any]
 """sequence, wall_us, cpu_us, rss_kib, failure, payload"""
 
 
 def memory_file(name: str) -> int:
-    """Returns the descriptor of an anonymous file in memory. On old systems without such files, it is in the temporary directory."""
+    """Returns the descriptor of an anonymous file in memory, or on old systems of a deleted file in the temporary directory."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         try:
@@ -67,7 +76,7 @@ def memory_file(name: str) -> int:
 
 
 def _keep_size(descriptor: int) -> None:
-    """Prevents the file from shrinking. If user code truncated it, the next access of the agent to the page would kill the agent."""
+    """Prevents the file of the shared page from shrinking. If user code truncated it, the next access to the page would kill the agent."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     except (AttributeError, OSError):
@@ -75,21 +84,21 @@ def _keep_size(descriptor: int) -> None:
 
 
 def move_high(descriptor: int) -> int:
-    """Moves a descriptor to a high number, like ``copy_high``."""
+    """Duplicates a descriptor as ``copy_high`` does, then closes the original."""
     high = copy_high(descriptor)
     os.close(descriptor)
     return high
 
 
 def copy_high(descriptor: int) -> int:
-    """Duplicates a descriptor to a high number, because user code may close low descriptors. Started programs do not inherit it."""
+    """Duplicates a descriptor to a high number, because user code may close low descriptors. Programs do not inherit the duplicate."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lowest = HIGH_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, limit // 2)
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
 
 
 class SharedPage:
-    """The shared page. ``descriptor`` is the descriptor of its file."""
+    """The page of memory that agent and slot share. ``descriptor`` is the descriptor of its file."""
 
     def __init__(self, descriptor: int) -> None:
         if os.fstat(descriptor).st_size < PAGE_BYTES:
@@ -112,7 +121,7 @@ class SharedPage:
             pass
 
     def unflushed_reports(self) -> List[Report]:
-        """Returns the complete reports in the buffer. The slot must be dead, or idle for a while."""
+        """Returns the complete reports in the buffer. The reports are invalid if the slot wrote to the buffer at the same time."""
         length = min(int(self.words32[UNFLUSHED_BYTES]), REPORT_BUFFER_BYTES)
         return list(parse_reports(bytes(self.report_buffer[:length]))[0])
 

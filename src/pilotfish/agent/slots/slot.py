@@ -1,9 +1,9 @@
 """Runs user code, one attempt at a time, in a separate process.
 
-There are two processes. The monitor is a child of the agent. It forks the slot and waits for it. If user code kills its parent process,
-only the monitor dies. Both processes are child subreapers: they adopt the orphans among their descendants. The monitor kills all its
-descendants when the slot is dead, when the agent sends SIGTERM, and when the agent is dead. It exits with the status of the slot, so that
-the agent learns the cause.
+There are two processes: the monitor and the slot. The slot server (see ``slot_server``) forks the monitor for the agent. The monitor forks
+the slot and waits for its end. If user code kills the parent of its process, only the monitor dies. Both processes are child subreapers:
+they adopt the orphans among their descendants. The monitor kills all its descendants when the slot is dead, when the agent sends SIGTERM,
+and when the agent is dead. The monitor exits with the status of the slot, so that the agent learns the cause.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from os import _exit, getpid
 from time import perf_counter, process_time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple, Union
 
-from ...portable.failures import describe_limit, is_limit
+from ...portable.failures import AttemptError, describe_limit, is_limit
 from ...portable.payload_format import split_files
 from ...portable.payload_reference import read_payload
 from ...portable.processes import ChildCpuClock, become_subreaper, has_children, keep_freed_memory, kill_descendants, signal_on_parent_death
+from .call_output import StreamCapture
 from .call_runner import CallRunner, CallSpec, Terminated
 from .executable_runner import ExecutableRunner, ExecutableSpec, TaskDirectories
-from .output_capture import StreamCapture
+from .sandbox import make_sandbox
 from .shared_page import (
     BROKEN,
+    CPU_BEFORE,
     END_REASON,
     INTENT,
     KILL,
@@ -58,6 +60,8 @@ SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
 BUILT_IN = dict(vars(builtins))
+NO_RESULT: List[Any] = [b"", b"", b"", b""]
+"""Parts of the result payload of a call that could not be started."""
 KEPT_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
@@ -65,40 +69,43 @@ class SlotUnusable(Exception):
     """An earlier call broke something that every call needs. The slot must end."""
 
 
-def main(settings_text: str) -> NoReturn:
-    """Runs the slot, in the process that the agent started."""
-    settings = json.loads(settings_text)
-    descriptors = settings["descriptors"]
-    page = SharedPage(descriptors["page"])
+def run_monitor(settings: Dict[str, Any], channel: int, page: int) -> NoReturn:
+    """Runs the monitor in the process that the slot server forked, and forks the slot. The signals in KEPT_SIGNALS must be blocked.
+
+    ``channel``, ``page``: descriptors of the channel to the agent and of the shared page.
+    """
+    shared_page = SharedPage(page)
     become_subreaper()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The monitor waits for these signals with sigwait. A Python handler can miss a signal that comes just before a blocking call.
-    signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_SIGNALS)
-    signal_on_parent_death(signal.SIGTERM, settings["agent"])
     monitor = getpid()
     try:
         child = os.fork()
     except OSError as error:
-        _report_end(page, error)
+        _report_end(shared_page, error)
         _exit(1)
     if child:
-        _monitor(child, max(descriptors.values()))
+        # The monitor waits for signals with sigwait. A Python handler can miss a signal that comes just before a blocking call.
+        _monitor(child, max(channel, page))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, KEPT_SIGNALS)
     become_subreaper()
     signal_on_parent_death(signal.SIGKILL, monitor)
     _prefer_for_oom_kill()
     keep_freed_memory(KEPT_MEMORY_BYTES)
+    # The agent itself may run in a task: then it has inherited the variable of that task.
+    os.environ.pop("PILOTFISH_ENDS_AT", None)
+    if settings["ends_at"]:
+        os.environ["PILOTFISH_ENDS_AT"] = settings["ends_at"]
     code = 1
     try:
-        code = SlotLoop(settings, page).run()
+        os.close(page)
+        code = SlotLoop(settings, shared_page, channel).run()
     except Exception as error:  # noqa: BLE001  user code may have broken any module
-        _report_end(page, error)
+        _report_end(shared_page, error)
     finally:
         _exit(code)
 
 
 def _report_end(page: SharedPage, error: Exception) -> None:
-    """Reports why the slot ends. It uses little code, because user code may have broken any module."""
+    """Reports why the slot ends. This function uses little code, because user code may have broken any module."""
     page.words32[END_REASON] = BROKEN
     if isinstance(error, OSError) and is_limit(error):
         page.words32[END_REASON] = LIMITED
@@ -109,7 +116,8 @@ def _report_end(page: SharedPage, error: Exception) -> None:
 
 
 def _monitor(child: int, last_descriptor: int) -> NoReturn:
-    """Waits for the slot, kills its descendants, and exits with its status. On SIGTERM, kills all and exits."""
+    """Waits until the slot ends or SIGTERM comes. Then kills all descendants and exits. The exit status is the status of the slot; after
+    SIGTERM, it is the status for SIGTERM."""
     os.closerange(0, last_descriptor + 1)
     pid = 0
     while pid != child:
@@ -140,20 +148,19 @@ def _prefer_for_oom_kill() -> None:
 class SlotLoop:
     """Reads orders of the agent, runs attempts and reports results."""
 
-    def __init__(self, settings: Dict[str, Any], page: SharedPage) -> None:
-        descriptors = settings["descriptors"]
+    def __init__(self, settings: Dict[str, Any], page: SharedPage, descriptor: int) -> None:
         self.page = page
-        os.close(descriptors["page"])
         page.words32[PID] = getpid()
-        channel = socket.socket(fileno=move_high(descriptors["channel"]))
+        channel = socket.socket(fileno=move_high(descriptor))
         channel.setblocking(True)
         self.share: str = settings["share"]
         """The directory of shared payloads, or "" if there is none."""
         self.reports = ReportWriter(channel, page, self.share)
         self.orders = OrderReader(channel, self.reports)
-        self.calls = CallRunner(StreamCapture(copy_high(1), copy_high(2)), settings["bundle"])
+        capture = StreamCapture(copy_high(1), copy_high(2), page, settings["scratch"], settings["outbox"])
+        self.calls = CallRunner(capture, settings["bundle"], self.share, settings["cache"])
         self.executables: Optional[ExecutableRunner] = None
-        self.environment_setup = TaskEnvironment(settings["worker"], settings["scratch"])
+        self.environment_setup = TaskEnvironment(settings["worker"], settings["scratch"], is_here=bool(self.share))
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
         self._user_code_ran = True
@@ -163,6 +170,7 @@ class SlotLoop:
         self._channel = channel
         self._pid = getpid()
         self._cpu_s = process_time()
+        page.words64[CPU_BEFORE] = int(self._cpu_s * 1e6)
         self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._children_clock = ChildCpuClock()
 
@@ -196,7 +204,7 @@ class SlotLoop:
     # --- signals ------------------------------------------------------------------------------------------------------------------
 
     def _on_time_up(self, number: int, frame: Any) -> None:
-        """Raises Terminated in the attempt that the agent wants to stop. Does nothing if another attempt runs now."""
+        """Handles TIME_IS_UP: raises Terminated in the attempt that the agent wants to stop. Does nothing if another attempt runs now."""
         if self.calls.in_user_code and self.page.words32[STOP_ATTEMPT] == self.current and getpid() == self._pid:
             raise Terminated
 
@@ -211,7 +219,7 @@ class SlotLoop:
         kind, time_s, launch = json.loads(bytes(body[4 : 4 + length]))
         code = bytes(read_payload(self.share, body[4 + length :]))
         self.specs[number] = ExecutableSpec(launch, code) if kind == "exec" else CallSpec(kind, launch, code)
-        self.environment_setup.add_spec(number, time_s, launch)
+        self.environment_setup.add_spec(number, time_s, launch, is_call=kind != "exec")
 
     def _run_task(self, order: Tuple[Any, ...], body: memoryview) -> None:
         sequence = order[1]
@@ -255,12 +263,31 @@ class SlotLoop:
         if isinstance(spec, ExecutableSpec):
             self._run_executable(spec, started_at, order, body, input_files)
             return
-        problem = self.environment_setup.enter(number, task, attempt, cores)
-        failure, parts = (["spawn", "worker", problem], [b"", b"", b"", b""]) if problem else self._call(spec, body)
+        if spec.inputs:
+            failure, parts = self._call_in_sandbox(spec, order, body)
+        else:
+            problem = self.environment_setup.enter(number, task, attempt, cores)
+            failure, parts = (["spawn", "worker", problem], NO_RESULT) if problem else self._call(spec, body)
         wall_s = perf_counter() - started_at
         spec.recent_s = max(wall_s, 0.8 * spec.recent_s)
         cpu_us = self._cpu_used(wall_s)
         reports.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
+
+    def _call_in_sandbox(self, spec: CallSpec, order: Tuple[Any, ...], body: memoryview) -> Tuple[Any, List[Any]]:
+        """Runs a call with input files in a directory of its own, which has these files."""
+        _, _, number, attempt, task, cores, _ = order
+        sandbox = None
+        try:
+            path = os.path.join(self._directories.sandboxes, "%d-%d" % (task, attempt))
+            sandbox = make_sandbox(path, spec.inputs, spec.files, self._directories.cache)
+            problem = self.environment_setup.enter(number, task, attempt, cores, sandbox.path)
+            return (["spawn", "worker", problem], NO_RESULT) if problem else self._call(spec, body)
+        except AttemptError as error:
+            return error.failure, NO_RESULT
+        finally:
+            if sandbox is not None:
+                os.chdir("/")
+                sandbox.remove()
 
     def _call(self, spec: CallSpec, body: memoryview) -> Tuple[Any, List[Any]]:
         started_at = perf_counter()
@@ -278,10 +305,12 @@ class SlotLoop:
         return failure, parts
 
     def _cpu_used(self, wall_s: float) -> int:
-        """Returns the CPU time since the last attempt in microseconds. After a very short attempt, skips slow measurements."""
+        """Returns the CPU time that this process has used since the previous call of this method, in microseconds. After a longer attempt,
+        adds the CPU time of child processes; after a short attempt, this would cost too much time."""
         cpu_s = process_time()
         used = cpu_s - self._cpu_s
         self._cpu_s = cpu_s
+        self.page.words64[CPU_BEFORE] = int(cpu_s * 1e6)
         if wall_s > SHORTEST_CHILD_S * 5:
             self._rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             used += self._children_clock.lap_s()
@@ -322,7 +351,8 @@ class SlotLoop:
 
 
 def _check_built_ins() -> None:
-    """Raises SlotUnusable if a built-in such as ``len`` is no function any more. Then an earlier call is at fault, not this call."""
+    """Raises SlotUnusable if a built-in such as ``len`` is no function any more: an earlier call may have replaced it and so made this call
+    fail."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is missing" % name)

@@ -32,7 +32,7 @@ class ReportWriter:
         self._words32 = page.words32
 
     def report(self, numbers: Tuple[int, int, int, int], failure: Optional[Failure], parts: Sequence[Any], raw: bool = False) -> None:
-        """Reports one attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. The parts are packed as a payload, or joined if ``raw``."""
+        """Reports an attempt. ``numbers``: sequence, wall_us, cpu_us, rss_kib. ``parts`` are packed as a payload, or joined if ``raw``."""
         text = b"" if failure is None else json.dumps(failure).encode()
         head = b"" if raw else pack_head(parts)
         length = len(head)
@@ -85,7 +85,7 @@ class OrderReader:
                 return None
 
     def _take(self) -> Optional[Order]:
-        """Returns the next order of the buffer, or None if it has not arrived. If a large order has begun, waits for its end."""
+        """Returns the next order if all of it has arrived, otherwise None. If a large order has arrived in part, waits for the rest."""
         start = self._start
         if self._end - start >= ORDER.size:
             fields = ORDER.unpack_from(self._buffer, start)

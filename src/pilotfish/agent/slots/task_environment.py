@@ -14,12 +14,14 @@ from ...portable.processes import libc
 
 MAX_VARIABLE_BYTES = 128
 
+OURS = "PILOTFISH_"
+
 # The agent itself may run in a task. These are variables of that task.
 _REMOVED = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
 
 
 class EnvironmentVariable:
-    """An environment variable that changes with every call. It is overwritten in place, because setenv never frees the old value."""
+    """An environment variable with another value for each task. It is overwritten in place, because setenv never frees old values."""
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -27,7 +29,7 @@ class EnvironmentVariable:
         self._address = ctypes.addressof(self._buffer) + len(name) + 1
 
     def attach(self) -> None:
-        """Puts the buffer into the environment again, after other code has changed the environment."""
+        """Puts this variable into the environment again, after other code has changed the environment."""
         libc().putenv(self._buffer)
 
     def set(self, value: bytes) -> None:
@@ -37,8 +39,10 @@ class EnvironmentVariable:
 class TaskEnvironment:
     """The environments of the tasks of one slot. Calls run in the process of the slot; executables get a dictionary."""
 
-    def __init__(self, worker: str, scratch: str) -> None:
+    def __init__(self, worker: str, scratch: str, is_here: bool = False) -> None:
         self._scratch = scratch
+        self._is_here = is_here
+        """Whether the programs that submit tasks run on this machine."""
         self._original = {name: value for name, value in os.environ.items() if name not in _REMOVED}
         self._original["PILOTFISH_WORKER"] = worker
         self._environments: Dict[int, Dict[str, str]] = {}
@@ -57,9 +61,8 @@ class TaskEnvironment:
         self._attempt = EnvironmentVariable(b"PILOTFISH_ATTEMPT")
         self._deadline = EnvironmentVariable(b"PILOTFISH_DEADLINE")
 
-    def add_spec(self, number: int, time_s: float, launch: Dict[str, Any]) -> None:
-        own_variables = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
-        self._environments[number] = {**self._original, **own_variables}
+    def add_spec(self, number: int, time_s: float, launch: Dict[str, Any], is_call: bool = False) -> None:
+        self._environments[number] = self._variables(launch, is_call)
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
@@ -68,8 +71,22 @@ class TaskEnvironment:
         self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
         self._entered_spec = -1
 
+    def _variables(self, launch: Dict[str, Any], is_call: bool) -> Dict[str, str]:
+        """Returns the variables of a launch description together with those of the worker.
+
+        On the machine of the submitting program, tasks get the whole environment of the program, and nothing of the shell in which the
+        master was started. At a site, a call gets only those variables of the program that the site does not set: the call runs with the
+        Python of the site.
+        """
+        given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
+        if not launch.get("whole_env"):
+            return {**self._original, **given}
+        if self._is_here:
+            return {**{name: value for name, value in self._original.items() if name.startswith(OURS)}, **given}
+        return {**given, **self._original} if is_call else {**self._original, **given}
+
     def _fixed_variables(self, number: int, cores: float) -> Dict[str, str]:
-        """Returns the variables that are the same for all tasks of a spec."""
+        """Returns the variables that are the same for all tasks of the spec ``number`` with this number of cores."""
         environment = dict(self._environments[number])
         environment["PILOTFISH_CORES"] = "%g" % cores
         environment.setdefault("OMP_NUM_THREADS", str(max(1, int(cores))))
@@ -79,7 +96,7 @@ class TaskEnvironment:
         return environment
 
     def _write_hosts(self, hosts: List[str], slots: int) -> str:
-        """Writes the host file of a multi-node task, in the format of mpirun; returns its path."""
+        """Writes the host file of a multi-node task, in the format of mpirun; returns its path. ``slots``: cores per host."""
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         path = os.path.join(self._scratch, "hostfile")
         with open(path, "w") as file:
@@ -87,7 +104,7 @@ class TaskEnvironment:
         return path
 
     def environment(self, number: int, task: int, attempt: int, cores: float) -> Dict[str, str]:
-        """Returns the environment of an executable."""
+        """Returns the environment of an executable. ``number``: the number of its spec."""
         environment = self._fixed_variables(number, cores)
         environment["PILOTFISH_TASK"] = "%d.%d" % (task >> 32, task & 0xFFFFFFFF)
         environment["PILOTFISH_ATTEMPT"] = str(attempt)
@@ -96,17 +113,21 @@ class TaskEnvironment:
         self._entered_spec = -1
         return environment
 
-    def enter(self, number: int, task: int, attempt: int, cores: float) -> str:
-        """Prepares this process for a call. Returns "", or the reason why that is impossible."""
+    def enter(self, number: int, task: int, attempt: int, cores: float, sandbox: str = "") -> str:
+        """Prepares this process for a call: environment variables and current directory. Returns "", or the reason why that is impossible.
+
+        ``number``: the number of the call's spec. ``sandbox``: directory of the call; "" if the call runs in the directory of its spec.
+        """
         table = self._table
         if (
             number != self._entered_spec
             or cores != self._cores
             or table is None
             or table != self._expected_table
+            or sandbox
             or not self._is_in_directory()
         ):
-            problem = self._enter(number, cores)
+            problem = self._enter(number, cores, sandbox or self._directories[number])
             if problem:
                 return problem
         self._set(self._task, b"%d.%d" % (task >> 32, task & 0xFFFFFFFF))
@@ -127,7 +148,7 @@ class TaskEnvironment:
             return False
 
     def _change_directory(self, directory: str) -> None:
-        """Enters the directory of the caller. If that fails, enters the scratch directory, because most calls use no working directory."""
+        """Enters ``directory``. If that fails, enters the scratch directory, because most calls need no directory."""
         try:
             if directory != self._scratch:
                 os.chdir(directory)
@@ -139,11 +160,10 @@ class TaskEnvironment:
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         os.chdir(self._scratch)
 
-    def _enter(self, number: int, cores: float) -> str:
+    def _enter(self, number: int, cores: float, directory: str) -> str:
         variables = self._fixed_variables(number, cores)
         for name in [name for name in os.environ if name not in variables]:
             del os.environ[name]
-        directory = self._directories[number]
         try:
             for name, value in variables.items():
                 if os.environ.get(name) != value:

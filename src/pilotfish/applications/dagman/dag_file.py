@@ -1,21 +1,25 @@
 """Reads DAGMan files: nodes, their dependencies, scripts and options.
 
-There are two passes, as in DAGMan. The first pass reads the nodes of a file, with its splices and includes. The second pass reads the
-lines about nodes. So the order of lines does not matter. A keyword without effect on the outcome gives a notice. An unsupported keyword
-that would change the outcome gives an error with an alternative. Paths are relative to the current directory of the command.
+A file is read in two passes, as in DAGMan. The first pass reads the nodes, also those of splices and includes. The second pass applies the
+lines that name nodes, such as PARENT and RETRY. So the order of lines does not matter. A keyword without effect on the outcome gives a
+notice. An unsupported keyword that would change the outcome gives an error with an alternative. Paths are relative to the current directory
+of the command.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pilotfish.applications.dagman.dag_text import DagLine, closing_of, read_inline, read_lines, read_number, take_two, words_of
+from pilotfish.applications.dagman.dag_text import DagLine, NodeScript, closing_of, read_inline, read_lines, read_number, take_two, words_of
 from pilotfish.applications.dagman.rescue_file import LATEST, RescueFile, done_nodes, number_of
+from pilotfish.applications.dagman.sub_dags import PRE_SUFFIX, dagman_job, first_nodes, last_nodes, link_all, nodes_within
 from pilotfish.applications.dependency_order import DependencyCycle, topological_order
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, did_you_mean
 
 ALL_NODES = "ALL_NODES"
 MAX_NODES = 1_000_000
@@ -23,6 +27,7 @@ MAX_FILES = 10_000
 MAX_DEPTH = 100
 SHOWN = 8
 MAX_EDGES = 5_000_000
+MAX_EXIT_STATUS = 255
 KEYS = re.compile(r'\s*([^\s="\']+)\s*=\s*("(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s"\']+)(?=\s|$)', re.DOTALL)
 
 IGNORED_KEYWORDS = {
@@ -33,16 +38,11 @@ IGNORED_KEYWORDS = {
     "SAVE_POINT_FILE": "what failed is run again by: pilotfish rerun",
     "SET_JOB_ATTR": "there is no job for the whole DAG",
     "ENV": "scripts see the environment of the worker",
-    "CATEGORY": "no limit is kept for it",
 }
 """Keywords that Pilotfish ignores, each with a note for the user."""
 UNSUPPORTED_KEYWORDS = {
-    "SUBDAG": "Use SPLICE, or run that DAG by a command of its own.",
-    "FINAL": "Leave it out, and run it afterwards: pilotfish run FILE; ./final",
     "SERVICE": "Leave it out, and start it beside the run.",
     "PROVISIONER": "Leave it out: pilotfish pilots add SITE N requests pilots.",
-    "MAXJOBS": "Leave it out; to limit all nodes, use --local-cores N.",
-    "ABORT_DAG_ON": "Leave it out; pilotfish cancel ends a run, and --max-failures N ends it after N failures.",
     "TOLERANCE": "Leave it out; a POST script that exits with 0 makes a node succeed.",
     "CONNECT": "Write PARENT and CHILD lines with the nodes of the splices: SPLICE+NODE.",
     "PIN_IN": "Write PARENT and CHILD lines with the nodes of the splices: SPLICE+NODE.",
@@ -51,14 +51,6 @@ UNSUPPORTED_KEYWORDS = {
     "REJECT": "Its author wants it not to be run; see why, and take the line out.",
 }
 """Unsupported keywords that would change the outcome, each with an alternative."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeScript:
-    """A PRE or POST script. ``words``: the program and its arguments. An argument may be a macro such as $RETURN."""
-
-    where: str
-    words: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -80,72 +72,184 @@ class DagNode:
     after: dict[str, str] = field(default_factory=dict)
     """Macros of VARS lines. ``before``: set before the submit description is read. ``after``: set after it is read."""
     parents: dict[str, None] = field(default_factory=dict)
+    after_any: dict[str, None] = field(default_factory=dict)
+    """Nodes that must have ended, with any result, before this node starts."""
+    category: str = ""
+    is_final: bool = False
+    is_subdag: bool = False
+    """Whether the node stands for a sub-DAG. Such a node waits for the nodes of the sub-DAG, and runs only the POST script of the
+    sub-DAG."""
+    dag: str = ""
+    """Prefix of the names of all nodes that are in the same DAG file as this node."""
+    abort: tuple[int, int | None] | None = None
+    """If the node ends with the first exit status, the DAG is aborted with the second exit status. If the second is None, the first is
+    used."""
+    is_aborted: bool = False
+    """Whether ABORT-DAG-ON has aborted the DAG of the node. Only FINAL nodes use it."""
+    is_planned: bool = False
+    """Whether the file of this sub-DAG is written during the run."""
+    problem: str = ""
+    """Why the planned file of this sub-DAG cannot be used."""
+    tries: int = 1
+    """Factor by which the number of tries of the node is multiplied: the product of the numbers of tries of all sub-DAGs that contain the
+    node."""
+
+    @property
+    def description_path(self) -> str:
+        """The path of the submit description, if the description is a file."""
+        assert isinstance(self.description, str)
+        return os.path.normpath(os.path.join(self.directory, self.description))
+
+    @property
+    def waits(self) -> bool:
+        """Returns whether other nodes run before this node. They may create its directories and programs."""
+        return bool(self.parents or self.after_any)
+
+    @property
+    def name_in_dag(self) -> str:
+        """The name of the node for its submit description and scripts. As in DAGMan, it has the names of splices, but not of sub-DAGs."""
+        return self.name.removeprefix(self.dag).removesuffix(PRE_SUFFIX)
+
+    @property
+    def parents_in_dag(self) -> list[str]:
+        """Like ``name_in_dag``, for the parents that are in the same DAG."""
+        within = (name for name in self.parents if name.startswith(self.dag) and not name.endswith(PRE_SUFFIX))
+        return [name.removeprefix(self.dag) for name in within]
+
+
+def description_lines(node: DagNode, files: dict[str, tuple[DagLine, ...]]) -> tuple[DagLine, ...]:
+    """Returns the lines of the submit description of a node. ``files``: the files that were read before; a new one is added."""
+    if not isinstance(node.description, str):
+        return node.description
+    path = node.description_path
+    if path not in files:
+        files[path] = tuple(read_lines(path, node.where))
+    return files[path]
 
 
 @dataclass(slots=True)
 class Dag:
     """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files``: all files that were read. Submit descriptions are here with their lines, other files without lines.
+    ``files`` has the path of each file that was read. It maps the path of a submit description to its lines, and the path of any other file
+    to an empty tuple.
     """
 
     path: str
     nodes: list[DagNode]
     notices: list[str]
     files: dict[str, tuple[DagLine, ...]]
+    limits: dict[str, int]
+    """Maps each category to the maximum number of its nodes that run at the same time."""
+    node_counts: dict[str, int]
+    """Maps the prefix of the node names in each DAG file to the number of nodes in this DAG."""
     rescue: int = 0
     """Number of the rescue file that was read. 0 means that no rescue file was read."""
+    awaited: dict[str, str] = field(default_factory=dict)
+    """Has an entry for each planned sub-DAG whose file was not read yet. Maps the name of the sub-DAG to the name of the node that must
+    succeed before the file is read."""
+
+    @property
+    def needs_manager(self) -> bool:
+        """Returns whether the tasks depend on what happens during the run."""
+        return bool(self.awaited) or any(node.abort is not None for node in self.nodes)
+
+    def note(self, notice: str) -> None:
+        """Adds a message for the user. Each message is shown once."""
+        if notice not in self.notices:
+            self.notices.append(notice)
 
 
-def read_dag(path: str, rescue: RescueFile = LATEST) -> Dag:
-    """Reads a DAG file with its includes and splices. Marks each node in the rescue file as done. ``rescue`` selects this file."""
-    reader = _Reader()
-    top = _Scope("", "", reader.notices)
+def read_dag(path: str, rescue: RescueFile = LATEST, planned: Mapping[str, str | None] | None = None) -> Dag:
+    """Reads a DAG file with its includes, splices and sub-DAGs. ``rescue`` selects a rescue file; the nodes in the rescue file are marked
+    as done.
+
+    If ``planned`` is None, the files of all sub-DAGs are read at once. Otherwise, a sub-DAG can be *planned*: its file is written during
+    the run. A sub-DAG is planned if it has a PRE script, if its file does not exist, or if it is in the file of a planned sub-DAG.
+    ``planned`` maps the names of planned sub-DAGs to one of these values:
+
+    - None, or no entry: the file is not written yet, so it is not read.
+    - An empty text: the file is written, so it is read now.
+    - Any other text: the file cannot be used, for this reason.
+    """
+    reader = _Reader(planned)
+    top = DagScope("", "", reader.notices, reader.limits)
     reader.read(path, top)
     reader.finish(top)
     if not reader.nodes:
         raise BadInput(f"{path}: it has no nodes", "Write one: JOB NAME FILE.sub")
+    link_all(reader.nodes, top)
+    reader.find_awaited()
     number = _apply_rescue(path, reader, rescue)
-    return Dag(path, _in_order(reader.nodes), list(dict.fromkeys(reader.notices)), reader.files, number)
+    awaited = {name: start for name, start in reader.awaited.items() if not reader.nodes[name].done}
+    counts = Counter(node.dag for node in reader.nodes.values() if not node.name.endswith(PRE_SUFFIX))
+    return Dag(path, _in_order(reader.nodes), list(dict.fromkeys(reader.notices)), reader.files, reader.limits, counts, number, awaited)
 
 
 @dataclass(slots=True)
-class _Scope:
-    """The nodes and splices of one file or splice. ``prefix`` comes before the names of its nodes, ``directory`` before paths."""
+class DagScope:
+    """The nodes, splices and sub-DAGs of one DAG file.
+
+    ``prefix``: beginning of the names of the nodes in this file. ``directory``: directory to which the paths in this file are relative.
+    ``dag_prefix``: in the file of a splice, the ``prefix`` of the DAG that contains the splice; in any other file, ``prefix``.
+    """
 
     prefix: str
     directory: str
     notices: list[str]
+    limits: dict[str, int]
+    dag_prefix: str = ""
     open_files: tuple[str, ...] = ()
     nodes: dict[str, DagNode] = field(default_factory=dict)
-    splices: dict[str, _Scope] = field(default_factory=dict)
+    splices: dict[str, DagScope] = field(default_factory=dict)
+    subdags: dict[str, DagScope] = field(default_factory=dict)
+    planned: list[tuple[DagNode, str]] = field(default_factory=list)
+    """Planned sub-DAGs, each with its file."""
+    planners: set[str] = field(default_factory=set)
+    """Names of nodes with a PRE script."""
+    final: DagNode | None = None
     descriptions: dict[str, tuple[DagLine, ...]] = field(default_factory=dict)
-    second_pass: list[tuple[Callable[[_Scope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
+    second_pass: list[tuple[Callable[[DagScope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
 
     def find(self, name: str, line: DagLine) -> list[DagNode]:
-        """Returns the node of this name in a list. If the name is ALL_NODES, returns all nodes."""
+        """Returns a list with the node of this name, or all nodes except the FINAL node if the name is ALL_NODES. Raises BadInput if there
+        is no node of this name. ``line``: the line that names the node, for the error."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
-        scope: _Scope | None = self
+        scope: DagScope | None = self
         *path, last = name.split("+")
         for part in path:
             scope = scope.splices.get(part) if scope is not None else None
         if scope is None or last not in scope.nodes:
-            raise BadInput(f"{line.where}: there is no node {name!r}", f"Define it: JOB {name} FILE.sub")
+            raise BadInput(f"{line.where}: there is no node {name!r}", self._similar(name) or f"Define it: JOB {name} FILE.sub")
         return [scope.nodes[last]]
 
+    def _similar(self, name: str) -> str:
+        """Returns a hint with a node of a similar name. Returns an empty text if there is none."""
+        return did_you_mean(name, [node.name.removeprefix(self.prefix) for node in self.all_nodes()])
+
     def all_nodes(self) -> list[DagNode]:
-        return [*self.nodes.values(), *(node for splice in self.splices.values() for node in splice.all_nodes())]
+        """Returns the nodes of the file and of its splices. A sub-DAG is one node. The FINAL node is not included."""
+        own = [node for node in self.nodes.values() if not node.is_final]
+        return [*own, *(node for splice in self.splices.values() for node in splice.all_nodes())]
+
+    def category(self, name: str) -> str:
+        """Returns the full name of a category. A category in a splice counts only the nodes of this splice. If the name begins with +, the
+        category counts the nodes of the whole DAG."""
+        return (self.dag_prefix if name.startswith("+") else self.prefix) + name
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, planned: Mapping[str, str | None] | None = None) -> None:
+        self.planned = planned
+        self.awaited: dict[str, str] = {}
         self.nodes: dict[str, DagNode] = {}
         self.notices: list[str] = []
         self.files: dict[str, tuple[DagLine, ...]] = {}
+        self.limits: dict[str, int] = {}
         self._reads = 0
 
-    def read(self, path: str, scope: _Scope, where: str = "") -> None:
+    def read(self, path: str, scope: DagScope, where: str = "") -> None:
         """Does the first pass: reads nodes, splices and submit descriptions. Keeps the other lines for the second pass."""
         self._reads += 1
         full = os.path.join(scope.directory, path)
@@ -154,8 +258,10 @@ class _Reader:
         if self._reads > MAX_FILES or len(scope.open_files) > MAX_DEPTH:
             raise BadInput(f"{where}: too many files are included", "See whether they include each other.")
         outer, scope.open_files = scope.open_files, (*scope.open_files, os.path.abspath(full))
-        lines = read_lines(full, where)
+        listed = list(read_lines(full, where))
+        scope.planners.update(_nodes_with_pre_script(listed))
         self.files[full] = ()
+        lines = iter(listed)
         for line in lines:
             words = words_of(line)
             keyword = words[0].upper().replace("-", "_")
@@ -168,15 +274,22 @@ class _Reader:
             elif keyword in _SECOND_PASS:
                 scope.second_pass.append((_SECOND_PASS[keyword], line, words[1:]))
             else:
-                raise BadInput(
-                    f"{line.where}: unknown keyword {words[0][:40]!r}", "Check its spelling; keywords are JOB, PARENT, RETRY, ..."
-                )
+                near = did_you_mean(keyword[:40], [*_FIRST_PASS, *_SECOND_PASS])
+                hint = near or "Check its spelling; keywords are JOB, PARENT, RETRY, ..."
+                raise BadInput(f"{line.where}: unknown keyword {words[0][:40]!r}", hint)
         scope.open_files = outer
 
-    def finish(self, scope: _Scope) -> None:
-        """Does the second pass: applies the lines about nodes. Inner splices come before outer splices."""
-        for splice in scope.splices.values():
-            self.finish(splice)
+    def find_awaited(self) -> None:
+        """Finds the planned sub-DAGs whose files must still be written."""
+        for node in self.nodes.values():
+            if node.is_planned and not node.done and self.planned is not None and self.planned.get(node.name) is None:
+                self.awaited[node.name] = node.name + PRE_SUFFIX
+
+    def finish(self, scope: DagScope) -> None:
+        """Does the second pass: applies the lines about nodes. Lines in the file of a splice or sub-DAG are applied before lines of the
+        file that uses it."""
+        for inner in (*scope.splices.values(), *scope.subdags.values()):
+            self.finish(inner)
         for action, line, words in scope.second_pass:
             action(scope, line, words)
         for node in scope.nodes.values():
@@ -185,7 +298,13 @@ class _Reader:
 
     # --- first pass -------------------------------------------------------------------------------------------------------------------
 
-    def job(self, scope: _Scope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+    def job(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+        node = self._add_node(scope, line, words, lines)
+        has_lines = not isinstance(node.description, str) or os.path.isfile(node.description_path)
+        if has_lines and not node.done and (found := dagman_job(description_lines(node, self.files), node.directory)) is not None:
+            self._read_subdag(scope, line, node, *found)
+
+    def _add_node(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> DagNode:
         name, description, rest = take_two(line, words, "JOB NAME FILE.sub [DIR directory] [NOOP] [DONE]")
         if "+" in name or name.upper() in ("PARENT", "CHILD", ALL_NODES):
             raise BadInput(f"{line.where}: {name!r} cannot be the name of a node", "Take another one, without +.")
@@ -197,18 +316,58 @@ class _Reader:
         inline: tuple[DagLine, ...] | None = None
         if closing_of(description):
             inline, rest = read_inline(line, description, lines)
-        node = DagNode(scope.prefix + name, line.where, description if inline is None else inline, scope.directory or ".")
-        while rest:
-            word = rest.pop(0).upper()
-            if word == "DIR" and rest:
-                node.directory = os.path.join(scope.directory, rest.pop(0))
-            elif word in ("NOOP", "DONE"):
-                node.noop, node.done = node.noop or word == "NOOP", node.done or word == "DONE"
-            else:
-                raise BadInput(f"{line.where}: {word!r} is unexpected", "Write: JOB NAME FILE.sub [DIR directory] [NOOP] [DONE]")
+        node = DagNode(
+            scope.prefix + name, line.where, description if inline is None else inline, scope.directory or ".", dag=scope.dag_prefix
+        )
+        _read_words(scope, line, node, rest, "JOB NAME FILE.sub [DIR directory] [NOOP] [DONE]")
         scope.nodes[name] = self.nodes[node.name] = node
+        return node
 
-    def description(self, scope: _Scope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+    def final(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+        if scope.final is not None or scope.prefix != scope.dag_prefix:
+            problem = "a splice cannot have a FINAL node" if scope.final is None else f"there is already a FINAL node ({scope.final.where})"
+            raise BadInput(f"{line.where}: {problem}", "Write one FINAL node, in the DAG file itself.")
+        scope.final = self._add_node(scope, line, words, lines)
+        scope.final.is_final = True
+
+    def subdag(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+        form = "SUBDAG EXTERNAL NAME FILE.dag [DIR directory] [NOOP] [DONE]"
+        if not words or words[0].upper() != "EXTERNAL":
+            raise BadInput(f"{line.where}: SUBDAG needs the word EXTERNAL", f"Write: {form}")
+        name, file, rest = take_two(line, words[1:], form)
+        node = self._add_node(scope, line, [name, file], lines)
+        _read_words(scope, line, node, rest, form)
+        self._read_subdag(scope, line, node, node.directory, file)
+
+    def _read_subdag(self, scope: DagScope, line: DagLine, node: DagNode, directory: str, file: str) -> None:
+        """Reads the file of a sub-DAG, or notes that the file is planned. Paths in the file are relative to ``directory``."""
+        if node.noop or node.done:
+            node.noop = True
+            return
+        name = node.name.removeprefix(scope.prefix)
+        directory = "" if directory == "." else directory
+        path = os.path.join(directory, file)
+        node.noop = node.is_subdag = True
+        if self.planned is not None and (name in scope.planners or not os.path.isfile(path) or self._is_planned(node)):
+            node.is_planned = True
+            node.problem = self.planned.get(node.name) or ""
+            scope.planned.append((node, os.path.abspath(path)))
+            if node.problem or self.planned.get(node.name) is None:
+                return
+        if not os.path.isfile(path):
+            hint = "Let its PRE script or a parent node write it, or create it before the run."
+            raise BadInput(f"{line.where}: the sub-DAG file {path[:200]!r} does not exist", hint)
+        prefix = f"{scope.prefix}{name}+"
+        inner = scope.subdags[name] = DagScope(prefix, directory, scope.notices, scope.limits, prefix, scope.open_files)
+        self.read(file, inner, line.where)
+        if not inner.nodes and not inner.splices:
+            raise BadInput(f"{line.where}: {file} has no nodes", "Write one: JOB NAME FILE.sub")
+
+    def _is_planned(self, node: DagNode) -> bool:
+        """Returns whether a sub-DAG is already known to be planned, or is inside of a planned sub-DAG."""
+        return node.name in (self.planned or ()) or any(node.name.startswith(f"{name}+") for name in self.planned or ())
+
+    def description(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
         name, opening, _ = take_two(line, words, "SUBMIT-DESCRIPTION NAME {")
         if not closing_of(opening):
             raise BadInput(f"{line.where}: the description {name!r} does not begin", f"Write: SUBMIT-DESCRIPTION {name} {{")
@@ -216,7 +375,7 @@ class _Reader:
             raise BadInput(f"{line.where}: there is already a description {name!r}", "Give it another name.")
         scope.descriptions[name], _ = read_inline(line, opening, lines)
 
-    def splice(self, scope: _Scope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+    def splice(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
         name, file, rest = take_two(line, words, "SPLICE NAME FILE.dag [DIR directory]")
         if "+" in name or name in scope.nodes or name in scope.splices:
             raise BadInput(f"{line.where}: there is already a node or splice {name!r}, or it holds a +", "Give it a name of its own.")
@@ -225,19 +384,39 @@ class _Reader:
             if rest[0].upper() != "DIR" or len(rest) != 2:
                 raise BadInput(f"{line.where}: {rest[0]!r} is unexpected", "Write: SPLICE NAME FILE.dag [DIR directory]")
             directory = os.path.join(directory, rest[1])
-        inner = scope.splices[name] = _Scope(f"{scope.prefix}{name}+", directory, scope.notices, scope.open_files)
+        inner = DagScope(f"{scope.prefix}{name}+", directory, scope.notices, scope.limits, scope.dag_prefix, scope.open_files)
+        scope.splices[name] = inner
         self.read(file, inner, line.where)
 
-    def include(self, scope: _Scope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
+    def include(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
         if len(words) != 1:
             raise BadInput(f"{line.where}: INCLUDE takes one file", "Write: INCLUDE FILE")
         self.read(words[0], scope, line.where)
 
 
+def _nodes_with_pre_script(lines: Iterable[DagLine]) -> Iterator[str]:
+    for line in lines:
+        words = line.text.split()
+        if len(words) > 2 and words[0].upper() == "SCRIPT":
+            yield from (after for word, after in itertools.pairwise(words) if word.upper() == "PRE")
+
+
+def _read_words(scope: DagScope, line: DagLine, node: DagNode, rest: list[str], form: str) -> None:
+    """Reads the words after the file name in the line of a node."""
+    while rest:
+        word = rest.pop(0).upper()
+        if word == "DIR" and rest:
+            node.directory = os.path.join(scope.directory, rest.pop(0))
+        elif word in ("NOOP", "DONE"):
+            node.noop, node.done = node.noop or word == "NOOP", node.done or word == "DONE"
+        else:
+            raise BadInput(f"{line.where}: {word!r} is unexpected", f"Write: {form}")
+
+
 # --- second pass ------------------------------------------------------------------------------------------------------------------------
 
 
-def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _parent(scope: DagScope, line: DagLine, words: list[str]) -> None:
     upper = [word.upper() for word in words]
     if upper.count("CHILD") != 1 or upper[0] == "CHILD" or upper[-1] == "CHILD":
         raise BadInput(f"{line.where}: PARENT needs names, then CHILD, then names", "Write: PARENT A B CHILD C D")
@@ -248,26 +427,24 @@ def _parent(scope: _Scope, line: DagLine, words: list[str]) -> None:
         raise BadInput(
             f"{line.where}: {len(parents):,} parents of {len(children):,} children are too many", "Put a NOOP node between them."
         )
+    if scope.final is not None and (scope.final.name in parents or scope.final in children):
+        name = scope.final.name
+        raise BadInput(f"{line.where}: the FINAL node {name!r} has a parent or a child", "Leave it out: it runs after all other nodes.")
     for node in children:
         node.parents.update(parents)
 
 
-def _ends_of(scope: _Scope, name: str, line: DagLine, last: bool) -> list[DagNode]:
+def _ends_of(scope: DagScope, name: str, line: DagLine, last: bool) -> list[DagNode]:
     """For a node, returns a list with this node. For a splice, returns its last nodes if ``last`` is True, otherwise its first nodes."""
     splice = scope.splices.get(name)
     if splice is None:
         if name.upper() == ALL_NODES:
             raise BadInput(f"{line.where}: {name} cannot stand here", "Name the nodes.")
         return scope.find(name, line)
-    nodes = splice.all_nodes()
-    names = {node.name for node in nodes}
-    if last:
-        inner = {parent for node in nodes for parent in node.parents}
-        return [node for node in nodes if node.name not in inner]
-    return [node for node in nodes if not any(parent in names for parent in node.parents)]
+    return last_nodes(splice) if last else first_nodes(splice)
 
 
-def _retry(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _retry(scope: DagScope, line: DagLine, words: list[str]) -> None:
     name, count, rest = take_two(line, words, "RETRY NODE COUNT [UNLESS-EXIT VALUE]")
     unless = None
     if rest:
@@ -278,7 +455,7 @@ def _retry(scope: _Scope, line: DagLine, words: list[str]) -> None:
         node.retries, node.unless_exit = read_number(count, line, "RETRY", 0), unless
 
 
-def _script(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _script(scope: DagScope, line: DagLine, words: list[str]) -> None:
     form = "SCRIPT PRE|POST NODE PROGRAM [arguments]"
     rest = list(words)
     while rest and rest[0].upper() in ("DEFER", "DEBUG"):
@@ -292,24 +469,58 @@ def _script(scope: _Scope, line: DagLine, words: list[str]) -> None:
         setattr(node, kind.lower(), NodeScript(line.where, tuple(program)))
 
 
-def _pre_skip(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _pre_skip(scope: DagScope, line: DagLine, words: list[str]) -> None:
     name, value, _ = take_two(line, words, "PRE_SKIP NODE EXIT-CODE")
     for node in scope.find(name, line):
         node.pre_skip = read_number(value, line, "PRE_SKIP", 1)
 
 
-def _priority(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _abort_dag_on(scope: DagScope, line: DagLine, words: list[str]) -> None:
+    form = "ABORT-DAG-ON NODE EXIT-CODE [RETURN VALUE]"
+    name, value, rest = take_two(line, words, form)
+    returned = None
+    if rest:
+        if rest[0].upper() != "RETURN" or len(rest) != 2:
+            raise BadInput(f"{line.where}: {rest[0]!r} is unexpected", f"Write: {form}")
+        returned = _exit_status(rest[1], line, "RETURN")
+        if not returned and scope.dag_prefix:
+            raise BadInput(
+                f"{line.where}: RETURN 0 in the file of a sub-DAG is not supported", "Leave out RETURN, or return another value."
+            )
+    for node in scope.find(name, line):
+        node.abort = _exit_status(value, line, "ABORT-DAG-ON"), returned
+
+
+def _exit_status(text: str, line: DagLine, what: str) -> int:
+    value = read_number(text, line, what, 0)
+    if value > MAX_EXIT_STATUS:
+        raise BadInput(f"{line.where}: {what} {value} is no exit status", f"Write a number from 0 to {MAX_EXIT_STATUS}.")
+    return value
+
+
+def _priority(scope: DagScope, line: DagLine, words: list[str]) -> None:
     name, value, _ = take_two(line, words, "PRIORITY NODE NUMBER")
     for node in scope.find(name, line):
         node.priority = read_number(value, line, "PRIORITY")
 
 
-def _done(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _category(scope: DagScope, line: DagLine, words: list[str]) -> None:
+    name, category, _ = take_two(line, words, "CATEGORY NODE NAME")
+    for node in scope.find(name, line):
+        node.category = scope.category(category)
+
+
+def _max_jobs(scope: DagScope, line: DagLine, words: list[str]) -> None:
+    name, most, _ = take_two(line, words, "MAXJOBS CATEGORY NUMBER")
+    scope.limits[scope.category(name)] = read_number(most, line, "MAXJOBS", 0)
+
+
+def _done(scope: DagScope, line: DagLine, words: list[str]) -> None:
     for node in scope.find(words[0] if words else "", line):
         node.done = True
 
 
-def _vars(scope: _Scope, line: DagLine, words: list[str]) -> None:
+def _vars(scope: DagScope, line: DagLine, words: list[str]) -> None:
     form = 'VARS NODE name="value" ...'
     name, *_ = take_two(line, words, form)
     text = line.text.split(None, 2)[2]
@@ -332,19 +543,24 @@ def _vars(scope: _Scope, line: DagLine, words: list[str]) -> None:
         (node.after if first == "APPEND" else node.before).update(found)
 
 
-_FIRST_PASS: dict[str, Callable[[_Reader, _Scope, DagLine, list[str], Iterator[DagLine]], None]] = {
+_FIRST_PASS: dict[str, Callable[[_Reader, DagScope, DagLine, list[str], Iterator[DagLine]], None]] = {
     "JOB": _Reader.job,
     "NODE": _Reader.job,
+    "FINAL": _Reader.final,
+    "SUBDAG": _Reader.subdag,
     "SUBMIT_DESCRIPTION": _Reader.description,
     "SPLICE": _Reader.splice,
     "INCLUDE": _Reader.include,
 }
-_SECOND_PASS: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
+_SECOND_PASS: dict[str, Callable[[DagScope, DagLine, list[str]], None]] = {
     "PARENT": _parent,
     "RETRY": _retry,
     "SCRIPT": _script,
     "PRE_SKIP": _pre_skip,
     "PRIORITY": _priority,
+    "ABORT_DAG_ON": _abort_dag_on,
+    "CATEGORY": _category,
+    "MAXJOBS": _max_jobs,
     "DONE": _done,
     "VARS": _vars,
 }
@@ -354,10 +570,16 @@ _SECOND_PASS: dict[str, Callable[[_Scope, DagLine, list[str]], None]] = {
 
 
 def _apply_rescue(path: str, reader: _Reader, which: RescueFile) -> int:
-    """Marks the nodes of the rescue file as done. Returns the number of the rescue file."""
-    rescue, done = done_nodes(path, reader.nodes, which)
+    """Marks the nodes of the rescue file as done. If a sub-DAG is done, also marks all nodes in it as done. Returns the number of the
+    rescue file."""
+    unread = tuple(f"{name}+" for name in reader.awaited)
+    rescue, done = done_nodes(path, reader.nodes, which, unread)
     for name in done:
-        reader.nodes[name].done = True
+        if name in reader.nodes:
+            reader.nodes[name].done = True
+    for subdag in [node for node in reader.nodes.values() if node.is_subdag and node.done]:
+        for node in nodes_within(reader.nodes, subdag):
+            node.done = True
     if rescue:
         reader.notices.append(f"{len(done)} node{'' if len(done) == 1 else 's'} done before, says {rescue}")
     return number_of(rescue)
@@ -368,7 +590,10 @@ def _in_order(nodes: dict[str, DagNode]) -> list[DagNode]:
     listed = list(nodes.values())
     places = {node.name: place for place, node in enumerate(listed)}
     try:
-        return [listed[place] for place in topological_order([[places[parent] for parent in node.parents] for node in listed])]
+        return [
+            listed[place]
+            for place in topological_order([[places[parent] for parent in (*node.parents, *node.after_any)] for node in listed])
+        ]
     except DependencyCycle as cycle:
         names = [listed[place].name for place in cycle.places]
         shown = " -> ".join([*names[:SHOWN], "..." if len(names) > SHOWN else names[0]])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, did_you_mean
 
 MAX_BYTES = 256 << 20
 MAX_NUMBER = 1_000_000
@@ -22,8 +23,17 @@ class DagLine:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class NodeScript:
+    """A PRE or POST script. ``words``: the program and its arguments. An argument may be a macro such as $RETURN."""
+
+    where: str
+    words: tuple[str, ...]
+
+
 def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
-    """Yields lines without comments. A backslash at the end joins a line with the next line. ``where``: the place that names the file."""
+    """Yields lines without comments. A final backslash joins a line with the next. ``where``: the file and line that name ``path``, for
+    errors."""
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")
@@ -33,7 +43,10 @@ def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "it is not UTF-8 text"
         place = f"{where}: " if where else ""
-        raise BadInput(f"{place}{path[:200]!r}: {reason}", f"Paths count from where you are: {os.getcwd()}") from None
+        folder, name = os.path.split(path)
+        near = did_you_mean(name, os.listdir(folder or ".")) if os.path.isdir(folder or ".") and not os.path.exists(path) else ""
+        hint = near or f"Paths count from where you are: ls {shlex.quote(os.getcwd())}"
+        raise BadInput(f"{place}{path[:200]!r}: {reason}", hint) from None
     return _joined(path, text)
 
 
@@ -99,14 +112,15 @@ def read_number(text: str, line: DagLine, what: str, least: int = -MAX_NUMBER) -
 
 
 def closing_of(opening: str) -> str:
-    """Returns the word that ends an inline description. Returns an empty text if ``opening`` does not begin an inline description."""
+    """Returns the word that ends a submit description inside a DAG file. ``opening``: the word that begins it. The end of "{" is "}", and
+    the end of "@=end" is "@end". If ``opening`` does not begin a submit description, returns ""."""
     if opening.startswith("{"):
         return "}"
     return "@" + opening[2:] if opening.startswith("@=") and len(opening) > 2 else ""
 
 
 def read_inline(line: DagLine, opening: str, lines: Iterator[DagLine]) -> tuple[tuple[DagLine, ...], list[str]]:
-    """Reads an inline description. Returns its lines, and the words after the closing word."""
+    """Reads a submit description that is in the DAG file itself. Returns its lines, and the words after its closing word."""
     end = closing_of(opening)
     found: list[DagLine] = []
     for inner in lines:

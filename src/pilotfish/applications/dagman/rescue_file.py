@@ -1,4 +1,4 @@
-"""Reads and writes rescue files as DAGMan does: FILE.rescue001, FILE.rescue002, … The latest one lists the DAG nodes that are done."""
+"""Reads and writes rescue files as DAGMan does: FILE.rescue001, FILE.rescue002, … The latest file lists the DAG nodes that are done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OLD = ".old"
 
 
 class RescueFile(NamedTuple):
-    """Selects a rescue file. Number None means the latest file, 0 means no file. A file changed after ``written_before`` does not count."""
+    """Selects a rescue file. ``number``: None for the latest rescue file, 0 for no rescue file, or the number of a rescue file. A file that
+    is selected by its number must not have been changed after the time ``written_before``."""
 
     number: int | None = None
     written_before: float = math.inf
@@ -26,8 +27,13 @@ class RescueFile(NamedTuple):
 LATEST = RescueFile()
 
 
-def done_nodes(path: str, known: Iterable[str], which: RescueFile) -> tuple[str, list[str]]:
-    """Returns the rescue file of a DAG file and the nodes that it lists. Returns empty values if there is no rescue file."""
+def done_nodes(path: str, known: Iterable[str], which: RescueFile, unread: tuple[str, ...] = ()) -> tuple[str, list[str]]:
+    """Returns the path of the rescue file and the names of the nodes in it. Returns "" and [] if there is no rescue file. Raises BadInput
+    if the rescue file has an unknown node.
+
+    ``known``: names of all nodes of the DAG. ``unread``: one prefix of names, such as ``B+``, for each sub-DAG that was not read yet.
+    A node whose name has such a prefix counts as known.
+    """
     rescue = _find(path, which)
     if not rescue:
         return "", []
@@ -35,7 +41,7 @@ def done_nodes(path: str, known: Iterable[str], which: RescueFile) -> tuple[str,
     for line in read_lines(rescue):
         keyword, *words = line.text.split()
         if keyword.upper() == "DONE" and words:
-            if words[0] not in names:
+            if words[0] not in names and not words[0].startswith(unread):
                 raise BadInput(f"{line.where}: there is no node {words[0]!r}", f"If the DAG was changed since, delete it: rm {rescue}")
             done.append(words[0])
     return rescue, done

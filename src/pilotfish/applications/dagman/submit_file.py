@@ -1,7 +1,8 @@
 """Reads the parts of HTCondor submit descriptions that a DAG node needs: program, arguments, files and resources.
 
-A description has lines ``name = value``, macros ``$(macro)`` and ``$(macro:default)``, and at most one ``queue``. Options that only
-HTCondor itself can use are ignored. An unsupported option that would change the outcome gives an error with an alternative.
+A submit description has lines ``name = value``, macros ``$(macro)`` and ``$(macro:default)``, and at most one line ``queue`` or ``queue
+NUMBER``. Options that only HTCondor itself can use are ignored. An unsupported option that would change the outcome gives an error with an
+alternative.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilotfish.applications.dagman.dag_text import DagLine
 from pilotfish.errors import BadInput
 from pilotfish.model.environment import without_secrets
 
-RETRY = "\ue000"
-"""Placeholder for the number of the retry, which is known only when the DAG node runs."""
+RETRY, DAG_STATUS, FAILED_COUNT = "\ue000", "\ue001", "\ue002"
+RUNTIME_MACROS = {RETRY: "retry", DAG_STATUS: "dag_status", FAILED_COUNT: "failed_count"}
+"""Maps each placeholder for a value that is known only when the DAG node runs to the shell variable that has this value."""
+RUNTIME = re.compile(f"([{RETRY}{DAG_STATUS}{FAILED_COUNT}])")
+MAX_JOBS = 100_000
+"""Maximum number of jobs of one DAG node."""
 MAX_TEXT = 1 << 20
 MAX_DEPTH, MAX_STEPS = 64, 10_000
 MACRO = re.compile(r"\$\(([^():$]*)(?::([^()$]*))?\)|\$ENV\(([^():]*)(?::([^()]*))?\)|\$(\$?[A-Za-z]*)\(")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 KIBIBYTES = {"K": 1, "": 1 << 10, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 YES = ("true", "yes", "t", "1")
+TRANSFER_OPTIONS = ("transfer_input_files", "transfer_output_files", "transfer_output_remaps")
 
 UNIVERSES = ("vanilla", "local", "scheduler", "5", "12", "7")
 WITHOUT_EFFECT = ("requirements", "rank", "concurrency_limits", "max_materialize", "deferral_time", "hold", "noop_job", "success_exit_code")
@@ -49,31 +55,36 @@ class SubmitDescription:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] | None = None
     """Files to copy back. None means all new files."""
+    remaps: dict[str, str] = field(default_factory=dict)
+    """Maps files to copy back to their destinations. A file without an entry keeps its name, without its directories."""
     notices: tuple[str, ...] = ()
+    count: int = 1
+    """Number of jobs that the description queues."""
 
 
 def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping[str, str], directory: str) -> SubmitDescription:
     """Reads a submit description. ``before``: macros that the description can change. ``after``: macros that it cannot change."""
     macros = SubmitMacros(before)
     notices: list[str] = []
-    queued = ""
+    queued: DagLine | None = None
     where = ""
     for line in lines:
         where = line.where
-        if queued:
-            raise BadInput(f"{where}: there is more after {queued}", "A node has one job: end its description with a single queue.")
+        if queued is not None:
+            raise BadInput(f"{where}: there is more after {queued.where}", "End the description with a single queue line.")
         queued = _read_line(line, macros, notices)
     for name, value in after.items():
         macros.set(name, value, where)
-    return _DescriptionReader(macros, where or "the submit description").job(directory, tuple(notices))
+    job = _DescriptionReader(macros, where or "the submit description").job(directory, tuple(notices))
+    return replace(job, count=_count(queued, macros)) if queued is not None else job
 
 
-def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
-    """Reads one line. If it is the ``queue`` line, returns its place; otherwise returns an empty text."""
+def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> DagLine | None:
+    """Reads one line into ``macros``. Returns the line if it is the ``queue`` line, otherwise None."""
     word = line.text.split(None, 1)[0].lower()
     name, equals, value = (part.strip() for part in line.text.partition("="))
     if word == "queue" and not (equals and name.lower() == "queue"):
-        return _queue(line)
+        return line
     if not equals and word in ("if", "elif", "else", "endif", "include", "use", "error", "warning"):
         raise BadInput(f"{line.where}: {word} is not supported in submit descriptions", "Write out what it would give.")
     if word in ("include", "use") and not re.fullmatch(r"[\w.+]+", name):
@@ -83,17 +94,18 @@ def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> str:
     if name.lower() in WITHOUT_EFFECT:
         notices.append(f"{line.where}: {name} has no effect here")
     macros.set(name, value, line.where)
-    return ""
+    return None
 
 
-def _queue(line: DagLine) -> str:
-    count = line.text.split(None, 1)[1:]
-    if count and count[0].strip() != "1":
+def _count(queue: DagLine, macros: SubmitMacros) -> int:
+    """Returns the number of jobs that the ``queue`` line asks for."""
+    text = macros.expand(" ".join(queue.text.split()[1:]), queue.where).strip() or "1"
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= MAX_JOBS):
         raise BadInput(
-            f"{line.where}: {line.text[:60]!r} makes several jobs of one node",
-            "Write queue, and one JOB line for each job, with VARS for what differs.",
+            f"{queue.where}: {queue.text[:60]!r} is not queue with a number from 1 to {MAX_JOBS}",
+            "Write queue or queue 5. For a list of values, write one JOB line for each job, with VARS for what differs.",
         )
-    return line.where
+    return int(text)
 
 
 class SubmitMacros:
@@ -117,7 +129,7 @@ class SubmitMacros:
         self._places[key] = where
 
     def place(self, name: str, otherwise: str) -> str:
-        """Returns the place where a macro was set."""
+        """Returns file and line number where a macro was set. If it was not set, returns ``otherwise``."""
         return self._places.get(name, otherwise)
 
     def get(self, name: str, where: str) -> str:
@@ -185,12 +197,8 @@ class _DescriptionReader:
                 raise BadInput(
                     f"{self._where}: {name!r} is a URL, and only files travel", "Fetch it in a PRE script or in a node of its own."
                 )
-        if "transfer_output_remaps" in self._macros:
-            raise BadInput(
-                f"{self._place('transfer_output_remaps')}: transfer_output_remaps is not supported", "Rename the file in a POST script."
-            )
         transfer = self._text("should_transfer_files").lower()
-        transfers_files = "transfer_input_files" in self._macros or "transfer_output_files" in self._macros or transfer == "yes"
+        transfers_files = transfer == "yes" or any(name in self._macros for name in TRANSFER_OPTIONS)
         return SubmitDescription(
             program=program,
             arguments=self._arguments(),
@@ -206,6 +214,7 @@ class _DescriptionReader:
             scratch=transfers_files and transfer != "no",
             inputs=inputs,
             outputs=outputs if "transfer_output_files" in self._macros else None,
+            remaps=self._remaps(outputs),
             notices=notices,
         )
 
@@ -217,6 +226,26 @@ class _DescriptionReader:
 
     def _list(self, name: str) -> tuple[str, ...]:
         return tuple(word for word in (part.strip() for part in self._text(name).strip('"').split(",")) if word)
+
+    def _remaps(self, outputs: tuple[str, ...]) -> dict[str, str]:
+        """Reads ``NAME = DESTINATION; NAME = DESTINATION``. A backslash makes ``;`` and ``=`` part of a name."""
+        name = "transfer_output_remaps"
+        remaps = {}
+        for pair in re.findall(r"(?:[^;\\]|\\.|\\$)+", self._text(name).removeprefix('"').removesuffix('"'), re.DOTALL):
+            if not pair.strip():
+                continue
+            found = re.fullmatch(r"((?:[^=\\]|\\.)+)=(.+)", pair, re.DOTALL)
+            source, target = (re.sub(r"\\([;=\\])", r"\1", part.strip()) for part in found.groups()) if found else ("", "")
+            if not source or not target or "://" in target:
+                raise BadInput(
+                    f"{self._place(name)}: {name}: {pair.strip()[:60]!r} is not FILE = FILE", f'Write: {name} = "a = out/a; b = c"'
+                )
+            if "/" in source and outputs and source not in outputs:
+                raise BadInput(
+                    f"{self._place(name)}: {name}: {source[:60]!r} is not in transfer_output_files", "Add it to transfer_output_files."
+                )
+            remaps[source] = target
+        return remaps
 
     def _number(self, name: str, default: int) -> int:
         text = self._text(name) or str(default)
@@ -263,10 +292,10 @@ class _DescriptionReader:
         return {name: value for name, value in environment.items() if name in names}
 
     def _words(self, text: str, name: str) -> list[str]:
-        """Splits a value in HTCondor's quoted form into words.
+        """Splits a value in HTCondor's quoted form into words. ``name``: the option that has the value, for messages.
 
-        Double quotes stand around the whole value. Blanks separate words. A text in single quotes may contain blanks. A doubled quote is
-        a literal quote.
+        Double quotes stand around the whole value. Blanks separate words. A text in single quotes may contain blanks. A doubled double
+        quote stands for one double quote; inside of single quotes, a doubled single quote stands for one single quote.
         """
         if len(text) < 2 or not text.endswith('"') or text[1:-1].replace('""', "").count('"'):
             raise BadInput(

@@ -18,10 +18,14 @@ _EXACT = Context(prec=1000)
 
 @runtime_checkable
 class Axis(Protocol):
-    """Rows of values. A row has one string per name. Each iteration starts with the first row."""
+    """Rows of values. A row has one string for each name in ``names``. Each iteration starts with the first row."""
 
     @property
     def names(self) -> Row: ...
+
+    @property
+    def may_repeat(self) -> bool:
+        """Returns whether two rows may be equal."""
 
     def __len__(self) -> int: ...
 
@@ -35,6 +39,10 @@ class ListedValues:
     names: Row
     rows: Sequence[Row]
 
+    @property
+    def may_repeat(self) -> bool:
+        return len(set(self.rows)) < len(self.rows)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -44,11 +52,12 @@ class ListedValues:
 
 @dataclass(frozen=True, slots=True)
 class LazyAxis:
-    """An axis with ``count`` rows. Each iteration makes the rows again."""
+    """An axis with ``count`` rows. Each iteration makes the rows again, so they are not kept in memory."""
 
     names: Row
     count: int
     rows: Callable[[], Iterator[Row]]
+    may_repeat: bool = True
 
     def __len__(self) -> int:
         return self.count
@@ -57,18 +66,19 @@ class LazyAxis:
         return self.rows()
 
 
-def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal) -> LazyAxis:
-    """Returns the numbers from start to stop, both included. The step must lead from start to stop.
+def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal, width: int = 0) -> LazyAxis:
+    """Returns the numbers ``start``, ``start + step``, … up to ``stop``. ``stop`` is included if a step reaches it exactly. The sign of
+    ``step`` must fit the direction from ``start`` to ``stop``. Integers get leading zeros up to ``width`` characters.
 
-    The numbers are counted as integers, in units of the last decimal place. So there are no values such as 0.30000000000000004.
+    The numbers are computed as integers, in units of the last decimal place. So there are no values such as 0.30000000000000004.
     """
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
     first, last, stride = (int(_EXACT.scaleb(number, decimals)) for number in (start, stop, step))
     count = (last - first) // stride + 1
     numbers = range(first, first + stride * count, stride)
     if not decimals:
-        return LazyAxis((name,), count, lambda: ((str(number),) for number in numbers))
-    return LazyAxis((name,), count, lambda: ((f"{_EXACT.scaleb(number, -decimals):f}",) for number in numbers))
+        return LazyAxis((name,), count, lambda: ((f"{number:0{width}d}",) for number in numbers), may_repeat=False)
+    return LazyAxis((name,), count, lambda: ((f"{_EXACT.scaleb(number, -decimals):f}",) for number in numbers), may_repeat=False)
 
 
 def chained(name: str, parts: Sequence[Axis]) -> LazyAxis:

@@ -1,7 +1,8 @@
 """Makes the values of each task of a sweep from parameters such as ``alpha=0.1:1.0:0.1``, ``seed=1..100`` or a table.
 
-Each parameter or table is an axis of the sweep. A sweep has all combinations of the rows of its axes. If it is zipped, it has the first
-rows of all axes, then the second rows, and so on. Every value is text for a command line. Numbers are exact decimals.
+Each parameter or table is an axis of the sweep, with one or more rows. A sweep combines each row of an axis with all rows of the other
+axes. A zipped sweep instead combines the first rows of all axes, then the second rows, and so on. Every value is text for a command line.
+Numbers are exact decimals.
 """
 
 from __future__ import annotations
@@ -9,44 +10,46 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, chained, number_range
 from pilotfish.applications.sweeps.tables import NAME, read_column, read_lines, read_table
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, Correction
 
 MAX_TASKS = 50_000_000
 TASK_BYTES = 400
 """Approximate number of bytes that a task needs in the memory of the master."""
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
-"""Matches values in Python syntax. They must not be split at commas."""
+"""Matches values in Python syntax, which are refused."""
 MAX_EXPONENT = 100
 """Maximum decimal exponent. A larger exponent is probably a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All combinations of the rows of the axes. The last axis changes fastest. ``zipped``: the first rows, then the second rows, …"""
+    """The rows of values of all tasks. There are all combinations of the rows of the axes; the last axis changes fastest. If ``zipped``,
+    the first task gets the first row of every axis, the second task the second rows, and so on.
+
+    ``times`` tasks, one after the other, get the same row.
+    """
 
     axes: tuple[Axis, ...]
     zipped: bool = False
+    times: int = 1
 
     @property
     def names(self) -> Row:
         return tuple(name for axis in self.axes for name in axis.names)
 
     def __len__(self) -> int:
-        if self.zipped:
-            return len(self.axes[0])
-        return math.prod(len(axis) for axis in self.axes)
+        return self.times * (len(self.axes[0]) if self.zipped else math.prod(len(axis) for axis in self.axes))
 
     def __iter__(self) -> Iterator[Row]:
         """Yields the values of each task in the order of ``names``."""
-        if self.zipped:
-            return (tuple(itertools.chain.from_iterable(rows)) for rows in zip(*self.axes, strict=True))
-        return _product(self.axes)
+        rows = _pairs(self.axes) if self.zipped else _product(self.axes)
+        return rows if self.times == 1 else (row for row in rows for _ in range(self.times))
 
 
 def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
@@ -59,27 +62,47 @@ def _product(axes: tuple[Axis, ...]) -> Iterator[Row]:
             yield row + rest
 
 
-def make_sweep(parameters: Iterable[str] = (), tables: Iterable[str] = (), each_line: str | None = None, zipped: bool = False) -> Sweep:
-    """Returns the sweep of ``--param``, ``--params-from``, ``--each-line`` and ``--zip``. Raises BadInput if they are not valid."""
+def _pairs(axes: tuple[Axis, ...]) -> Iterator[Row]:
+    return (tuple(itertools.chain.from_iterable(rows)) for rows in zip(*axes, strict=True))
+
+
+ValueList = tuple[str, Row]
+"""A list after the command: its sign, ``:::`` or ``:::+``, and its values."""
+
+
+def make_sweep(
+    parameters: Iterable[str] = (),
+    tables: Iterable[str] = (),
+    each_line: str | None = None,
+    zipped: bool = False,
+    lists: Iterable[ValueList] = (),
+    times: int = 1,
+) -> Sweep:
+    """Returns the sweep for the options ``--param``, ``--params-from``, ``--each-line``, ``--zip`` and ``--times``, and for ``:::`` lists.
+
+    Raises BadInput if an option is invalid, if two axes have the same parameter, or if there are too many tasks.
+    """
     axes: list[Axis] = []
     if each_line is not None:
         axes.append(read_lines(each_line))
     axes += [read_table(path) for path in tables]
     axes += [parse_parameter(text) for text in parameters]
+    axes += _list_axes(lists)
     names = [name for axis in axes for name in axis.names]
     for name in names:
         if names.count(name) > 1:
             raise BadInput(f"the parameter {name!r} is given twice", f"Give it once, with all its values: --param {name}=first,second")
     if zipped:
         _check_zip(axes)
-    sweep = Sweep(tuple(axes), zipped)
-    sizes = [len(axis) for axis in (axes[:1] if zipped else axes)]
+    sweep = Sweep(tuple(axes), zipped, times)
+    sizes = [len(axis) for axis in (axes[:1] if zipped else axes)] + [times] * (times > 1)
     check_count(math.prod(sizes), f"the sweep ({' x '.join(f'{size:,}' for size in sizes)})" if len(sizes) > 1 else "the sweep")
     return sweep
 
 
 def check_count(count: int, what: str) -> None:
-    """Checks the number of tasks before submission, because a typing error can make billions of tasks."""
+    """Raises BadInput if ``count`` tasks are too many for a run. After a typing error, there may be billions of tasks. ``what``: name of
+    the source of the tasks in the message."""
     if count > MAX_TASKS:
         limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
         raise BadInput(
@@ -90,14 +113,53 @@ def check_count(count: int, what: str) -> None:
 
 def _check_zip(axes: list[Axis]) -> None:
     if not axes:
-        raise BadInput("--zip has nothing to put side by side", "Add two or more --param, or leave --zip out.")
+        raise BadInput("--zip has nothing to put side by side", Correction("Add two or more --param, or leave --zip out.", "--zip", ""))
     lengths = {"/".join(axis.names) or "--each-line": len(axis) for axis in axes}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise BadInput(
-            f"--zip needs as many values of each: {shown}", "Make them the same length, or leave --zip out to get all combinations."
+            f"--zip needs as many values of each: {shown}",
+            Correction("Make them the same length, or leave --zip out to get all combinations.", "--zip", ""),
         )
 
+
+# --- ::: values ---------------------------------------------------------------------------------------------------------------------
+
+LIST_SIGNS = (":::", ":::+")
+
+
+def split_lists(words: Sequence[str]) -> tuple[Row, tuple[ValueList, ...]]:
+    """Splits the words of a command into the command and the ``:::`` lists after it."""
+    places = [place for place, word in enumerate(words) if word in LIST_SIGNS]
+    ends = [*places[1:], len(words)]
+    lists = tuple((words[place], tuple(words[place + 1 : end])) for place, end in zip(places, ends, strict=False))
+    return tuple(words[: places[0]] if places else words), lists
+
+
+def _list_axes(lists: Iterable[ValueList]) -> list[Axis]:
+    """Returns the axes of the lists. The name of a list is its number, from 1. Lists that are linked by ``:::+`` are one axis."""
+    axes: list[ListedValues] = []
+    for number, (sign, values) in enumerate(lists, 1):
+        if not values:
+            raise BadInput(f"{sign} has no values: the sweep would be empty", "Write values after it, such as ::: a b c or ::: *.dat")
+        if sign == ":::":
+            axes.append(ListedValues((str(number),), [(value,) for value in values]))
+            continue
+        if not axes:
+            raise BadInput(":::+ comes first, and has no list to be linked to", "Write ::: before the first list.")
+        before = axes.pop()
+        if len(values) != len(before):
+            count = f"{len(values)} value{'' if len(values) == 1 else 's'}"
+            raise BadInput(
+                f":::+ has {count}, and the list before it has {len(before)}",
+                "Give both as many values, or write ::: for all combinations",
+            )
+        axes.append(ListedValues((*before.names, str(number)), [(*row, value) for row, value in zip(before, values, strict=True)]))
+    return list(axes)
+
+
+CLOCK_TIME = re.compile(r"\d?\d:\d\d:00")
+"""A time of day. As a range, it would have the step 0."""
 
 # --- --param name=values ------------------------------------------------------------------------------------------------------------
 
@@ -114,7 +176,7 @@ def parse_parameter(text: str) -> Axis:
     if not values:
         raise BadInput(
             f"--param {name}= has no values: the sweep would be empty",
-            f"Write --param {name}=1..10, --param {name}=a,b,c or --param {name}=@file.csv",
+            Correction(f"Write --param {name}=1..10, --param {name}=a,b,c or --param {name}=@file.csv", f"{name}=", f"{name}=1..10"),
         )
     if values.startswith("@"):
         return read_column(name, values[1:])
@@ -123,7 +185,12 @@ def parse_parameter(text: str) -> Axis:
             f"--param {name}={values} looks like Python",
             f"Write --param {name}=1,2,3 or --param {name}=0..9; if it is meant as text, quote it: '{name}=\"{values}\"'",
         )
-    parts = [_parse_item(name, item, quoted) for item, quoted in _split_list(name, values)]
+    items = _split_list(name, values)
+    clock = next((item for item, quoted in items if not quoted and CLOCK_TIME.fullmatch(item)), "")
+    if clock:
+        right = ",".join(f'"{item}"' if quoted or ":" in item else item for item, quoted in items)
+        raise BadInput(f"--param {name}={values}: {clock!r} looks like a time of day", Correction("Put times in quotes.", values, right))
+    parts = [_parse_item(name, item, quoted) for item, quoted in items]
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, ListedValues) for part in parts):
@@ -203,12 +270,20 @@ def _decimal_range(name: str, item: str) -> Axis:
     if step == 0:
         raise BadInput(
             f"--param {name}={item}: the step is 0",
-            f"Give a step, such as {name}={parts[0]}:{parts[1]}:1; a text with colons goes in quotes: '{name}=\"{item}\"'",
+            Correction(
+                f"Give a step, such as {name}={parts[0]}:{parts[1]}:1; a text with colons goes in quotes: '{name}=\"{item}\"'",
+                item,
+                f"{parts[0]}:{parts[1]}:1",
+            ),
         )
     if (stop - start) * step < 0:
         raise BadInput(
             f"--param {name}={item}: a step of {step} never gets from {parts[0]} to {parts[1]}, the sweep would be empty",
-            f"Turn it round: {name}={parts[1]}:{parts[0]}:{abs(step)}, or count down: {name}={parts[0]}:{parts[1]}:{-step}",
+            Correction(
+                f"For the values between, write {name}={parts[0]}:{parts[1]}:{-step}.",
+                item,
+                f"{parts[0]}:{parts[1]}:{-step}",
+            ),
         )
     return _range(name, item, start, stop, step)
 
@@ -224,12 +299,15 @@ def _integer_range(name: str, item: str, left: str, right: str) -> Axis:
     if last < first:
         raise BadInput(
             f"--param {name}={item}: {first} is above {last}, the sweep would be empty",
-            f"Write {name}={last}..{first}, or {name}={first}:{last}:-1 to count down.",
+            Correction(f"Write {name}={right}..{left}, or {name}={first}:{last}:-1 to count down.", item, f"{right}..{left}"),
         )
     return _range(name, item, Decimal(first), Decimal(last), Decimal(1))
 
 
 def _range(name: str, item: str, start: Decimal, stop: Decimal, step: Decimal) -> Axis:
-    axis = number_range(name, start, stop, step)
+    bounds = re.split(r":|\.\.", item)[:2]
+    padded = all(re.fullmatch(r"[+-]?\d+", bound) for bound in bounds) and any(re.match(r"[+-]?0\d", bound) for bound in bounds)
+    width = max(map(len, bounds)) if padded else 0
+    axis = number_range(name, start, stop, step, width)
     check_count(axis.count, f"--param {name}={item}")
     return axis

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from pilotfish.applications.sweeps.axes import Axis, ListedValues, Row, file_axi
 from pilotfish.errors import BadInput, did_you_mean
 
 LINE = ""
-"""Name of the parameter with the lines of ``--each-line``. ``{}`` refers to it."""
+"""Name of the parameter with the lines of ``--each-line``. ``{}`` stands for the value of this parameter."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SMALL_FILE_BYTES = 1 << 20
+MAX_PIPE_BYTES = 1 << 30
+"""Maximum number of bytes that are read from a pipe, because a device such as /dev/zero has no end."""
 
 
 def read_lines(path: str) -> Axis:
@@ -30,10 +34,10 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """Reads a table with the sweep source for its suffix, or as CSV. Columns are parameters. A row has one value of each parameter."""
+    """Reads a table. The suffix selects the sweep source. A file with an unknown suffix is read as CSV. Each column is a parameter."""
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
-    return _not_empty(_from_plugin(suffix if suffix in plugins.names("sweeps") else "csv", path), f"--params-from {path}")
+    return _not_empty(_from_plugin(suffix if suffix in plugins.names("sweeps") else "csv", str(file)), f"--params-from {path}")
 
 
 def _from_plugin(name: str, path: str) -> Axis:
@@ -80,14 +84,34 @@ def _from_file(file: Path, names: Row, read: Callable[[Path], Iterator[Row]]) ->
 
 
 def existing_file(path: str, option: str) -> Path:
+    """Returns the path of an existing file. If ``path`` is a pipe, returns the path of a copy of its content, because the values are read
+    more than once. Raises BadInput if there is no file."""
     file = Path(path)
     if not file.is_file():
         if file.exists() and not file.is_dir():
-            raise BadInput(f"{option}: {path!r} is a pipe or a device, and it is read more than once", f"cat {path} > values.txt")
+            return _copy_of_pipe(file, option)
         what = "is a directory" if file.is_dir() else "does not exist"
         siblings = [entry.name for entry in file.parent.iterdir() if entry.is_file()] if file.parent.is_dir() else []
         raise BadInput(f"{option}: the file {path!r} {what}", did_you_mean(file.name, siblings) or f"Look where it is: ls {file.parent}")
     return file
+
+
+def _copy_of_pipe(pipe: Path, option: str) -> Path:
+    """Copies the content of a pipe to a temporary file, which is deleted at the end of the process."""
+    copy = tempfile.NamedTemporaryFile(prefix="pilotfish-", suffix=pipe.suffix)  # noqa: SIM115
+    atexit.register(copy.close)
+    try:
+        with pipe.open("rb") as source:
+            while chunk := source.read(SMALL_FILE_BYTES):
+                if copy.tell() + len(chunk) > MAX_PIPE_BYTES:
+                    raise BadInput(f"{option}: more than {MAX_PIPE_BYTES >> 20} MiB from {pipe}", "Write the values to a file first.")
+                copy.write(chunk)
+    except OSError as error:
+        raise BadInput(
+            f"{option}: {pipe}: {(error.strerror or 'cannot be read').lower()}", f"Look at its permissions: ls -lL {pipe}"
+        ) from None
+    copy.flush()
+    return Path(copy.name)
 
 
 def _not_empty(axis: Axis, what: str) -> Axis:

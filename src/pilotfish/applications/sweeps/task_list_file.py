@@ -7,22 +7,24 @@
     id=prepare                          ./prepare
     after=prepare                       ./use
 
-Fields come before the program, as variables in a shell. Commas separate several values of a field.
+A line has fields and then the program with its arguments, like variables before a command in a shell. Commas separate several values of a
+field.
 
 - ``in=`` and ``out=``: input files and output files.
 - ``cost=``: duration relative to the other tasks.
 - ``id=``: a name of the task. ``after=``: the names of tasks for which this task waits.
 
-A task also waits for the tasks that produce its input files. ``--`` ends the fields.
+A task also waits for the tasks that produce its input files. The word ``--`` ends the fields.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pilotfish.applications.dependency_order import DependencyCycle, topological_order
@@ -33,6 +35,12 @@ from pilotfish.model.contents import ExpectedFile
 from pilotfish.model.task import MAX_COST, MIN_COST
 
 FIELDS = ("in", "out", "cost", "id", "after")
+QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
+WORD = re.compile(rf"""(?:{QUOTED}|[^ \t\r\n'"\\]++)+""")
+SPECIAL = re.compile("[#<>|&;]")
+OPERATOR = re.compile(rf"{QUOTED}|((?:^&?[0-9]*)?[<>].*|[|&;]+)")
+"""Matches quoted text. The group matches what a shell would not pass on as an argument, such as ``|``, ``2>&1`` and ``>out.txt``."""
+WORD_BEFORE_PROGRAM = re.compile(rf"(?:{'|'.join(FIELDS)})=.*|--")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +53,16 @@ class ListedTask:
     cost: float = 1.0
     id: str = ""
     after: tuple[str, ...] = ()
+    line: int = field(default=0, compare=False)
+    """Number of the line in the task list."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A valid task list file. Each iteration reads the file again.
+    """A valid task list file. Each iteration over the object reads the file again.
 
-    ``flow``: the dependencies, or None if there are none. With dependencies, the tasks are in topological order.
+    ``flow``: the dependencies between the tasks, or None if there are none. With dependencies, the tasks come in topological order;
+    otherwise in the order of the lines.
     """
 
     path: Path
@@ -67,7 +78,7 @@ class TaskFile:
         return self.flow.files if self.flow is not None else frozenset()
 
     def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
-        """Returns the intermediate files that the task at this position needs."""
+        """Returns the intermediate files that a task needs. ``place``: position of the task in an iteration over this object."""
         return self.flow.future_files[place] if self.flow is not None else ()
 
     def __iter__(self) -> Iterator[ListedTask]:
@@ -92,15 +103,35 @@ def read_task_file(path: str) -> TaskFile:
 
 
 def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
-    """Yields line numbers and tasks."""
     for number, line in enumerate(text_of(file), 1):
         where = f"{file}, line {number}"
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise BadInput(f"{where}: {str(error).lower()}", "Close the quote, or put a backslash before it.") from None
+        words = _split(line.rstrip("\r\n"), where)
         if words:
-            yield number, parse_words(words, where)
+            yield number, replace(parse_words(words, where), line=number)
+
+
+def _split(line: str, where: str) -> list[str]:
+    """Splits a line into words. As in a shell, ``#`` begins a comment only at the start of a word. Raises BadInput if the line has an
+    operator of a shell that is not quoted: no shell reads the line."""
+    found = list(WORD.finditer(line)) if SPECIAL.search(line) else []
+    comment = next((place for place, word in enumerate(found) if word[0][0] == "#"), None)
+    if comment is not None:
+        line, found = line[: found[comment].start()], found[:comment]
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        fix = "Close the quote, or put a backslash before it. A task cannot continue on the next line."
+        raise BadInput(f"{where}: {str(error).lower()}", fix) from None
+    program = next((place for place, word in enumerate(found) if not WORD_BEFORE_PROGRAM.fullmatch(word[0])), 0)
+    for place, raw in enumerate(found):
+        operator = next(filter(None, OPERATOR.findall(raw[0])), "")
+        if operator:
+            fields = [word[0] for word in found[:program] if word[0] != "--"]
+            recipe = " ".join([*fields, "sh -c", shlex.quote(line[found[program].start() :].rstrip())])
+            let = f"Let a shell run the command: {recipe}; if it is an argument, quote" if place >= program else "Quote"
+            message = f"{where}: {operator!r} would be an argument, because no shell reads the line"
+            raise BadInput(message, f"{let} it: {shlex.quote(words[place])}")
+    return words
 
 
 def parse_words(words: list[str], where: str) -> ListedTask:
@@ -145,8 +176,7 @@ def _refuse_late_fields(argv: list[str], where: str) -> None:
         name, equals, _ = word.partition("=")
         if equals and name in FIELDS:
             raise BadInput(
-                f"{where}: {word!r} comes after the program",
-                "Put it before the program; if it is an argument, put -- before the program.",
+                f"{where}: {word!r} comes after the program", "Put it before the program; if it is an argument, put -- before the program."
             )
 
 
@@ -178,14 +208,16 @@ SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class TaskFlow:
-    """Dependencies of a list. ``order``: task indices in topological order. ``parents``: for each task in this order, its parents."""
+    """Dependencies between the tasks of a list."""
 
     order: tuple[int, ...]
+    """Indices of the tasks in the list, sorted so that each task comes after its parents."""
     parents: tuple[tuple[int, ...], ...]
+    """For each position in ``order``, the parents of the task there. A parent is given by its position in ``order``."""
     files: frozenset[str]
     """Names of the intermediate files."""
     future_files: tuple[tuple[ExpectedFile, ...], ...]
-    """For each task in this order, the intermediate files that it needs."""
+    """For each position in ``order``, the intermediate files that the task there needs."""
 
 
 @dataclass(slots=True)
@@ -200,7 +232,7 @@ class DependencyBuilder:
     _needs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def note(self, line: int, label: str, after: tuple[str, ...], inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Adds the task of a line of the list."""
+        """Adds the task that one line of the list describes."""
         index = len(self._lines)
         self._lines.append(line)
         if label:
@@ -259,8 +291,10 @@ class DependencyBuilder:
 
     def _named(self, label: str, index: int) -> int:
         if label not in self._ids:
+            near = did_you_mean(label, self._ids)
             raise BadInput(
-                f"{self._where(index)}: after={label}: no task has that id", f"Give it to the task that is meant: id={label} PROGRAM ..."
+                f"{self._where(index)}: after={label}: no task has that id",
+                near or f"Give it to the task that is meant: id={label} PROGRAM ...",
             )
         return self._ids[label]
 

@@ -1,1 +1,1 @@
-"""Contains the commands that start, show and control runs, and that check the installation."""
+"""Contains the commands that show and control runs, and that check the installation."""

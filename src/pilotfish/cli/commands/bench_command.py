@@ -87,7 +87,7 @@ def measure_calls(cores: int) -> list[Measurement]:
 
 
 def measure_commands(cores: int) -> list[Measurement]:
-    from pilotfish.cli.commands.attach_command import follow
+    from pilotfish.cli.run_commands.attach_command import follow
     from pilotfish.client.temporary_pool import private_master
 
     with private_master(cores) as private:

@@ -1,24 +1,18 @@
-"""Implements cancel, pause, resume, set, rerun and forget."""
+"""Implements cancel, pause, resume, set and forget."""
 
 from __future__ import annotations
 
-import re
-import uuid
 from typing import Any
 
 import click
 
 from pilotfish.cli import completions
-from pilotfish.cli.commands.attach_command import follow, show_outcome
-from pilotfish.cli.commands.dag_rescue import retire_rescues_of
-from pilotfish.cli.commands.status_commands import shown_command
-from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option
-from pilotfish.cli.terminal.screen import Screen, plural
-from pilotfish.client.session import PoolSession, connect, connect_read_only, find_run, forget_run, state_of_run, task_name
-from pilotfish.client.task_descriptions import named_task, write_rerun_register
+from pilotfish.cli.named_subjects import read_subjects, runs_with_name
+from pilotfish.cli.shared_options import deadline_option, json_option, pool_option, run_argument, share_option, sites_option
+from pilotfish.cli.terminal.screen import Screen, clean, plural
+from pilotfish.client.descriptions.site_selection import read_selection
+from pilotfish.client.session import PoolSession, connect, connect_read_only, find_run, forget_run, state_of_run
 from pilotfish.errors import BadInput
-
-TASK = re.compile(r"[0-9]*[.][0-9]*")
 
 
 @click.command()
@@ -33,17 +27,15 @@ TASK = re.compile(r"[0-9]*[.][0-9]*")
 def cancel(subjects: tuple[str, ...], pool: str) -> None:
     """Cancel a run or some of its tasks.
 
-    A task is RUN.INDEX, such as 3.17. The name of a run means the newest run with this name. Running tasks are stopped with all their
-    processes.
+    A task is RUN.INDEX, such as 3.17; 3.5-9 are five tasks, and 2-10 are the runs 2 to 10. The name of a run means the newest run
+    with this name. Running tasks are stopped with all their processes.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
-    found = {subject: named_task(master, subject) for subject in subjects if "." in subject}
-    named = [found.get(subject) or task_name(subject) for subject in subjects if found.get(subject) or TASK.fullmatch(subject)]
-    rows = [find_run(master, subject) for subject in subjects if not (found.get(subject) or TASK.fullmatch(subject))]
+    named, rows = read_subjects(master, subjects)
     if named:
         cancelled = int(master.ask("cancel", tasks=named)["cancelled"])
-        ended = len(dict.fromkeys(named)) - cancelled
+        ended = len(named) - cancelled
         too_late = f" {plural(ended, 'task')} had already ended: see pilotfish tasks {named[0].partition('.')[0]}" if ended else ""
         screen.line(f"Cancelled {plural(cancelled, 'task')}.{too_late}")
     for row in rows:
@@ -60,14 +52,25 @@ def cancel(subjects: tuple[str, ...], pool: str) -> None:
 def forget(subjects: tuple[str, ...], pool: str) -> None:
     """Delete finished runs and their stored results.
 
-    RUN is the number or name of a run. A name means only the newest run with this name. Files in run-N/, files saved with results --save
-    and files that other runs need are kept.
+    RUN is the number or name of a run, or a range of numbers, such as 2-10. A name means only the newest run with this name. These
+    files are not deleted: files in run-N/ and at other destinations, files saved with results --save, and files that other runs need.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
-    for row in [find_run(master, subject) for subject in subjects]:
+    named, rows = read_subjects(master, subjects)
+    if named:
+        raise BadInput(
+            f"{named[0]} is a task, and only whole runs can be deleted", f"Delete its run: pilotfish forget {named[0].split('.')[0]}"
+        )
+    for row in sorted(rows, key=lambda row: row["state"] == "done"):  # an unfinished run is an error, so nothing is deleted before it
         forget_run(master, row["run"])
         screen.line(f"Run {row['run']} was deleted.")
+    for name in dict.fromkeys(row["name"] for row in rows if row["name"] in subjects):
+        if others := runs_with_name(master, name):
+            numbers = " ".join(map(str, others))
+            screen.line(
+                f"{plural(len(others), 'other run')} with the name {clean(name)} {'is' if len(others) == 1 else 'are'} kept: {numbers}"
+            )
 
 
 def _has_ended(row: dict[str, Any]) -> str:
@@ -102,71 +105,36 @@ def _change(master: PoolSession, run: str | None, request: str, text: str) -> No
 
 @click.command("set")
 @run_argument(completions.unfinished)
-@click.option("--priority", type=int, metavar="N", help="Priority of all its tasks; higher starts first.")
+@click.option("--priority", type=int, metavar="N", help="Priority of all tasks of the run; higher starts first.")
 @share_option
 @deadline_option
+@sites_option
 @pool_option
 @json_option
 def set_options(run: str | None, priority: int | None, share: tuple[str, float] | None, deadline: float | None, **options: Any) -> None:
-    """Change the priority, share or deadline of a run.
+    """Change the priority, share, deadline or sites of a run.
 
-    Running tasks continue; tasks that start later follow the new values.
+    Running tasks continue; tasks that start later use the new values. With --site, tasks that are assigned to
+    workers of other sites but have not started are assigned again.
     """
     given: dict[str, Any] = {} if priority is None else {"priority": priority}
     if share is not None:
         given.update(share=share[0], weight=share[1])
     if deadline is not None:
         given["deadline"] = deadline
+    selection = read_selection(options["sites"])
+    if selection.names:
+        given["sites"] = list(selection.names)
     if not given:
-        raise BadInput("nothing was given to change", f"pilotfish set {run or 'RUN'} --priority 5, --share NAME:2 or --deadline 18:00")
+        example = f"Give --priority, --share, --deadline or --site, such as: pilotfish set {run or 'last'} --priority 5"
+        raise BadInput("nothing was given to change", example)
     master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if row["state"] == "done":
         raise BadInput(f"run {row['run']} has already ended ({state_of_run(row)})", "Start it again with other options: pilotfish run")
+    selection.switch(master.ask)
     row = master.ask("set", run=row["run"], **given)
     if options["as_json"]:
         Screen.of().json({**row, "state": state_of_run(row)})
     else:
         Screen.of().line(f"Run {row['run']} changed. See its state: pilotfish status")
-
-
-def _nothing_failed(row: dict[str, Any]) -> BadInput:
-    message = f"run {row['run']} has no failed tasks"
-    if not row["counts"].get("cancelled"):
-        return BadInput(message, f"See its tasks: pilotfish tasks {row['run']}")
-    return BadInput(
-        f"{message}, and cancelled ones cannot be run again",
-        f"Start it again with its options: pilotfish run ... {shown_command(row)}",
-    )
-
-
-@click.command()
-@run_argument(completions.failed)
-@click.option("--failed", is_flag=True, default=True, help="Only failed tasks; this is the default.")
-@click.option("--detach", is_flag=True, help="Return after submission.")
-@click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
-@pool_option
-@json_option
-def rerun(run: str | None, failed: bool, detach: bool, quiet: bool, pool: str, as_json: bool) -> int:
-    """Run the failed tasks of a run again.
-
-    The tasks form a new run with its own numbers and results; the first run does not change. If a task never ran because a task that it
-    needs failed, it is run, too. Cancelled tasks are not run again.
-    """
-    master = connect(pool)
-    row = find_run(master, run)
-    if not row["counts"].get("failed"):
-        raise _nothing_failed(row)
-    # If the master dies before it answers, the request is sent again. Because of the uid, this does not create a second run.
-    answer = master.ask("rerun", run=row["run"], uid=uuid.uuid4().hex)
-    write_rerun_register(master, row, answer["run"], answer["tasks"])
-    screen = Screen.of()
-    if not as_json:
-        screen.line(f"Run {answer['run']}: {plural(answer['tasks'], 'task')} of run {row['run']} again.")
-    if detach:
-        if as_json:
-            screen.json({"run": answer["run"], "tasks": answer["tasks"], "state": "submitted"})
-        return 0
-    outcome = follow(master, answer["run"], quiet=quiet or as_json)
-    retire_rescues_of(row, outcome)
-    return show_outcome(screen, outcome, as_json)

@@ -9,8 +9,8 @@ import click
 
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, plural, size
+from pilotfish.client.outputs.task_output import fetch_output
 from pilotfish.client.session import PoolSession, connect_read_only, find_run
-from pilotfish.client.task_output import fetch_output
 from pilotfish.errors import PilotfishError
 
 SHOWN = 20
@@ -27,7 +27,8 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     """Show files, where they are, and transfers.
 
     RUN is the number or name of a run; by default all runs. Inputs and outputs up to 64 KiB are sent with their tasks and are not listed.
-    Kept files of any size are listed. Files in transfer come first, then lost files, then files that many unfinished tasks need.
+    Kept files of any size are listed. Files in transfer come first, then lost files, then all other files. Each of these three groups
+    begins with the files that the most unfinished tasks need.
     """
     screen = Screen.of()
     master = connect_read_only(pool)
@@ -59,7 +60,8 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
 
 
 def _check_user_file(row: dict[str, Any]) -> dict[str, Any]:
-    """Check whether a file of the user is unchanged since submission. If the pool has a copy, nothing is checked."""
+    """Return new values for the row of a file of the user, if the file was changed or deleted after submission and the pool has no copy of
+    it. For any other file, return {}."""
     if not row["path"] or row.get("stored"):
         return {}
     try:
@@ -94,7 +96,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
 
 
 def _describe_sources(got: dict[str, dict[str, int]]) -> str:
-    """Describe cache hits and sources in one sentence."""
+    """Describe how many needed files were cache hits, and from where workers fetched the other files."""
     fetched = [f"{size(got[source]['bytes'])} {source_text}" for source, source_text in _FROM.items() if got[source]["contents"]]
     hits = f"Of {plural(_needed(got), 'file')} that tasks needed, {_cache_hits(got)} were cache hits"
     return f"{hits}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
@@ -127,7 +129,7 @@ FETCHED_COLUMNS = (
 )
 
 
-def _place(content: dict[str, Any]) -> str:
+def _at_master(content: dict[str, Any]) -> str:
     return content.get("file") or ("yes" if content["home"] else "nowhere" if content["nowhere"] else "no")
 
 
@@ -140,14 +142,14 @@ CONTENT_COLUMNS = (
     Column("SIZE", lambda content: size(content["size"]), right=True),
     Column("NAME", lambda content: content["shown_name"] or "-", elastic=True),
     Column("NEEDED BY", lambda content: plural(content["needed_by"], "task") if content["needed_by"] else "-", right=True),
-    Column("AT MASTER", _place),
+    Column("AT MASTER", _at_master),
     Column("WORKERS", lambda content: _workers(content) or "-", elastic=True),
     Column("TRANSFER", lambda content: ", ".join(map(_describe_transfer, content["moving"])) or "-", elastic=True),
 )
 
 
 def _holders(site: str, count: int, workers: list[str]) -> str:
-    """Return the name of the worker if only one worker has the content; otherwise the number of workers at the site."""
+    """Return the number of workers at a site that have a content. If only one worker has the content, return the name of this worker."""
     return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
 
 
@@ -162,7 +164,7 @@ def _below_here(path: str) -> str:
 
 
 def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Map digests to names. The name of an output is in the result of its task; ``run --input`` accepts the name in this form."""
+    """Map the digest of each content to the name to show. An output is named ``3.0:mesh.bin``, as in ``run --input``."""
     names = {row["digest"]: f"made by {row['made_by']}" for row in rows if row["made_by"]}
     names |= {row["digest"]: _below_here(row["path"]) or row["name"] for row in rows if row["name"]}
     for maker in dict.fromkeys(row["made_by"] for row in rows if not row["name"] and row["made_by"]):

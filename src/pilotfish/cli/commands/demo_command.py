@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from pilotfish.applications.task_options import TaskOptions
-from pilotfish.cli.commands.attach_command import RunFollower
+from pilotfish.cli.run_commands.attach_command import RunFollower
 from pilotfish.cli.shared_options import json_option
 from pilotfish.cli.terminal.error_messages import CANNOT
 from pilotfish.cli.terminal.progress import RunProgress
 from pilotfish.cli.terminal.screen import Screen, duration, plural
+from pilotfish.client.outputs.task_output import fetch_output
 from pilotfish.client.session import all_tasks
-from pilotfish.client.task_output import fetch_output
 from pilotfish.client.temporary_pool import PrivatePool, private_master
 from pilotfish.portable.processes import children_of, processes_of, state_of
 
@@ -64,7 +64,7 @@ KILLS = (
 
 
 def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str], None]) -> list[str]:
-    """Follow the run and kill the processes of KILLS. Return the descriptions of the killed processes."""
+    """Follow the run and kill the processes that KILLS lists. Return descriptions of the killed processes."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress)
     watcher = private.master.watch_run(run, follower.cursor)
@@ -91,7 +91,7 @@ def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str],
 
 
 def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
-    """Count done and repeated tasks, and tasks whose result is their own task id."""
+    """Count done tasks, repeated tasks and correct results. A result is correct if the task has printed its own id."""
     done = own = again = 0
     for row in all_tasks(private.master, run):
         done += row["state"] == "done"
@@ -103,19 +103,21 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
 def find_processes(directory: Path) -> dict[str, int]:
     """Return the process ids of the master, the agent and one slot of a pool. If a process does not run, its id is 0.
 
-    The supervisor is the parent of the agent, and the agent is the parent of the slots.
+    The agent is the child of a supervisor process. The children of the agent are the slot server and one monitor per slot. The slot is the
+    child of its monitor. The slot server has no child.
     """
     ours = dict(processes_of(directory))
     master = next((pid for pid, command in ours.items() if "pilotfish.master" in command), 0)
     agents = {pid: children_of(pid) for pid in ours if pid != master}
     supervisor = next((pid for pid in agents if not any(pid in children for children in agents.values())), 0)
     agent = next((pid for pid in agents.get(supervisor, ()) if pid in agents), 0)
-    slot = next((pid for pid in agents.get(agent, ()) if state_of(pid) not in ("Z", "X", "")), 0)
+    slots = (slot for monitor in agents.get(agent, ()) for slot in children_of(monitor))
+    slot = next((pid for pid in slots if state_of(pid) not in ("Z", "X", "")), 0)
     return {"master": master, "agent": agent, "slot": slot}
 
 
 def kill(pid: int) -> bool:
-    """Send SIGKILL. Return False if there is no such process."""
+    """Send SIGKILL to a process. Return False if the process does not exist."""
     if pid <= 1:
         return False
     try:

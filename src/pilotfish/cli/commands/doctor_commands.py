@@ -27,6 +27,7 @@ from pilotfish.client.pools import PoolHandle, find_pools, is_served
 from pilotfish.config import home, read_settings
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.portable.processes import processes_of
+from pilotfish.store.keyring import privacy_fix
 from pilotfish.store.pool_directory import PoolDirectory
 
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "afs", "ceph", "fuse.sshfs", "9p", "panfs")
@@ -92,9 +93,9 @@ def check_home(place: Path) -> CheckResult:
         return CheckResult("home", BAD, f"{place} cannot be written: {error.strerror}", "export PILOTFISH_HOME=/a/directory/of/yours")
     status = place.stat()
     if status.st_uid != os.geteuid():
-        return CheckResult("home", BAD, f"{place} belongs to another user", "export PILOTFISH_HOME=/a/directory/of/yours")
+        return CheckResult("home", BAD, f"{place} belongs to another user", privacy_fix(place, status))
     if status.st_mode & 0o077:
-        return CheckResult("home", BAD, f"{place} is open to others (mode {status.st_mode & 0o777:o})", f"chmod 700 {place}")
+        return CheckResult("home", BAD, f"{place} is open to others (mode {status.st_mode & 0o777:o})", privacy_fix(place, status))
     return CheckResult("home", GOOD, f"{place} is accessible only to you")
 
 
@@ -206,7 +207,7 @@ def check_leftovers(place: Path) -> CheckResult:
 
 
 def check_pools(place: Path) -> CheckResult:
-    """Collect the warnings of all running masters."""
+    """Collect the warnings of the running masters, except the masters of temporary pools."""
     from pilotfish.client.session import connect_if_served
 
     masters = {pool.name: master for pool in find_pools() if not pool.temporary and (master := connect_if_served(pool.name))}
@@ -222,7 +223,7 @@ def check_pools(place: Path) -> CheckResult:
 
 def check_test_pool(place: Path) -> CheckResult:
     """Run one task in a temporary pool. Check that no process or file of the pool remains."""
-    from pilotfish.cli.commands.attach_command import follow
+    from pilotfish.cli.run_commands.attach_command import follow
     from pilotfish.client.temporary_pool import private_master
 
     started = time.monotonic()
@@ -278,7 +279,8 @@ class Leftover:
 def gc(remove: bool, as_json: bool) -> int:
     """List and remove leftovers of dead masters.
 
-    Leftovers are processes and sockets without a master, and temporary pools. Runs of other pools are never removed.
+    Leftovers are processes and sockets without a master, and temporary pools whose program has ended. Without --remove, leftovers are only
+    listed. The runs of all other pools are kept.
     """
     screen = Screen.of()
     found = [leftover for pool in find_pools() for leftover in leftovers_of(pool)]
@@ -314,7 +316,7 @@ def leftovers_of(pool: PoolHandle) -> list[Leftover]:
 
 
 def _owner_lives(directory: Path) -> bool:
-    """Whether the process that created a temporary pool still runs. The directory is named ``private-PID-…``."""
+    """Test whether the process that created a temporary pool still runs. The directory is named ``private-PID-…``."""
     pid = directory.name.split("-")[1]
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
 

@@ -1,53 +1,25 @@
-"""Implements results, and the report of ``run --report``: the results and how the time was spent."""
+"""Implements results, which shows task results as a table, as CSV or JSON, or as a job log, and saves output files."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import tee
+from typing import Any
 
 import click
 
-from pilotfish.applications.safe_paths import write_below
-from pilotfish.cli.commands.attach_command import RunOutcome
+from pilotfish.applications.calls.saved_value import NotPlain, plain
+from pilotfish.cli.commands.log_commands import warn_missing
 from pilotfish.cli.commands.status_commands import with_parameters
 from pilotfish.cli.shared_options import json_option, pool_option, run_argument
 from pilotfish.cli.terminal.screen import Column, Screen, duration, plural
-from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run
-from pilotfish.client.task_descriptions import DescribedTask, DescribedTasks, describe
-from pilotfish.client.task_output import fetch_output
-from pilotfish.errors import BadInput, PilotfishError
-
-REPORTED_RESULTS = 12
-
-
-def show_report(screen: Screen, master: PoolSession, outcome: RunOutcome) -> None:
-    """Print the results, then the waiting time, run time, overhead and utilisation."""
-    rows = master.ask("tasks", run=outcome.run, limit=REPORTED_RESULTS)
-    show_results(screen, master, master.ask("run", run=outcome.run), rows)
-    workers = master.ask("workers", all=False)
-    cores = sum(worker["capacity"].get("cores", 0) for worker in workers) or 1.0
-    timing = outcome.timing
-    count, offered_s = max(1, timing.ended), max(1e-9, cores * timing.elapsed_s)
-    waited_s, overhead_s = (max(0.0, seconds - timing.run_s) / count for seconds in (timing.turnaround_s, offered_s))
-    screen.line()
-    screen.line("Where the time went")
-    screen.fields(
-        [
-            ("  from start to end", duration(timing.elapsed_s)),
-            ("  until the first result", duration(timing.first_end_s)),
-            ("  a task waited", f"{duration(waited_s)} on average for a free core"),
-            ("  a task ran", f"{duration(timing.run_s / count)} on average, {duration(timing.cpu_s / count)} of it computing"),
-            ("  overhead", f"{duration(overhead_s)} of a core per task: starting, sending, waiting for the last one"),
-            ("  workers busy", f"{min(1.0, timing.run_s / offered_s):.0%} of {cores:g} core{'' if cores == 1 else 's'}"),
-        ]
-    )
-    screen.line()
-
-
-# --- results: as a table, as CSV or JSON, or as files ---------------------------------------------------------------------------------
+from pilotfish.client.descriptions.task_descriptions import DescribedTask, DescribedTasks, describe
+from pilotfish.client.outputs.output_delivery import save_outputs
+from pilotfish.client.outputs.task_output import TaskOutput, fetch_outputs
+from pilotfish.client.session import PoolSession, all_tasks, connect_read_only, find_run, with_usage
+from pilotfish.errors import BadInput, Correction
 
 SHOWN_RESULTS = 100
 RESULT_COLUMNS = (
@@ -60,41 +32,55 @@ RESULT_COLUMNS = (
 FILES = Column("FILES", lambda task: task["files"], elastic=True)
 CSV_FIRST = ("run", "index")
 """The task id in two columns, because a program would read the task 1.10 as the number 1.1."""
-CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command")
+PLACE_AND_TIME = ("worker", "node", "site", "started_at", "ended_at", "attempt")
+JOBLOG_COLUMNS = ("Seq", "Host", "Starttime", "JobRuntime", "Send", "Receive", "Exitval", "Signal", "Command")
+"""The columns of ``parallel --joblog``."""
+CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failure", "command", *PLACE_AND_TIME)
 
 
 @click.command()
 @run_argument()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a column for each parameter of the sweep.")
-@click.option("--save", "directory", metavar="DIR", help="Write output files to DIR/INDEX/.")
+@click.option("--joblog", is_flag=True, help="Print CSV with the columns of GNU parallel's --joblog: ended tasks, host, times, status.")
+@click.option("--save", "directory", metavar="DIR", help="Write output files and Python values to DIR/INDEX/.")
+@click.option("--overwrite", is_flag=True, help="With --save, replace files that other programs made or changed.")
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help=f"Show at most N rows.  [default: {SHOWN_RESULTS}; with --csv or --json all]"
 )
 @pool_option
 @json_option
-def results(run: str | None, as_csv: bool, directory: str | None, limit: int | None, pool: str, as_json: bool) -> None:
-    """Show task results; save output files.
+def results(run: str | None, as_csv: bool, joblog: bool, directory: str | None, limit: int | None, **options: Any) -> None:
+    """Show task results; save output files and values.
 
-    RUN is the number or name of a run; by default the last run.
+    RUN is the number or name of a run; by default the last run. --save writes the value of a Python call to value.json if JSON can
+    represent it (a tuple becomes a list), to value.npy if it is a numpy array without Python objects, and otherwise to value.pickle. A file
+    that is already in DIR is kept if it is not from this run, or if it was changed after it was saved: see --overwrite.
     """
-    forms = [option for option, given in (("--csv", as_csv), ("--json", as_json), ("--save", directory is not None)) if given]
+    as_json: bool = options["as_json"]
+    given = {"--csv": as_csv, "--json": as_json, "--joblog": joblog, "--save": directory is not None}
+    forms = [option for option, is_given in given.items() if is_given]
     if len(forms) > 1:
         raise BadInput(f"{' and '.join(forms)} do not go together", "Give one of them, and the other in a second command.")
+    if options["overwrite"] and directory is None:
+        raise BadInput("--overwrite is for saved files, and --save is not given", "Add it: --save DIR")
     screen = Screen.of()
-    master = connect_read_only(pool)
+    master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if directory is not None:
-        saved = save_results(master, row["run"], directory, streams=True)
-        screen.line(saved.describe(directory, row["run"]))
+        warn_missing(row)
+        _save(screen, master, row["run"], directory, options["overwrite"])
+    elif joblog:
+        screen.csv(_joblog_rows(master, describe(master, row, all_tasks(master, row["run"], limit=limit))))
     elif as_csv or as_json:
-        tasks = describe(master, row, all_tasks(master, row["run"], limit=limit))
+        tasks = describe(master, row, with_usage(master, all_tasks(master, row["run"], limit=limit)))
         if not tasks.known and str(row["command"]).startswith("--"):
-            text = f"the parameters of run {row['run']} are unknown: they came from a file that was removed or changed"
-            Screen.of(sys.stderr).line(f"warning: {text}")
+            is_cut = row.get("incomplete")
+            why = "its program ended before it had stored them" if is_cut else "they came from a file that was removed or changed"
+            Screen.of(sys.stderr).line(f"warning: the parameters of run {row['run']} are unknown: {why}")
         if as_csv:
             screen.csv(_csv_rows(master, tasks))
         else:
-            screen.json_list(_as_data(master, task, tasks.names) for task in tasks.found)
+            screen.json_list(_as_data(task, output, tasks.names) for task, output in _with_outputs(master, tasks))
     else:
         show_results(screen, master, row, list(all_tasks(master, row["run"], limit=limit or SHOWN_RESULTS)))
 
@@ -102,8 +88,8 @@ def results(run: str | None, as_csv: bool, directory: str | None, limit: int | N
 def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     described = describe(master, run, rows)
     tasks = []
-    for task in described.found:
-        output, parameters = fetch_output(master, task.row), task.parameters(described.names)
+    for task, output in _with_outputs(master, described):
+        parameters = task.parameters(described.names)
         result = output.failure_line() or output.result_line()
         shown = {"command": task.command, "parameters": parameters, "result": result, "files": " ".join(output.file_names())}
         tasks.append({**task.row, **shown})
@@ -113,18 +99,54 @@ def show_results(screen: Screen, master: PoolSession, run: dict[str, Any], rows:
         screen.line(f"... and {run['tasks'] - len(rows):,} more: pilotfish results {run['run']} --limit {run['tasks']}")
 
 
-def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[list[object]]:
+def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[Sequence[object]]:
     fixed = {*CSV_FIRST, *CSV_COLUMNS}
     yield [*CSV_FIRST, *(f"param.{name}" if name in fixed else name for name in tasks.names), *CSV_COLUMNS]
-    for task in tasks.found:
-        data = _as_data(master, task, tasks.names)
-        cells = {**data, "failure": data["note"]}
-        values = (data["parameters"].get(name) for name in tasks.names)
-        yield [*(task.row[name] for name in CSV_FIRST), *values, *(cells.get(name) for name in CSV_COLUMNS)]
+    width = len(tasks.names)
+    for task, output in _with_outputs(master, tasks):
+        row, done = task.row, output.completed
+        values: list[object] = list(task.values or ())
+        values += [None] * (width - len(values))
+        result = output.cell() if row["state"] == "done" else None
+        place = [row.get(name) for name in PLACE_AND_TIME]
+        used = row.get("wall_s"), row.get("cpu_s"), row.get("rss_bytes")
+        exit_status = done.exit if done is not None else None
+        yield [
+            *(row["run"], row["index"], *values[:width]),
+            *(row["state"], exit_status, *used, result, output.failure_line() or None, task.command, *place),
+        ]
 
 
-def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -> dict[str, Any]:
-    row, output = task.row, fetch_output(master, task.row)
+def _joblog_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[Sequence[object]]:
+    """Yield the ended tasks, numbered from 1 as GNU parallel does. Send and Receive are 0, as in GNU parallel for jobs without files.
+    Exitval is -1, as in GNU parallel, if the task failed for another reason than its exit status or a signal."""
+    yield JOBLOG_COLUMNS
+    for task, output in _with_outputs(master, tasks):
+        row = task.row
+        if row["state"] not in ("done", "failed"):
+            continue
+        done, failed = output.completed, row["state"] == "failed"
+        status, signal = (done.exit or 0, done.signal or 0) if done is not None else (int(failed), 0)
+        if failed and not (status or signal):
+            status = -1
+        times = f"{row.get('started_at') or 0:.3f}", f"{row.get('wall_s') or 0:.3f}"
+        yield row["index"] + 1, row.get("node") or "", *times, 0, 0, status, signal, task.command
+
+
+def _with_outputs(master: PoolSession, tasks: DescribedTasks) -> Iterator[tuple[DescribedTask, TaskOutput]]:
+    """Yield each task with its output. At the end, warn if a part of some outputs is stored nowhere."""
+    described, again = tee(tasks.found)
+    incomplete = 0
+    for task, output in zip(described, fetch_outputs(master, (task.row for task in again)), strict=True):
+        incomplete += output.is_incomplete
+        yield task, output
+    if incomplete:
+        text = f"the output of {plural(incomplete, 'task')} is not complete; a line in the output says where and why"
+        Screen.of(sys.stderr).line(f"warning: {text}")
+
+
+def _as_data(task: DescribedTask, output: TaskOutput, names: tuple[str, ...]) -> dict[str, Any]:
+    row = task.row
     data = {
         "task": row["id"],
         "label": task.label or None,
@@ -134,56 +156,41 @@ def _as_data(master: PoolSession, task: DescribedTask, names: tuple[str, ...]) -
         "wall_s": row.get("wall_s"),
         "cpu_s": row.get("cpu_s"),
         "rss_bytes": row.get("rss_bytes"),
+        **{name: row.get(name) for name in PLACE_AND_TIME},
         # The last output line of a failed task is not a result.
         "result": output.result_line() if row["state"] == "done" else None,
         "failure": row.get("failure"),
         "note": output.failure_line() or None,
         "stdout": output.stdout.decode(errors="replace"),
         "stderr": output.stderr.decode(errors="replace"),
+        **{f"{name}_dropped": stream.dropped for name, stream in output.streams.items()},
+        **{f"{name}_file": str(stream.file.path) if stream.file is not None else None for name, stream in output.streams.items()},
         "files": output.file_names(),
     }
     if output.completed is not None:
         data |= {"exit": output.completed.exit, "signal": output.completed.signal}
     if output.has_value:
-        data["value"] = repr(output.value)
+        data |= _value_as_data(output)
     return data
 
 
-class SavedFiles(NamedTuple):
-    """Number of files that were written, and number of files that stayed on their workers."""
-
-    files: int = 0
-    stayed: int = 0
-
-    def describe(self, directory: str, run: int) -> str:
-        parts = [f"{plural(self.files, 'file')} in {directory}/"] if self.files or not self.stayed else []
-        parts += [f"{plural(self.stayed, 'file')} stayed on the workers: pilotfish data {run}"] if self.stayed else []
-        return "; ".join(parts)
-
-
-def save_results(master: PoolSession, run: int, directory: str, streams: bool) -> SavedFiles:
-    """Write the output files of all tasks to directory/INDEX/. ``streams``: write stdout and stderr too."""
-    if os.path.exists(directory) and not os.path.isdir(directory):
-        raise BadInput(f"{directory!r} is not a directory", "Give another one: --save DIR")
-    saved = stayed = 0
+def _value_as_data(output: TaskOutput) -> dict[str, Any]:
+    """Return the value of a call, and its form in ``value_form``. A plain value is returned as JSON data, with the form ``json``. Any other
+    value is returned as the text that Python shows, with the form ``text``."""
     try:
-        for row in all_tasks(master, run):
-            if row["state"] not in ("done", "failed"):
-                continue
-            output, place = fetch_output(master, row), Path(directory) / str(row["index"])
-            for name, file in output.completed.files.items() if output.completed is not None else ():
-                if file.data is None and (file.path is None or not file.path.exists()):
-                    stayed += 1
-                else:
-                    file.save_below(place, name)
-                    saved += 1
-            if streams:
-                write_below(place, "stdout", output.stdout, 0o644)
-                write_below(place, "stderr", output.stderr, 0o644)
-                saved += 2
-    except OSError as error:
-        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
-        raise PilotfishError(
-            f"the files of run {run} cannot be written: {what}", f"Elsewhere: pilotfish results {run} --save DIR"
-        ) from error
-    return SavedFiles(saved, stayed)
+        return {"value": plain(output.value), "value_form": "json"}
+    except NotPlain:
+        return {"value": output.value_text(), "value_form": "text"}
+
+
+def _save(screen: Screen, master: PoolSession, run: int, directory: str, overwrite: bool) -> None:
+    """Write the output files, streams and values of all tasks to directory/INDEX/, and print how many there are."""
+    directory = os.path.expanduser(directory)
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise BadInput(f"{directory!r} is not a directory", Correction("Give another one: --save DIR", directory, f"{directory}-saved"))
+    saved = save_outputs(master, run, directory, overwrite)
+    parts = [f"{plural(saved.files, 'file')} in {directory}/"] if saved.files or not saved.stayed else []
+    parts += [f"{plural(saved.stayed, 'file')} stayed on the workers: pilotfish data {run}"] if saved.stayed else []
+    screen.line("; ".join(parts))
+    if problem := saved.error():
+        raise problem

@@ -1,7 +1,8 @@
-"""Implements status, tasks and workers."""
+"""Implements status, tasks, workers and pools."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -12,12 +13,16 @@ import click
 from pilotfish.cli.shared_options import OldWords, json_option, note_new_name, old_option, pool_option, run_argument
 from pilotfish.cli.site_commands.site_requests import add_pilots
 from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, fits, plural, rate, size
-from pilotfish.client.pools import is_served
-from pilotfish.client.session import NoPool, all_tasks, connect, connect_read_only, find_run, state_of_run
-from pilotfish.client.task_descriptions import described_rows
-from pilotfish.client.task_output import failure_note
+from pilotfish.cli.terminal.watching import INTERVAL_S, watch_screen
+from pilotfish.client.descriptions.task_descriptions import described_rows
+from pilotfish.client.outputs.task_output import failure_note
+from pilotfish.client.pools import PoolHandle, find_pools, is_served
+from pilotfish.client.session import NoPool, all_tasks, connect, connect_if_served, connect_read_only, find_run, state_of_run, with_usage
+from pilotfish.config import home, read_settings
+from pilotfish.errors import BadInput
 from pilotfish.model.site import LOCAL
 from pilotfish.model.states import TASK_STATES
+from pilotfish.portable.output_marks import show_size
 from pilotfish.store.pool_directory import StopMark, pool_home, read_stop_mark
 
 ACTIVE_COLUMNS = ("RUNNING", "WAITING", "RATE", "TIME LEFT")
@@ -29,15 +34,46 @@ NOT_ASSIGNED = ("waiting", "ready")
 
 
 @click.command()
+@run_argument()
 @click.option("--all", "everything", is_flag=True, help=f"Show all runs, not only the last {SHOWN_RUNS}.")
+@click.option("--watch", "-w", is_flag=True, help=f"Refresh the output every {INTERVAL_S:g} s, until RUN has ended or you press Ctrl-C.")
 @pool_option
 @json_option
-def status(everything: bool, pool: str, as_json: bool) -> None:
+def status(run: str | None, everything: bool, watch: bool, pool: str, as_json: bool) -> None:
     """Show runs, workers and warnings.
 
-    RUNNING counts tasks that are assigned or running. WAITING counts tasks that are waiting or ready.
+    RUN is the number or name of a run. Without RUN, the last 20 runs are shown. RUNNING counts tasks that are assigned or running. WAITING
+    counts tasks that are waiting or ready.
     """
-    screen = Screen.of()
+    if watch and as_json:
+        raise BadInput("--watch and --json do not go together", "Type the command with --json again when you need it.")
+
+    def show(screen: Screen) -> bool:
+        if run is None:
+            _show_pool(screen, everything, pool, as_json)
+            return True
+        return _show_run(screen, run, pool, as_json)
+
+    if watch:
+        watch_screen(show)
+    else:
+        show(Screen.of())
+
+
+def _show_run(screen: Screen, name: str, pool: str, as_json: bool) -> bool:
+    """Print the state of one run, and the reason for it. Return whether the run has not ended."""
+    master = connect_read_only(pool)
+    row = find_run(master, name)
+    if as_json:
+        screen.json({**row, "state": state_of_run(row)})
+        return False
+    show_runs(screen, [row])
+    screen.line()
+    screen.line(clean(master.ask("why", run=row["run"])["sentence"]))
+    return bool(row["state"] != "done")
+
+
+def _show_pool(screen: Screen, everything: bool, pool: str, as_json: bool) -> None:
     stop = last_stop(pool)
     try:
         answer = status_at_stop(pool, stop) or connect_read_only(pool).ask("status")
@@ -67,14 +103,31 @@ def status(everything: bool, pool: str, as_json: bool) -> None:
         screen.line(f"... and {plural(len(rows) - len(shown), 'earlier run')}: pilotfish status --all")
     if together:
         screen.line("Several runs share the pool. Estimate when one finishes: pilotfish predict RUN")
-    for warning in answer.get("warnings", ()):
+    for warning in (*answer.get("warnings", ()), *_settings_warnings(answer)):
         screen.line(f"{screen.paint('warning:', 'yellow')} {clean(warning['text'])}")
         for command in warning.get("commands", ()):
             screen.line(f"  fix:    {clean(command)}")
 
 
+def _settings_warnings(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a warning if config.toml was changed after the start of the master, which reads it only when it starts."""
+    path = home() / "config.toml"
+    try:
+        changed_at = path.stat().st_mtime
+    except OSError:
+        return []
+    if not answer.get("pid") or changed_at <= time.time() - float(answer.get("uptime_s") or 0.0):
+        return []
+    try:
+        read_settings(path, note=lambda text: None)
+    except BadInput as problem:
+        return [{"text": str(problem), "commands": [problem.hint]}]
+    text = f"{path} was changed after the master had started; a restarted master uses the changes"
+    return [{"text": text, "commands": ["pilotfish stop"]}]
+
+
 def _without_estimate(row: dict[str, Any]) -> dict[str, Any]:
-    """Remove the finish time. It is estimated from the current rate, and the rate changes if other runs go first or end."""
+    """Remove the estimated finish time, which is wrong if several runs compete: the rate of a run changes when another run ends."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
@@ -107,13 +160,13 @@ LATEST = 2.5e11
 
 
 def describe_deadline(row: dict[str, Any], now: float) -> str:
-    """Describe the deadline of a run. If it is known whether the run meets the deadline, the text says this."""
+    """Describe the deadline of a run. If it is known whether the run meets the deadline, say this, too."""
     if not row.get("deadline"):
         return "-"
     deadline, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
     near = abs(row["deadline"] - now) < NEAR_S
     when = deadline.strftime("%H:%M:%S" if near else "%H:%M" if deadline.date() == datetime.fromtimestamp(now).date() else "%d %b %H:%M")
-    if late_s is None:
+    if late_s is None or row.get("status") in ("cancelled", "incomplete"):
         return when
     if late_s <= 0:
         return f"{when}, {'met' if ended else 'in time'}"
@@ -121,23 +174,21 @@ def describe_deadline(row: dict[str, Any], now: float) -> str:
 
 
 def program_first(row: dict[str, Any]) -> str:
-    """Return the command of a run. Options of a sweep come after the program, because a narrow table cuts the end."""
+    """Return the command of a run, with the program before the options of a sweep: a narrow table shows only the beginning."""
     swept, dashes, program = shown_command(row).partition(" -- ")
     return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
 
 
 def shown_command(row: dict[str, Any]) -> str:
-    """Return the command of a run as the user typed it, but without ``--`` at the beginning."""
-    return str(row["command"]).removeprefix("-- ")
+    """Return the command of a run as the user typed it, but without ``--`` at the beginning. The recorded command of a DAG run may end with
+    ``#`` and a note for Pilotfish; this note is left out."""
+    command = str(row["command"]).removeprefix("-- ")
+    return command.partition(" # rescue ")[0] if command.startswith("--dag ") else command
 
 
 def _count(states: Iterable[str]) -> Callable[[dict[str, Any]], str]:
     """Return a function that counts the tasks of a run in these states."""
     return lambda row: f"{sum(row['counts'].get(state, 0) for state in states):,}"
-
-
-def _time_left(row: dict[str, Any]) -> str:
-    return duration(row.get("eta_s")) if row["state"] != "done" and not row.get("paused") else "-"
 
 
 RUN_COLUMNS = (
@@ -150,7 +201,7 @@ RUN_COLUMNS = (
     Column("RUNNING", _count(AT_WORKERS), right=True),
     Column("WAITING", _count(NOT_ASSIGNED), right=True),
     Column("RATE", lambda row: rate(row.get("rate_per_s")) if row["state"] != "done" else "-", right=True),
-    Column("TIME LEFT", _time_left, right=True),
+    Column("TIME LEFT", lambda row: duration(row.get("eta_s")) if row["state"] != "done" and not row.get("paused") else "-", right=True),
     Column("SHARE", lambda row: row.get("share") or "-"),
     Column("DEADLINE", lambda row: describe_deadline(row, time.time())),
     Column("COMMAND", program_first, elastic=True),
@@ -170,20 +221,22 @@ RUN_COLUMNS = (
 def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **options: Any) -> None:
     """List the tasks of a run.
 
-    RUN is the number or name of a run; by default the last run. WORKER is shown while a task is assigned or running. MAX MEMORY includes
-    about 16 MiB of the process that starts the program.
+    RUN is the number or name of a run; by default the last run. WORKER is the worker of the latest attempt. For a running task, the
+    times and MAX MEMORY are values of this moment, from its worker. MAX MEMORY includes about 16 MiB for the process that starts the
+    program.
     """
     screen = Screen.of()
     master = connect_read_only(options["pool"])
     row = find_run(master, run)
     if options["as_json"]:
-        screen.json_list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit)))
+        screen.json_list(described_rows(master, row, with_usage(master, all_tasks(master, row["run"], state, offset, limit))))
         return
     if options["ids"]:
         for task in all_tasks(master, row["run"], state, offset, limit):
             screen.line(task["id"])
         return
-    shown = list(described_rows(master, row, all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS), ask=True))
+    found = all_tasks(master, row["run"], state, offset, limit or SHOWN_TASKS)
+    shown = list(described_rows(master, row, with_usage(master, found), ask=True))
     if not shown:
         screen.line(f"Run {row['run']} has {'no' if not offset else 'no more'} {state + ' ' if state else ''}tasks.")
         return
@@ -194,8 +247,12 @@ def tasks(run: str | None, state: str | None, limit: int | None, offset: int, **
         screen.line(f"... {total - end:,} more: pilotfish tasks {row['run']}{filtered} --offset {end}")
 
 
-def _task_note(task: dict[str, Any]) -> str:
-    return failure_note(task["failure"]) if task.get("failure") else task.get("reason") or ""
+def _note(task: dict[str, Any]) -> str:
+    source = task.get("reused_from")
+    about = f"result of task {source}" if source else task.get("reason") or ""
+    parts = [failure_note(task["failure"]) if task.get("failure") else about]
+    parts += [f"{show_size(task['left_out_bytes'])} of its output left out"] if task.get("left_out_bytes") else []
+    return "; ".join(filter(None, parts))
 
 
 TASK_COLUMNS = (
@@ -207,7 +264,7 @@ TASK_COLUMNS = (
     Column("WALL TIME", lambda task: duration(task.get("wall_s") or None), right=True),
     Column("CPU TIME", lambda task: duration(task.get("cpu_s") or None), right=True),
     Column("MAX MEMORY", lambda task: size(task.get("rss_bytes")), right=True),
-    Column("NOTE", _task_note, elastic=True),
+    Column("NOTE", _note, elastic=True),
 )
 PARAMETERS = Column("PARAMETERS", lambda task: task["parameters"], elastic=True)
 
@@ -223,22 +280,30 @@ def with_parameters(screen: Screen, columns: Sequence[Column], tasks: Sequence[d
 @click.argument("words", nargs=-1, cls=OldWords)
 @click.option("--all", "everything", is_flag=True, help="Include workers that left or were lost.")
 @click.option("--local-cores", type=click.IntRange(min=0), metavar="N", help="Set the number of cores of this machine to use.")
+@click.option("--end-quarantine", "released", metavar="WORKER", help="Give tasks to a worker in quarantine again.")
 @old_option("--set", "--local-cores")
 @pool_option
 @json_option
-def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, pool: str, as_json: bool) -> None:
+def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, released: str | None, pool: str, as_json: bool) -> None:
     """List workers and what they run."""
     if words:
         note_new_name("workers add", "pilots add")
         add_pilots(words, pool, as_json)
         return
     screen = Screen.of()
+    if released is not None:
+        answer = connect(pool).ask("quarantine_clear", worker=released)
+        screen.json(answer) if as_json else screen.line(f"Worker {clean(released)} gets tasks again.")
+        return
     if local_cores is not None:
         master = connect(pool, start=True, local_cores=local_cores)
         if as_json:
             screen.json(master.ask("workers", all=False))
         else:
             screen.line(f"Pool {clean(pool)} now uses {plural(local_cores, 'core')} of this machine.")
+            here = len(os.sched_getaffinity(0))
+            if local_cores > here:
+                screen.line(f"note: this machine has {plural(here, 'core')}, so tasks share them")
         return
     stop = last_stop(pool)
     stopped = status_at_stop(pool, stop) is not None and not everything
@@ -246,11 +311,12 @@ def workers(words: tuple[str, ...], everything: bool, local_cores: int | None, p
     if as_json:
         screen.json(found)
     elif found:
-        _show_workers(screen, found)
+        elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in found)
+        screen.table([column for column in WORKER_COLUMNS if elsewhere or column.title != "SITE"], found)
     elif stop is not None:
         screen.line(stop_sentence(pool, stop))
     else:
-        screen.line("There are no workers. They start with a run: pilotfish run --local-cores 4 -- COMMAND")
+        screen.line("There are no workers. They start with a run: pilotfish run -- COMMAND")
 
 
 def _worker_state(worker: dict[str, Any]) -> str:
@@ -267,10 +333,6 @@ def _busy_cores(worker: dict[str, Any]) -> float:
     return cores - float(worker.get("free", {}).get("cores", cores))
 
 
-def _worker_note(worker: dict[str, Any]) -> str:
-    return "quarantined: it keeps failing" if worker.get("quarantined_until") else worker.get("reason") or ""
-
-
 WORKER_COLUMNS = (
     Column("WORKER", lambda worker: worker["worker"], elastic=True),
     Column("SITE", lambda worker: worker.get("site") or "-"),
@@ -280,14 +342,62 @@ WORKER_COLUMNS = (
     Column("RUNNING", lambda worker: worker.get("running", 0), right=True),
     Column("DONE", lambda worker: f"{worker.get('tasks_done', 0):,}", right=True),
     Column("FAILED", lambda worker: f"{worker.get('tasks_failed', 0):,}", right=True),
-    Column("NOTE", _worker_note, elastic=True),
+    Column("NOTE", lambda row: "quarantined: it keeps failing" if row.get("quarantined_until") else row.get("reason") or "", elastic=True),
 )
 
 
-def _show_workers(screen: Screen, workers: Sequence[dict[str, Any]]) -> None:
-    """Print a line per worker. If all workers are local, the column of the site is omitted."""
-    elsewhere = any(worker.get("site", LOCAL) not in ("", LOCAL) for worker in workers)
-    screen.table([column for column in WORKER_COLUMNS if elsewhere or column.title != "SITE"], workers)
+# --- pools -----------------------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@json_option
+def pools(as_json: bool) -> None:
+    """List pools and their masters.
+
+    This command starts no master. RUNS and UNFINISHED TASKS of a pool are shown only if its master runs or if the pool was stopped.
+    """
+    screen = Screen.of()
+    rows = [_pool_row(pool) for pool in find_pools()]
+    if as_json:
+        screen.json(rows)
+    elif rows:
+        screen.table(POOL_COLUMNS, rows)
+    else:
+        screen.line("There are no pools. Start one: pilotfish run -- COMMAND")
+
+
+def _pool_row(pool: PoolHandle) -> dict[str, Any]:
+    stop = read_stop_mark(pool.directory)
+    master = connect_if_served(pool.name)
+    answer: dict[str, Any] = {} if master is None else master.ask("status")
+    runs = answer.get("runs") if master is not None else stop.runs if stop is not None else None
+    if master is not None:
+        master.close(wait=False)
+    state = "stopped" if stop is not None else "running" if master is not None else "idle"
+    unfinished = None if runs is None else sum(row["counts"].get(one, 0) for row in runs for one in UNFINISHED)
+    return {
+        "pool": pool.name,
+        "state": state,
+        "private": pool.temporary,
+        "pid": answer.get("pid"),
+        "workers": sum(answer.get("workers", {}).values()),
+        "cores": answer.get("cores", 0),
+        "runs": None if runs is None else len(runs),
+        "unfinished": unfinished,
+        "directory": str(pool.directory),
+    }
+
+
+POOL_COLUMNS = (
+    Column("POOL", lambda row: row["pool"], elastic=True),
+    Column("STATE", lambda row: row["state"]),
+    Column("MASTER", lambda row: row["pid"] or "-", right=True),
+    Column("WORKERS", lambda row: row["workers"], right=True),
+    Column("CORES", lambda row: f"{row['cores']:g}", right=True),
+    Column("RUNS", lambda row: "-" if row["runs"] is None else f"{row['runs']:,}", right=True),
+    Column("UNFINISHED TASKS", lambda row: "-" if row["unfinished"] is None else f"{row['unfinished']:,}", right=True),
+    Column("DIRECTORY", lambda row: row["directory"], elastic=True),
+)
 
 
 # --- stopped pools: they are shown without a master --------------------------------------------------------------------------------------
@@ -297,12 +407,16 @@ NAMED_RUNS = 3
 
 
 def last_stop(pool: str) -> StopMark | None:
-    """Return the stop mark of the pool. If the pool was not stopped, or was used after the stop, return None."""
+    """Return the record that ``stop`` left in the pool. If the pool was not stopped, or was used after the stop, return None."""
     return read_stop_mark(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
-    """Return the status of a stopped pool in the format of the master. If only the master knows the status, return None."""
+    """Return the status of a stopped pool in the format of the master. ``stop``: the record that the command ``stop`` has left; the status
+    is read from this record.
+
+    Return None if the pool was not stopped, if a master runs, or if the record has no list of runs.
+    """
     if stop is None or stop.runs is None or is_served(pool_home(pool).directory):
         return None
     runs = [{**row, "rate_per_s": 0.0, "eta_s": None} for row in stop.runs]

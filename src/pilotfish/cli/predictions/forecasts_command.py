@@ -34,8 +34,9 @@ def forecasts(pool: str, as_json: bool) -> None:
     """Show learned task times, link speeds and queue waits.
 
     ITEM is a task class, the queue wait of pilots at a site, or the link to a site. For a task class, the value is the time of a task of
-    cost 1 on a worker of average speed; "on N cores" is for moldable tasks. For a link, the value is the bandwidth. MEDIAN ERROR is the
-    median error of recent forecasts. PREDICTOR is the method that was best recently.
+    cost 1 on a worker of average speed. Moldable tasks have a value for each number of cores: "on N cores". For a queue wait, the value is
+    a time. For a link, the value is the bandwidth. MEDIAN ERROR is the median error of recent forecasts. PREDICTOR is the method whose
+    recent forecasts had the smallest error.
     """
     screen = Screen.of()
     answer = connect_read_only(pool).ask("forecasts")

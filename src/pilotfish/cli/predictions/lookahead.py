@@ -1,4 +1,4 @@
-"""Formats times and notes of estimates, and selects the run, for predict, whatif and replay."""
+"""Selects the run, and formats times and notes, for predict, whatif and replay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ RECORD = "predictions.jsonl"
 
 
 def find(state: State, name: str | None, unfinished: bool = True) -> Run:
-    """Find a run by its name. Without a name, find the newest unfinished run; with ``unfinished=False``, the newest finished run."""
+    """Find a run by its number or name. Without ``name``, find the newest unfinished run; if ``unfinished`` is False, find the newest
+    finished run. If there is no such run, find the newest run."""
     if name is None or name == LAST:
         candidates = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
         return max(candidates, key=lambda run: run.id) if candidates else find_run(state)
@@ -29,7 +30,8 @@ def find(state: State, name: str | None, unfinished: bool = True) -> Run:
 
 
 def find_unfinished(state: State, name: str | None, hint: str) -> Run:
-    """Find an unfinished run. If the run has ended, the error has this ``hint``, in which {} stands for the number of the run."""
+    """Find an unfinished run. Raise BadInput if the run is paused or has ended. If it has ended, the error has this ``hint``, in which {}
+    stands for the number of the run."""
     run = find(state, name)
     if not run.unfinished:
         raise BadInput(f"run {run.id} has ended", hint.format(run.id))

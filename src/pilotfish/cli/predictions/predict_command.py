@@ -16,7 +16,7 @@ from pilotfish.client.offline_pool import OfflinePool
 if TYPE_CHECKING:
     from pilotfish.core.state import Run
     from pilotfish.sim.projections.finish_estimate import FinishEstimate
-    from pilotfish.sim.projections.prediction_record import Prediction, PredictionRecord
+    from pilotfish.sim.projections.prediction_record import PredictionRecord
 
 RESULTS_HINT = "See how long its tasks took: pilotfish results {}"
 SHOWN = 20
@@ -138,17 +138,13 @@ def _deadline(answer: dict[str, Any], median: float, now: float) -> list[tuple[s
     return [("deadline", f"{clock(answer['deadline'], now)}: {verdict}; {sure}")]
 
 
-def _inside(prediction: Prediction) -> str:
-    return "" if not prediction.took_s else "yes" if prediction.held else "no"
-
-
 RECORD_COLUMNS = (
     Column("RUN", lambda prediction: prediction.run, right=True),
     Column("TASKS LEFT", lambda prediction: f"{prediction.left:,}", right=True),
     Column("PREDICTED", lambda prediction: about(prediction.median_s), right=True),
     Column("80 % INTERVAL", lambda prediction: f"{about(prediction.low_s)} to {about(prediction.high_s)}"),
     Column("ACTUAL", lambda prediction: duration(prediction.took_s) if prediction.took_s else "unfinished", right=True),
-    Column("INSIDE", _inside),
+    Column("INSIDE", lambda prediction: "" if not prediction.took_s else "yes" if prediction.held else "no"),
 )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRow(NamedTuple):
-    """One line of the table. If the run would never end, ``seconds`` is None."""
+    """One line of the printed table: the measured run, or one simulation of the run. ``seconds`` is None if the simulation never ends."""
 
     what: str
     cores: float
@@ -42,7 +42,7 @@ class ReplayRow(NamedTuple):
     "--total-cores",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help="Also simulate N cores in total from the start, on workers like those of the run.",
+    help="Also simulate the run with N cores, available from the start, on the same kinds of workers.",
 )
 @old_option("--workers", "--total-cores")
 @pool_option

@@ -66,9 +66,9 @@ def complete_work(context: click.Context, parameter: click.Parameter, incomplete
     "--files",
     multiple=True,
     metavar="[N x]SIZE[:SHARED]",
-    help="Input files: 6x20M is one file for each of six groups of tasks, 1G:all one for all, 5M:none one per task. Repeatable.",
+    help="Input files: 1G:all is one file for all tasks, 5M:none one file per task, 6x20M one file for each of six groups. Repeatable.",
 )
-@click.option("--hints", metavar="ERROR", help='Whether the relative cost of tasks is known: yes, no, or with an error of "30 %".')
+@click.option("--hints", metavar="ERROR", help='Whether tasks have known costs: yes, no, or "30 %" (costs with an error of up to 30 %).')
 @click.option(
     "--work",
     metavar="WORK",
@@ -148,7 +148,7 @@ def read(file: str | None, options: dict[str, Any]) -> Scenario:
 
 
 def read_list(path: str) -> Workload:
-    """Read the costs, dependencies and inputs of the tasks in a task list. Inputs that are not on this machine are left out."""
+    """Read the costs, dependencies and inputs of the tasks in a task list or DAGMan file. Inputs that do not exist here are left out."""
     from pilotfish.sim.workload import Workload
 
     if path.endswith(".dag"):
@@ -168,7 +168,7 @@ def read_list(path: str) -> Workload:
 def read_nodes(path: str) -> Workload:
     """Read the unfinished DAG nodes of a DAGMan file. Each DAG node gets the cost 1, because the file contains no times."""
     from pilotfish.applications.dagman.dag_file import read_dag
-    from pilotfish.applications.dagman.node_tasks import node_tasks
+    from pilotfish.applications.dagman.node_tasks import dependencies, node_tasks
     from pilotfish.sim.workload import Workload
 
     dag = read_dag(path)
@@ -177,8 +177,7 @@ def read_nodes(path: str) -> Workload:
         Screen.of(sys.stderr).line(f"note: {clean(notice)}")
     if not tasks:
         raise BadInput(f"{path}: every DAG node is done", "Remove the DONE words; if a rescue file marks them as done, delete it.")
-    places = {task.node.name: place for place, task in enumerate(tasks)}
-    after = [tuple(places[parent] for parent in task.node.parents if parent in places) for task in tasks]
+    after = [(*needed, *any_end) for needed, any_end in dependencies(tasks)]
     kinds, cores = [task.options["name"] for task in tasks], [task.options["cores"] for task in tasks]
     return Workload([1.0] * len(tasks), kinds=kinds, cores=cores, after=after)
 

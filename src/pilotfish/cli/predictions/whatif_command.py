@@ -17,7 +17,7 @@ from pilotfish.cli.predictions.lookahead import RECORD, about, clock, find_unfin
 from pilotfish.cli.shared_options import json_option, note_new_name, pool_option, samples_option
 from pilotfish.cli.terminal.screen import Column, Screen, plural
 from pilotfish.client.offline_pool import OfflinePool
-from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.errors import BadInput, Correction, did_you_mean
 from pilotfish.model.site import LOCAL
 from pilotfish.sim.projections.pool_snapshot import Variation
 
@@ -130,7 +130,8 @@ FORMS = {
 OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
 """Former form of ``+N pilots SITE`` and, without a site, of ``+N cores``."""
 SYNTAX_HINT = (
-    'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; several of them with commas'
+    'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; '
+    "several of them with commas; --run RUN chooses the run"
 )
 EXAMPLES = {"pilots": "+50 pilots SITE", "site": "+site X", "policy": "policy=near", "cores": "cores=8", "speed": "speed SITE=2"}
 MIN_SIMILARITY = 0.7
@@ -159,8 +160,7 @@ def read_variation(text: str, sites: Iterable[str]) -> Variation:
         known_policies = plugins.names("policies")
         if policy not in known_policies:
             raise BadInput(
-                f"{text!r}: there is no policy {policy!r}",
-                did_you_mean(policy, known_policies) or f"There are {', '.join(known_policies)}",
+                f"{text!r}: there is no policy {policy!r}", did_you_mean(policy, known_policies) or f"There are {', '.join(known_policies)}"
             )
     more = tuple((site or LOCAL, int(count)) for count, site in found.get("pilots", ()))
     if any(abs(count) > MAX_ADDED for _, count in more):
@@ -188,7 +188,14 @@ def _read(word: str) -> tuple[str, tuple[str, ...]]:
         matched = form.fullmatch(word)
         if matched is not None:
             return kind, tuple(group or "" for group in matched.groups())
+    if word == "last":
+        hint = Correction("Give the run with --run, and then a change.", word, "", ("--run", word, "+8 cores"))
+        raise BadInput(f"{word!r} is not a change that can be simulated", hint)
     words = re.findall("[a-z]+", word)
     near = get_close_matches(words[0], list(FORMS), 1, MIN_SIMILARITY) if words else []
-    hint = f'Did you mean the form "{EXAMPLES[near[0]]}"?' if near else SYNTAX_HINT
+    hint = (
+        Correction(f'Did you mean the form "{EXAMPLES[near[0]]}"?', word, EXAMPLES[near[0]])
+        if near
+        else Correction(SYNTAX_HINT, word, "+8 cores")
+    )
     raise BadInput(f"{word!r} is not a change that can be simulated", hint)

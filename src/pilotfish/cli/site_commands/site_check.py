@@ -60,7 +60,7 @@ exit 1
 
 
 def check_site(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
-    """Check the site and print the results line by line. Return the exit status: 0 if no result is bad."""
+    """Check the site and print each result. Return the exit status: 0 if no check failed and the user did not press Ctrl-C."""
     screen = Screen.of()
     timeout_s = parse_seconds(timeout, "--timeout")
     results: list[CheckResult] = []
@@ -90,7 +90,6 @@ def _count_bad(results: list[CheckResult]) -> int:
 
 
 def _summary(name: str, results: list[CheckResult]) -> str:
-    """Summarise the results. If the test pilot is doubtful, it is unknown whether pilots work at the site."""
     doubtful = [result.check for result in results if result.state == DOUBTFUL]
     if _count_bad(results):
         return f"{plural(_count_bad(results), 'thing')} to fix."
@@ -107,7 +106,7 @@ def _check_description(name: str, note: Note) -> Site | None:
     except BadInput as error:
         note(CheckResult("description", BAD, str(error), error.hint))
         return None
-    real = path.resolve()  # the modes count at the end of a symbolic link
+    real = path.resolve()  # if sites.toml is a symbolic link, the modes of its target count
     if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
         note(CheckResult("description", DOUBTFUL, f"others may read {real} and the values of its variables", f"chmod 600 {real}"))
     elif site.paused:
@@ -174,7 +173,7 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
-    """Check that the batch system answers. The question is a search for a pilot batch that does not exist."""
+    """Check that the batch system answers a search for a pilot batch that does not exist."""
     backend: Backend = plugins.load("backends", runner.site.backend)()
     for exchange in backend.find(runner.site, UNKNOWN_BATCH):
         began = time.monotonic()
@@ -190,7 +189,7 @@ async def _check_answer(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_place(runner: CommandRunner, host: str, note: Note) -> None:
-    """Check the machine with the pilot files: disk space, limits, clock and Python."""
+    """Check the machine on which the files of the pilots are stored: its disk space, limits, clock and Python."""
     suffix = f" of {host}" if host and len(runner.site.hosts) > 1 else ""
     try:
         exchange = site_files.absolute_folder(runner.site.folder, host)
@@ -248,7 +247,7 @@ async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckRes
 
 
 async def _check_python(runner: CommandRunner, host: str, check: str) -> CheckResult:
-    """Find Python as a pilot does, after the lines of ``setup``. A node may have another Python; the test pilot shows which."""
+    """Run the site's ``setup`` lines, then find Python as a pilot does. The nodes may have another Python, which the test pilot reports."""
     site = runner.site
     chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
     answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))

@@ -1,4 +1,4 @@
-"""Implements the subcommands of site. They edit ``sites.toml``; users may edit this file too."""
+"""Implements the subcommands of site. The subcommands that change sites edit ``sites.toml``. Users may edit this file, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilotfish.cli.site_commands.site_requests import notify_masters
 from pilotfish.cli.site_commands.sites_command import show_invalid_sites
 from pilotfish.cli.terminal.error_messages import SuggestingGroup
 from pilotfish.cli.terminal.screen import Column, Screen, clean
-from pilotfish.client.site_selection import find_site
+from pilotfish.client.descriptions.site_selection import find_site
 from pilotfish.client.sites_file import Table, editing, sites_path, write_site
 from pilotfish.config import SITE_KEYS, make_site, read_sites, read_tables
 from pilotfish.errors import BadInput
@@ -72,26 +72,23 @@ name_argument = click.argument("name", metavar="NAME", shell_complete=complete_s
 @click.option("--memory", metavar="SIZE", help="Memory per node of a pilot, such as 8G.")
 @click.option("--gpus", metavar="N", help="GPUs per node of a pilot.")
 @click.option("--walltime", metavar="DURATION", help="Walltime of a pilot, such as 2h.  [default: 1h]")
-@click.option("--max-pilots", metavar="N", help="Maximum pilots, queued and running.  [default: 10]")
-@click.option("--max-queued", metavar="N", help="Maximum queued pilots.  [default: 5]")
-@click.option("--max-cores", metavar="N", help="Maximum cores of all pilots.  [default: no limit]")
-@click.option("--directive", "directives", multiple=True, metavar="TEXT", help="Extra batch directive, as after #SBATCH. Repeatable.")
+@click.option("--max-pilots", metavar="N", help="Maximum number of queued and running pilots together.  [default: 10]")
+@click.option("--max-queued", metavar="N", help="Maximum number of queued pilots.  [default: 5]")
+@click.option("--max-cores", metavar="N", help="Maximum number of cores of all pilots together.  [default: no limit]")
+@click.option("--directive", "directives", multiple=True, metavar="TEXT", help="Extra batch directive: the text after #SBATCH. Repeatable.")
 @click.option(
-    "--setup",
-    multiple=True,
-    metavar="LINE",
-    help="Shell line to run before the agent starts, such as 'module load python'. Repeatable.",
+    "--setup", multiple=True, metavar="LINE", help="Shell line to run before the agent starts, such as 'module load python'. Repeatable."
 )
 @click.option("--python", metavar="PATH", help="Python on the nodes, 3.8 or later.  [default: first one found]")
 @click.option("--folder", metavar="PATH", help="Directory for pilot files at the site.  [default: ~/.pilotfish]")
-@click.option("--scratch", metavar="PATH", help="Directory for tasks on the nodes.  [default: the temporary directory]")
-@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Tag for its workers. Repeatable.")
+@click.option("--scratch", metavar="PATH", help="Directory for tasks on the nodes.  [default: the temporary directory of the node]")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Tag of the workers of the site. Repeatable.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Backend-specific option. Repeatable.")
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable for the site's commands. Repeatable.")
-@click.option("--reach", metavar="HOW", help="Connection of agents to the master: direct, tunnel or auto.  [default: auto]")
-@click.option("--address", metavar="HOST", help="Address of this machine as seen from the nodes, for direct.")
-@click.option("--idle", metavar="DURATION", help="Release a pilot after this time without tasks; 0 never.  [default: 5m]")
-@click.option("--poll-interval", "period", metavar="DURATION", help="Interval between queue polls; the key is period.  [default: 30s]")
+@click.option("--reach", metavar="HOW", help="How agents connect to the master: direct, tunnel or auto.  [default: auto]")
+@click.option("--address", metavar="HOST", help="Address at which the nodes reach this machine, for --reach direct.")
+@click.option("--idle", metavar="DURATION", help="Release a pilot that had no tasks for this time; 0: never.  [default: 5m]")
+@click.option("--poll-interval", "period", metavar="DURATION", help="Interval between queue polls; in sites.toml: period.  [default: 30s]")
 @old_option("--period", "--poll-interval")
 def add(name: str, **given: Any) -> None:
     """Add a site."""
@@ -106,7 +103,7 @@ def add(name: str, **given: Any) -> None:
 
 
 def _table(name: str, given: dict[str, Any]) -> Table:
-    """Return the table of ``sites.toml`` for the options of site add."""
+    """Convert the options of ``site add`` to the table that is written to ``sites.toml``."""
     table: Table = {}
     for key, value in given.items():
         if key in ("tags", "options", "environment"):
@@ -136,7 +133,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
     pilotfish site set hpc environment.SLURM_CONF=/etc/slurm/slurm.conf
     pilotfish site set hpc queue=
 
-    An empty value restores the default. The keys are the keys of sites.toml. Running pilots keep the old values.
+    An empty value restores the default. KEY is a key of sites.toml. Running pilots keep the old values.
     """
     shown = ", ".join(_edit(name, lambda table: site_keys.apply_changes(name, table, changes)))
     _notify_and_print(f"Site {clean(name)}: {clean(shown)}." if shown else f"Site {clean(name)} is unchanged.")
@@ -199,7 +196,7 @@ def _notify_and_print(sentence: str) -> None:
 def list_sites(as_json: bool) -> None:
     """List configured sites.
 
-    To see their pilots and failures, use: pilotfish sites
+    To see the pilots and failures of sites, use: pilotfish sites
     """
     screen = Screen.of()
     found = read_sites(sites_path())
@@ -214,7 +211,7 @@ def list_sites(as_json: bool) -> None:
 
 @site.command()
 @name_argument
-@click.option("--dry-run", is_flag=True, help="Show the commands for one pilot exactly, with the values of variables.")
+@click.option("--dry-run", is_flag=True, help="Show the exact commands for one pilot, including the values of variables.")
 @pool_option
 @json_option
 def show(name: str, dry_run: bool, pool: str, as_json: bool) -> None:
@@ -249,7 +246,7 @@ def login(name: str, pool: str) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @pool_option
 def exec_(name: str, command: tuple[str, ...], pool: str) -> int:
-    """Run a command on a site's login node, as the master would.
+    """Run a command on a site's login node, in the same way as the master.
 
     \b
     pilotfish site exec hpc -- squeue --me

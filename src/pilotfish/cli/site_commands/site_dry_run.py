@@ -34,7 +34,7 @@ class SiteUnreachable(PilotfishError):
 
 
 def _digest(pool: str) -> str:
-    """Return the digest in the names of the pool's pilot batches. If the pool does not exist yet, return zeros."""
+    """Return the digest of the pool's secret. Names of pilot batches contain this digest. If the pool does not exist yet, return zeros."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory
@@ -42,7 +42,7 @@ def _digest(pool: str) -> str:
 
 
 def with_environment(site: Site, command: Command) -> Command:
-    """Return the command with the environment variables of the site before it."""
+    """Return a command that sets the environment variables of the site and then runs ``command``."""
     if not site.environment:
         return command
     return replace(command, argv=("env", *(f"{name}={value}" for name, value in sorted(site.environment.items())), *command.argv))

@@ -1,4 +1,4 @@
-"""Parses the KEY=VALUE words of site set: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
+"""Parses the KEY=VALUE arguments of ``pilotfish site set``: ``cores=16``, ``walltime=2h``, ``environment.SLURM_CONF=/etc/slurm.conf``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from pilotfish.client.site_selection import unknown_site
+from pilotfish.client.descriptions.site_selection import unknown_site
 from pilotfish.config import HIDDEN, QUANTITIES, SITE_KEYS, SIZES, VALUE_TYPES, read_quantity, read_tables
-from pilotfish.errors import BadInput, did_you_mean
+from pilotfish.errors import BadInput, Correction, did_you_mean
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import Site
 
@@ -22,7 +22,7 @@ COMMA_LISTS = ("hosts",)
 
 
 def table_of(name: str, path: Path) -> Any:
-    """Return the table of a site in ``sites.toml``. It is not checked: it may be invalid, or not even a table."""
+    """Return the table of a site in ``sites.toml``. The table is not checked: it may be invalid, or not even a table."""
     tables = read_tables(path)
     if name not in tables:
         raise unknown_site(name, list(tables))
@@ -72,7 +72,10 @@ def read_value(name: str, key: str, text: str) -> Any:
     if kind in (int, float):
         value = _number(text, None)
         if value is None or (kind is int and not isinstance(value, int)):
-            raise BadInput(f"{field} = {text!r} is not a {'whole number' if kind is int else 'number'}", f"write it like {key}=8")
+            raise BadInput(
+                f"{field} = {text!r} is not a {'whole number' if kind is int else 'number'}",
+                Correction(f"write it like {key}=8", text, "8"),
+            )
         return value
     if kind is bool:
         if text.lower() not in YES + NO:
@@ -91,7 +94,7 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def _read_list_or_table(field: str, kind: Any, key: str, text: str) -> Any:
-    """Read a list or a table, written in TOML. A list may also be written as one element."""
+    """Read a list or table in TOML. For a list, brackets may be omitted: ``a`` means ["a"]. Some keys also accept ``a,b``."""
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -118,7 +121,7 @@ def pairs(option: str, assignments: Iterable[str]) -> dict[str, str]:
 
 
 def without_values(site: Site) -> Site:
-    """Return the site without the values of its environment variables: they may be secrets, and users copy this output."""
+    """Return the site without the values of its environment variables: values may be secrets, and users copy printed text."""
     return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pilotfish.cli.terminal.screen import Screen, clean, plural
+from pilotfish.client.descriptions.site_selection import find_site
 from pilotfish.client.session import connect, connect_if_served
-from pilotfish.client.site_selection import find_site
 from pilotfish.errors import BadInput, PilotfishError
 from pilotfish.model.site import LOCAL
 
 
 def notify_masters(released: str = "") -> int:
-    """Ask all running masters to read ``sites.toml`` again. If ``released`` is a held site, they release it. Return their number."""
+    """Ask all running masters, except those of temporary pools, to read ``sites.toml`` again. Return the number of these masters.
+    ``released``: name of a held site to release."""
     from pilotfish.client.pools import find_pools
 
     count = 0

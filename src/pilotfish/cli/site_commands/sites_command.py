@@ -40,7 +40,8 @@ SITE_COLUMNS = (
 def sites(pool: str, as_json: bool) -> None:
     """Show sites, their pilots and recent failures.
 
-    MEDIAN WAIT and P90 WAIT are times from the request of a pilot until its first worker joined: the median and the 90th percentile.
+    The wait of a pilot is the time from its request until its first worker joined. MEDIAN WAIT and P90 WAIT are the median and the 90th
+    percentile of these waits.
     """
     screen = Screen.of()
     master = connect_if_served(pool)
@@ -70,7 +71,7 @@ def show_invalid_sites(sites: SiteTable) -> None:
 
 
 def configured_rows(configured: SiteTable) -> list[Row]:
-    """Return a row per configured site with a valid description. Without a master, nothing is known about their pilots."""
+    """Return a row per configured site with a valid description. Without a master, nothing is known about the pilots of these sites."""
     return [
         _row(LOCAL, LOCAL, "ready"),
         *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in configured.items()),

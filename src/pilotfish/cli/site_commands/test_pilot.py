@@ -38,7 +38,7 @@ REASON = "it was only a test"
 
 
 def check_pilot(name: str, site: Site, pool: str, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
-    """Request a pilot, wait for its worker, and withdraw the pilot. Return whether the worker joined."""
+    """Request a pilot, wait for its worker, and withdraw the pilot. If the site has no room for another pilot, request none."""
     try:
         master = connect(pool, start=True)
         master.ask("sites_reread")
@@ -97,7 +97,7 @@ class TestPilot:
             time.sleep(min(MAX_POLL_S, POLL_S + self._elapsed_s / 50))
 
     def withdraw(self) -> None:
-        """Withdraw the pilot. If it is queued, it is cancelled. If it runs, it is released. If it has ended, nothing happens."""
+        """Withdraw the pilot: cancel a queued pilot, or end a running pilot. If the pilot has ended, nothing happens."""
         self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
 
     @property
@@ -120,7 +120,7 @@ class TestPilot:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
     def _ask_about_pilot(self, *, at_once: bool = False) -> None:
-        """Ask the master about the pilot. The master polls the queue rarely: if it knows no status yet, query the queue from here."""
+        """Ask the master for the status of the pilot. If there is no status yet, query the queue: at intervals, or now if ``at_once``."""
         try:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
@@ -153,7 +153,7 @@ class TestPilot:
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """Return a remark if the pilot used another Python than configured. This is no error: the configured path may be a script."""
+        """Return a remark if the pilot did not use the configured Python. This is no error: the configured path may be a script."""
         configured, used = self.site.python, str(info.get("executable", ""))
         if not configured.startswith("/") or not used or os.path.normpath(configured) == os.path.normpath(used):
             return ""
@@ -190,7 +190,7 @@ class TestPilot:
         return CheckResult(CHECK, DOUBTFUL, text, "; or: ".join(ways))
 
     def _site_in_trouble(self, row: dict[str, Any], job: str, elapsed: str) -> CheckResult:
-        """Explain why the master cannot use the site, although the commands work in this shell; or why the site is held."""
+        """Return a result that explains why the master cannot use the site, or why the site is held."""
         reason = row.get("reason") or {}
         sent = f"{self.pilot} (job {job}) had no answer" if job else f"{self.pilot} could not be submitted"
         ways = "; ".join(self._useful_commands(reason.get("commands", ()), job)) or f"pilotfish site log {self.name}"
@@ -199,7 +199,7 @@ class TestPilot:
         return CheckResult(CHECK, state, f"{sent} for {elapsed}: {row['trouble']}; it was withdrawn", fix)
 
     def _useful_commands(self, commands: Any, job: str) -> list[str]:
-        """Return the commands that may help. Commands that only check again, or concern the withdrawn batch job, are left out."""
+        """Return the commands that neither repeat this check nor name the withdrawn batch job ``job``."""
         idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish pilots add {self.name} 1")
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
@@ -209,7 +209,7 @@ def _row(master: PoolSession, name: str) -> dict[str, Any]:
 
 
 async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
-    """Query the queue for a batch job. The master uses the same connection, so the connection stays open."""
+    """Query the queue for a batch job. Leave the connection open, because the master uses it, too."""
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
@@ -230,7 +230,7 @@ MISSING = re.compile(r"no such command|not found")
 
 
 def fix_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
-    """Return the fix if commands of the master may fail because its variables differ from the variables of this shell."""
+    """Return a fix if a difference between the variables of the master and of this shell may explain ``complaint``. Otherwise return ""."""
     theirs = _variables_of(master)
     if theirs is None:
         return ""
@@ -251,7 +251,7 @@ def fix_for_other_variables(master: PoolSession, name: str, site: Site, complain
 
 
 def _variables_of(master: PoolSession) -> dict[str, str] | None:
-    """Return the variables with which the master was started; None if they cannot be read."""
+    """Return the variables with which the master was started, or None if they cannot be read."""
     with suppress(OSError):
         content = Path(f"/proc/{int(master.ask('status')['pid'])}/environ").read_bytes()
         return dict(os.fsdecode(line).partition("=")[::2] for line in content.split(b"\0") if line)

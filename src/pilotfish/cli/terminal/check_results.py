@@ -10,9 +10,9 @@ GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
 ASCII_MARKS = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}
 LOW_SPACE_BYTES = 1 << 30
-"""Free disk space below which the disk is doubtful."""
+"""If fewer bytes than this are free, the disk is doubtful."""
 MIN_SPACE_BYTES = 64 << 20
-"""Free disk space below which the disk is bad."""
+"""If fewer bytes than this are free, the disk is bad."""
 MIN_INODES = 10_000
 MIN_DESCRIPTORS = 1024
 MIN_PROCESSES = 256
@@ -31,7 +31,8 @@ class CheckResult:
 
 
 def judge_space(free: int | None, inodes: int | None) -> str:
-    """Return the state of a disk from its free bytes and inodes. None: the number is unknown. 0 inodes: the file system counts none."""
+    """Return the state of a disk from its free bytes and inodes. None means unknown. 0 inodes mean that the file system does not count
+    inodes."""
     if free is not None and free < MIN_SPACE_BYTES:
         return BAD
     is_low = (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES)

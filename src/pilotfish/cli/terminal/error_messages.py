@@ -6,12 +6,13 @@ Each code has an entry here, so that each error message names a next step. A tes
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import click
 
 from pilotfish.cli.terminal.screen import Screen, clean
-from pilotfish.errors import BadInput, PilotfishError, did_you_mean
+from pilotfish.errors import BadInput, Correction, PilotfishError, did_you_mean
 
 SOME_FAILED = 1
 BAD_INPUT = 2
@@ -33,14 +34,50 @@ class UsageError(PilotfishError):
     code = "P1001"
 
 
+KNOWN_ELSEWHERE = {
+    "top": "status --watch",
+    "watch": "status --watch",
+    "ps": "status",
+    "ls": "status",
+    "list": "status",
+    "jobs": "status",
+    "queue": "status",
+    "submit": "run",
+    **dict.fromkeys(("kill", "scancel", "qdel", "bkill", "condor_rm"), "cancel"),
+    **dict.fromkeys(("rm", "delete", "remove"), "forget"),
+    **dict.fromkeys(("squeue", "qstat", "bjobs", "condor_q"), "status"),
+    **dict.fromkeys(("sbatch", "srun", "qsub", "bsub", "condor_submit"), "run"),
+    "sacct": "tasks",
+    "sinfo": "workers",
+    "wait": "attach",
+    "retry": "rerun",
+    "output": "logs",
+    "pool": "pools",
+}
+"""Names of commands of other programs, with the command of Pilotfish that does the same."""
+DESTRUCTIVE = frozenset({"stop", "cancel", "forget", "gc"})
+
+
+def suggest_command(name: str, known: Iterable[str]) -> str:
+    """Returns a hint with the command that the user probably meant. Returns an empty text if no command is similar.
+
+    A command that stops or deletes something is suggested only if the typed name has the same first letter: ``top`` does not mean ``stop``.
+    """
+    names = list(known)
+    ours = KNOWN_ELSEWHERE.get(name, "").split()
+    if ours and ours[0] in names:
+        return Correction(f"Did you mean {' '.join(ours)!r}?", name, "", ours)
+    return did_you_mean(name, [command for command in names if command not in DESTRUCTIVE or command[:1] == name[:1].lower()])
+
+
 class SuggestingGroup(click.Group):
-    """A group of commands that suggests the nearest command for an unknown one."""
+    """A group of commands that suggests the nearest command for an unknown command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
             typed = f"{ctx.command_path} {name}".removeprefix("pilotfish ")
-            raise UsageError(f"there is no command {typed!r}", did_you_mean(name, known) or f"See them all: {ctx.command_path} --help")
+            raise UsageError(f"there is no command {typed!r}", suggest_command(name, known) or f"See them all: {ctx.command_path} --help")
         return super().resolve_command(ctx, args)
 
 
@@ -73,7 +110,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         ("pip uninstall DISTRIBUTION",),
     ),
     "P2100": ErrorExplanation(
-        "The journal cannot be written or read, usually because the disk is full. The master confirms no request until this is solved.",
+        "The journal cannot be written or read, for example because of a disk error. The master cannot run until this is solved.",
         ("df -h", "pilotfish doctor"),
     ),
     "P2101": ErrorExplanation("Another master already serves this pool.", ("pilotfish status", "pilotfish stop")),
@@ -94,9 +131,19 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "P4102": ErrorExplanation(
         "A process or directory of a temporary pool still exists after the end of the pool.", ("pilotfish gc", "pilotfish gc --remove")
     ),
+    "P4103": ErrorExplanation(
+        "A task succeeded, but an output file could not be copied to its destination, for example because a file exists there. The pool "
+        "keeps the output file until its run is forgotten.",
+        ("pilotfish attach", "pilotfish attach --overwrite"),
+    ),
+    "P4104": ErrorExplanation(
+        "A call of an Executor asks for more than the private pool of the Executor has. A private pool never gets other workers. Ask for "
+        "less, create the Executor with more max_workers, or use a pool that has such workers: pool= or sites=.",
+        ("pilotfish workers", "pilotfish sites"),
+    ),
     "P4200": ErrorExplanation("The bytes of a result are damaged. Run the task again.", ("pilotfish rerun --failed",)),
     "P5100": ErrorExplanation(
-        "The bundle of the agent is larger than its size limit. This is a bug in Pilotfish.", ("pilotfish doctor --json",)
+        "The file that contains the agent is larger than its maximum size. This is a bug in Pilotfish.", ("pilotfish doctor --json",)
     ),
     "P9001": ErrorExplanation(
         "Pilotfish detected an inconsistency and stopped. This is a bug in Pilotfish, not an error in your work.",
@@ -109,11 +156,12 @@ def exit_status(error: PilotfishError) -> int:
     return BAD_INPUT if isinstance(error, BadInput) or error.code.startswith("P1") else CANNOT
 
 
-def show_error(error: PilotfishError, as_json: bool = False) -> None:
+def show_error(error: PilotfishError, as_json: bool = False, corrected: str = "") -> None:
+    """Prints an error with its fix. ``corrected`` is the typed command without the mistake, if it is known."""
     screen = Screen.of(sys.stderr)
     explanation = EXPLANATIONS.get(error.code, EXPLANATIONS["P1000"])
     if as_json:
-        commands = () if error.hint else explanation.commands
+        commands = (corrected,) if corrected else () if error.hint else explanation.commands
         screen.json({"error": {"code": error.code, "message": str(error), "hint": error.hint, "commands": commands}})
         return
     first, *more = str(error).splitlines() or [type(error).__name__]
@@ -121,6 +169,8 @@ def show_error(error: PilotfishError, as_json: bool = False) -> None:
     for line in more:
         screen.line(f"  {clean(line)}")
     screen.line(f"  {screen.paint('fix:', 'bold')} {clean(error.hint or ' or '.join(explanation.commands))}")
+    if corrected:
+        screen.line(f"  {screen.paint('fix:', 'bold')} {clean(corrected)}")
     if explanation.adds_detail:
         screen.line(f"  {screen.paint('more:', 'dim')} pilotfish explain {error.code}")
 
@@ -132,23 +182,23 @@ CAUSES: dict[str, str] = {
     "crash": "The process that ran a Python call died, perhaps inside a native library.",
     "damaged": "The description of the task was in a damaged part of the journal.",
     "dependency": "The task depends on another task, and that task failed or was cancelled. The task itself never ran.",
-    "disk": "The disk of the worker is full or broken. Other workers on which the task was tried had the same problem.",
+    "disk": "The disk of the worker is full or broken. The task was also tried on other workers, and they had the same problem.",
     "exception": "A Python call raised an exception.",
     "exit": "The program ended with an exit status other than 0.",
     "killed": "The program was killed by another process or by the system (SIGKILL), perhaps for lack of memory.",
     "missing-input": "An input of the task is not available: the file was changed or removed, or no connected worker has it.",
-    "missing-output": "An output of the task did not exist when the task had ended, or it is neither a regular file nor a directory.",
+    "missing-output": "When the task had ended, one of its outputs did not exist, or was neither a regular file nor a directory.",
     "no-directory": "The node does not have the working directory of the task.",
     "oom": "The task used more memory than it requested.",
-    "poison": "Several workers died while they ran the task. The last of them ran no other task at that time.",
+    "poison": "Several workers died while they ran the task. The last of these workers ran no other task, so the task must be the reason.",
     "result": "The result could not be returned: it cannot be pickled, it is too large, or the output files could not be stored.",
     "signal": "The program was ended by a signal.",
-    "slot-lost": "The task ran in a process of the worker, its slot. The slot was killed or stopped, or it could not continue.",
+    "slot-lost": "The slot that ran the task was killed or stopped, or it could not continue. A slot is a process of the worker.",
     "spawn": "The program could not be started.",
     "time": "The task took longer than its time limit.",
     "unknown": "The cause is unknown.",
     "unpickle": "The worker cannot import a module or a name that the function or its arguments use.",
     "version": "The worker has another Python version than the program that submitted the call.",
-    "worker-lost": "The worker that ran the task was lost. This happened more often than the task option 'losses' allows.",
+    "worker-lost": "Too many workers were lost while they ran the task: more than the task option 'losses' allows.",
 }
 CAUSE_COMMANDS = ("pilotfish why TASK", "pilotfish logs TASK")

@@ -1,6 +1,6 @@
-"""Adds --pool to suggested commands.
+"""Adds ``--pool NAME`` to printed commands, so that a copied command acts on the same pool.
 
-``Screen.line`` and ``Screen.json`` pass their commands through this module. Table cells are not changed: they hold text of the user.
+``Screen.line`` and ``Screen.json`` call this module. Table cells are not changed, because they contain text of the user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def register_pool_command(name: str) -> None:
 
 
 def set_hint_pool(pool: str | None) -> None:
-    """Set the pool for all later hints. At the start of each command it is None: the hints name no pool."""
+    """Set the pool that ``with_pool`` adds. At the start of each command, the pool is None, and nothing is added."""
     global _pool
     _pool = pool
     if pool is None:
@@ -44,7 +44,8 @@ def set_hint_pool(pool: str | None) -> None:
 
 
 def with_pool(text: str) -> str:
-    """Add ``--pool`` to the commands in the text that need it."""
+    """Add ``--pool`` to the Pilotfish commands in the text. Change nothing if this command uses the default pool and PILOTFISH_POOL names
+    no other pool."""
     if _pool is None or _pool == DEFAULT_POOL == (os.environ.get(POOL_VARIABLE) or DEFAULT_POOL):
         return text
     option = f"--pool {shlex.quote(_pool)}"
@@ -53,7 +54,8 @@ def with_pool(text: str) -> str:
 
 
 def with_pool_in_data(data: Any, is_command: bool = False) -> Any:
-    """Add ``--pool`` to the commands in JSON data."""
+    """Add ``--pool`` to the commands in JSON data. A text is a command if it is under a key in ``COMMAND_KEYS``, or if ``is_command`` is
+    True."""
     if isinstance(data, dict):
         return {name: with_pool_in_data(value, is_command or name in COMMAND_KEYS) for name, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,7 +1,7 @@
 """Draws progress lines.
 
-On a terminal, the line is redrawn in place. In other output, such as a log file, a plain line is written at intervals. The clock is a
-parameter, so that tests control the time.
+On a terminal, the line is redrawn in place. If the output is not a terminal but, for example, a log file, a new line is written at
+intervals. The clock is a parameter, so that tests control the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RateEstimate:
         self._samples: deque[tuple[float, float]] = deque([(clock(), 0.0)])
 
     def begin(self, elapsed_s: float, done: float) -> None:
-        """Record the work that was done before this command started, so that a rate is known immediately."""
+        """Record that ``done`` work took ``elapsed_s`` before this command started, so that a rate is known immediately."""
         now = self._clock()
         self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
 
@@ -108,7 +108,7 @@ class RunProgress:
         return "  ".join(parts)
 
     def draw(self) -> None:
-        """Draw the line if its interval has passed."""
+        """Draw the line, but at most once per interval."""
         now = self._clock()
         if now - self._drawn_at < (REDRAW_S if self._screen.is_terminal else PLAIN_LINE_S):
             return
@@ -132,7 +132,8 @@ class RunProgress:
 
 
 class DelayedStatusLine(StatusLine):
-    """A status line for work that may take long. It appears ``delay_s`` seconds after the first ``show``, and only on a terminal."""
+    """A status line for work that may take long. It appears when ``show`` is called ``delay_s`` seconds or more after the first call of
+    ``show``, and only on a terminal."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], delay_s: float = REDRAW_S) -> None:
         super().__init__(screen)
@@ -141,7 +142,7 @@ class DelayedStatusLine(StatusLine):
         self._draw_at = 0.0
 
     def show(self, text: Callable[[], str]) -> None:
-        """Draw the text if the line was not drawn in the last ``REDRAW_S`` seconds."""
+        """Draw the text, if the delay has passed and the line was not drawn in the last ``REDRAW_S`` seconds."""
         if not self._screen.is_terminal:
             return
         now = self._clock()

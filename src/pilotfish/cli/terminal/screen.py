@@ -137,26 +137,42 @@ class Screen:
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
         """Write lines of CSV. On a terminal, control characters are escaped. Files and pipes get the text unchanged."""
-        line = io.StringIO()
-        writer = csv.writer(line, lineterminator="")
+        line = io.StringIO(newline="")
+        # Before Python 3.13, csv quotes line breaks only if the line terminator has them.
+        writer = csv.writer(line, lineterminator="\r\n")
         for row in rows:
             writer.writerow([clean(cell) if self.is_terminal and isinstance(cell, str) else cell for cell in row])
-            self._write(line.getvalue().encode("utf-8", "backslashreplace").decode())
+            text = line.getvalue().removesuffix("\r\n")
+            self._write(text if text.isascii() else text.encode("utf-8", "backslashreplace").decode())
             line.seek(0)
             line.truncate()
 
     def json_list(self, items: Iterable[Any]) -> None:
         """Write one JSON list item by item, because the whole list may not fit into memory."""
-        between = "["
+        between, encode = "[", json.JSONEncoder(indent=2 if self.is_terminal else None, default=str).encode
         for item in items:
-            self.stream.write(between + json.dumps(item, indent=2 if self.is_terminal else None, default=str))
+            self.stream.write(between + (encode(item) if self.is_terminal else _compact_json(item) or encode(item)))
             between = ",\n" if self.is_terminal else ", "
         self.line("]" if between != "[" else "[]")
 
 
+def _compact_json(item: Any) -> str:
+    """Return the item as JSON, much faster than ``json``. Return an empty text if it has other than ASCII characters, or if msgspec refuses
+    it: then only ``json`` can write it for any encoding of the stream."""
+    from msgspec.json import encode  # the help is shown without it
+
+    try:
+        encoded = encode(item, enc_hook=str)
+    except (TypeError, ValueError, OverflowError):
+        return ""
+    return encoded.decode("ascii") if encoded.isascii() else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. ``cell`` returns the value to show for a row. On a narrow terminal, ``elastic`` columns shrink before others."""
+    """A table column. ``cell`` returns the value to show for a row. On a narrow terminal, ``elastic`` columns shrink before the other
+    columns.
+    """
 
     title: str
     cell: Callable[[Any], object]
@@ -184,7 +200,7 @@ def fits(columns: Sequence[Column], rows: Iterable[Any], width: int) -> bool:
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
-    """Shrink columns until the table fits: the widest elastic columns, then the widest of all columns. The minimum width is MIN_WIDTH."""
+    """Shrink the widest column until the table fits: first only elastic columns, then all columns. The minimum width is MIN_WIDTH."""
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])

@@ -7,41 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core.clients import pool_commands
+from pilotfish.core.clients import pool_commands, rerun_request
+from pilotfish.core.clients.submission_checks import check_contents, check_spec, refuse_if_full
 from pilotfish.core.clients.subscriptions import Subscription, peek_expired
+from pilotfish.core.data import stored_results
 from pilotfish.core.explain import lookup, queries
 from pilotfish.core.pilots import site_events
 from pilotfish.core.state import CLIENT_DISCONNECTED, Run
 from pilotfish.core.workers import agent_messages
-from pilotfish.errors import BadInput, IllegalTransition, JournalFull
+from pilotfish.core.workers.python_versions import describe, has_worker_with_python, other_python_fix, places_with_other_python
+from pilotfish.errors import BadInput, Correction, IllegalTransition, JournalFull
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.contents import DIGEST, Content, ExpectedFile
+from pilotfish.model.contents import KEY_BYTES, RESULT, ExpectedFile
 from pilotfish.model.ids import MAX_RUN
-from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, CANCELLED, FAILED, RUNNING
-from pilotfish.model.task import MAX_COST, MEMORY, MIN_COST, Payload, StoredPayload, TaskSpec, sent_bytes
-from pilotfish.portable.expressions.evaluation import BadExpression, parse
+from pilotfish.model.task import MAX_COST, MIN_COST, Payload, StoredPayload, TaskSpec, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 APPLICATION_RESTART_S = 1.0
-"""Seconds from the death of an application's process to its restart. A start takes about as long."""
-MAX_AMOUNT = 1e15
-"""Maximum amount of any resource."""
-MAX_COUNT = 1_000_000_000
+"""Maximum seconds from the death of an application's process to its restart. The start of the new process takes about as long."""
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request. They are raised before the request changes anything. Any other error is a bug that may have left an invalid
-state. Such an error ends the master, and the next master starts from the journal.
-"""
+"""Errors that refuse a request. These errors are raised before the request changes anything. Any other error is a bug that may have left an
+invalid state. Such an error ends the master, and the next master starts from the journal."""
 NO_QUERY = -1
 """Query number of a Problem that does not answer an Ask."""
 MAX_REQUEST = 100
+PEEK_BYTES = 1 << 18
+"""Maximum bytes that a client gets if it asks for the end of an output."""
 PEEK_S = 10.0
-"""Seconds in which a worker must send the output of a running task."""
+"""Seconds until a client gets an answer if the worker of a running task does not send the output."""
 
 
 def handle(machine: Machine, item: i.ClientMessage) -> None:
@@ -57,7 +56,9 @@ def handle(machine: Machine, item: i.ClientMessage) -> None:
         for payload in payloads:
             if isinstance(payload, StoredPayload):
                 machine.effects.append(e.ReleasePayload(payload, refused=True))
-        machine.send(link, m.Problem(query, problem.code, str(problem), problem.hint))
+        hint = problem.hint
+        wrong, right = (hint.wrong, hint.right) if isinstance(hint, Correction) else ("", "")
+        machine.send(link, m.Problem(query, problem.code, str(problem), str(hint), wrong, right))
 
 
 def _run(machine: Machine, number: int) -> Run:
@@ -94,11 +95,13 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         raise BadInput(f"tasks of run {run.id} arrived out of order: first {message.first}, {len(run.tasks)} known", "send them again")
     if known < len(message.tasks) or known_specs < len(message.specs):
         _refuse_growth(machine, run)
-    deps = _read_tasks(run, message, known)
+    deps, after_any = _read_tasks(run, message, known)
     expected = _read_expected_files(run, message, known, deps)
-    _check_contents(machine, (content for spec in message.specs for content in spec.contents))
-    _check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
-    specs = [_with_code(spec, code) for spec, code in zip(message.specs[known_specs:], codes[known_specs:], strict=True)]
+    check_contents(machine, (content for spec in message.specs for content in spec.contents))
+    check_contents(machine, (content for wanted in message.contents.values() for content in wanted))
+    new = zip(message.specs[known_specs:], codes[known_specs:], strict=True)
+    specs = [check_spec(_complete(spec, code, machine.settings.max_output)) for spec, code in new]
+    _check_pythons(machine, run, specs)
     # From here on, nothing may be refused: a refusal would release payloads a second time.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
@@ -109,11 +112,16 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         contents = {message.first + offset: wanted for offset, wanted in message.contents.items() if offset >= known}
         numbers = [spec for spec, _ in message.tasks[known:]]
         needed = deps, contents, message.costs[known:], expected
-        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed))
+        keys = message.keys[known * KEY_BYTES :]
+        machine.record(f.TasksAdded(run.id, len(run.tasks), numbers, inputs[known:], *needed, after_any=after_any, keys=keys))
         agent_messages.record_known_holders(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
-        if hopeless:
-            machine.after_failure([run.tasks[index] for index in hopeless])
+        for other in hopeless:
+            machine.after_failure([run.tasks[other]])  # one by one, because the failure of each skipped task names the task that it needs
+        if message.reuse:
+            wanted = sorted({message.first + offset for offset in message.reuse if offset >= known})
+            after = {message.first + offset: times for offset, times in message.reuse_after.items()}
+            stored_results.reuse(machine, [run.tasks[index] for index in wanted], after)
     if message.advance > run.advanced:
         machine.record(f.ApplicationAdvanced(run.id, message.advance))
     machine.send(link, m.Accepted(run.id, len(run.tasks)))
@@ -122,44 +130,41 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
 def _refuse_growth(machine: Machine, run: Run) -> None:
     if run.closed:
         raise BadInput(f"run {run.id} is closed ({run.closed}): it accepts no more tasks", "open another run")
-    if machine.journal_full:
-        raise JournalFull(
-            "the disk of the journal is full: no new tasks can be taken", "free some space; known tasks continue automatically"
-        )
+    refuse_if_full(machine)
 
 
-def _with_code(spec: TaskSpec, code: Payload) -> TaskSpec:
-    for name, amount in (*spec.request.amounts(), ("cores_max", spec.request.cores_max), ("time_s", spec.time_s)):
-        if not 0 <= amount <= MAX_AMOUNT:
-            shown = f"{show_bytes(amount)} of memory" if name == MEMORY else f"{amount:g} {name}"
-            raise BadInput(f"a task asks for {shown}", f"ask for at most {show_bytes(MAX_AMOUNT) if name == MEMORY else f'{MAX_AMOUNT:g}'}")
-    if not 1 <= spec.request.nodes <= MAX_COUNT or (spec.request.nodes > 1 and spec.request.cores_max):
-        raise BadInput(f"a task asks for {spec.request.nodes} nodes", "ask for 1 or more, and for a fixed number of cores on each")
-    for name, text in (("requirement", spec.requirement), ("rank", spec.rank)):
-        try:
-            text and parse(text)
-        except BadExpression as problem:
-            raise BadInput(f"{name}: {problem}", "see docs/reference/expressions.md") from problem
-    for name, count in (("retries", spec.retries), ("losses", spec.losses), ("priority", spec.priority)):
-        if not -MAX_COUNT <= count <= MAX_COUNT:
-            raise BadInput(f"{name} is {count}", f"choose a number up to {MAX_COUNT}")
-    return msgspec.structs.replace(spec, code=code)
+def _complete(spec: TaskSpec, code: Payload, max_output: int) -> TaskSpec:
+    """Returns a spec with its code. If the user set no maximum size of the output, the spec gets the maximum that is set for the pool."""
+    launch = spec.launch if "max_output" in spec.launch or not max_output else {**spec.launch, "max_output": max_output}
+    return msgspec.structs.replace(spec, code=code, launch=launch)
 
 
-def _check_contents(machine: Machine, contents: Iterable[Content]) -> None:
-    for content in contents:
-        known = machine.state.contents.get(content.digest)
-        if not DIGEST.match(content.digest) or not 0 <= content.size <= MAX_AMOUNT or (known is not None and known.size != content.size):
-            raise BadInput(f"a file of {content.size} bytes cannot be called {content.digest!r}", "name it by its SHA-256")
-        if known is None and not content.path:
-            raise BadInput(f"no worker has the content {content.digest}", "give the path of the file, or the file that a task has made")
+def _check_pythons(machine: Machine, run: Run, specs: Iterable[TaskSpec]) -> None:
+    """Refuses calls if all workers and sites where the run may run have other versions of Python than the calls need, because the calls
+    would wait for ever."""
+    for python in {spec.python: None for spec in specs if spec.python}:
+        _check_python(machine, {"run": run.id, "python": python})
 
 
-def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]:
-    """Refuses invalid tasks. Returns the dependencies of the new tasks."""
+def _check_python(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Refuses this version of Python if all workers and sites where the run may run have other versions. Clients ask before they send the
+    first call, so that the master need not refuse a message that contains tasks. ``found`` in the answer: whether a worker has the
+    version. If not, the answer may change as soon as a worker joins."""
+    run, python = lookup.find_run(machine.state, arguments.get("run")), str(arguments.get("python"))
+    if places := places_with_other_python(machine.state, python, run.options.sites):
+        raise BadInput(f"the calls need Python {python}, and {describe(places)}", other_python_fix(python))
+    return {"found": has_worker_with_python(machine.state, python, run.options.sites)}
+
+
+def _read_tasks(run: Run, message: m.Submit, known: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Checks the tasks of a message and returns the dependencies of the new tasks. The first ``known`` tasks of the message were received
+    before and are skipped. The result is two dicts whose keys are the indices of the new tasks: the first dict has the tasks that must
+    succeed before the new task, the second dict has the tasks that must end before the new task."""
     specs = message.first_spec + len(message.specs)
     if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
+    if len(message.keys) not in (0, KEY_BYTES * len(message.tasks)) or any(not 0 <= one < len(message.tasks) for one in message.reuse):
+        raise BadInput(f"the keys of tasks of run {run.id} do not fit to the tasks", "send one for each, or none")
     if message.costs and len(message.costs) != len(message.tasks):
         raise BadInput(f"{len(message.costs)} costs are given for {len(message.tasks)} tasks of run {run.id}", "send one for each, or none")
     if not all(MIN_COST <= cost <= MAX_COST for cost in message.costs):
@@ -168,8 +173,12 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
     for spec, _ in message.tasks[known:]:
         if not 0 <= spec < max(specs, len(run.specs)):
             raise BadInput(f"run {run.id} has no spec {spec}", "send the spec before the task")
+    return _read_dependencies(run, message, known, message.deps), _read_dependencies(run, message, known, message.after_any)
+
+
+def _read_dependencies(run: Run, message: m.Submit, known: int, given: dict[int, list[int]]) -> dict[int, list[int]]:
     deps: dict[int, list[int]] = {}
-    for offset, needed in message.deps.items():
+    for offset, needed in given.items():
         index = message.first + offset
         if offset < known:
             continue
@@ -182,7 +191,7 @@ def _read_tasks(run: Run, message: m.Submit, known: int) -> dict[int, list[int]]
 
 
 def _read_expected_files(run: Run, message: m.Submit, known: int, deps: dict[int, list[int]]) -> dict[int, tuple[ExpectedFile, ...]]:
-    """Checks the files that earlier tasks will leave for the new tasks. Adds these earlier tasks to the dependencies."""
+    """Returns, by the index of each new task, the files that earlier tasks will leave for it. Adds these earlier tasks to ``deps``."""
     found: dict[int, tuple[ExpectedFile, ...]] = {}
     for offset, files in message.expected_files.items():
         index = message.first + offset
@@ -190,13 +199,22 @@ def _read_expected_files(run: Run, message: m.Submit, known: int, deps: dict[int
             raise BadInput(f"task {run.id}.{index} expects files of tasks that are not before it", "a task may need earlier tasks only")
         if offset < known:
             continue
-        number = message.tasks[offset][0]
-        spec = run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
-        if spec.kind != "exec" or not spec.launch.get("sandbox"):
+        spec = _spec_of(run, message, index)
+        results = [file.name == RESULT for file in files]
+        if any(results):
+            if not all(results) or spec.kind == "exec" or any(_spec_of(run, message, file.maker).kind == "exec" for file in files):
+                raise BadInput(f"task {run.id}.{index} needs results that it cannot get", "only calls can get results, and only of calls")
+        elif spec.kind != "exec" or not spec.launch.get("sandbox"):
             raise BadInput(f"task {run.id}.{index} expects files and has no directory for them", "only executables in sandboxes may")
         found[index] = files
         deps[index] = sorted({*deps.get(index, ()), *(file.maker for file in files)})
     return found
+
+
+def _spec_of(run: Run, message: m.Submit, index: int) -> TaskSpec:
+    """Returns the spec of a task that the master knows, or that the message contains."""
+    number = run.tasks[index].spec if index < len(run.tasks) else message.tasks[index - message.first][0]
+    return run.specs[number] if number < len(run.specs) else message.specs[number - message.first_spec]
 
 
 def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload]) -> None:
@@ -217,14 +235,12 @@ def _taken(machine: Machine, link: int, message: m.Taken, payloads: list[Payload
     count = min(message.count, len(run.ended))
     if not run.options.owned or count <= run.outputs_taken:
         return
-    for index in run.ended[run.outputs_taken : count]:
-        machine.release_payload(run.tasks[index].output)
     machine.record(f.OutputsTaken(run.id, count))
 
 
 def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -> None:
-    if message.kind not in ANSWERS and message.kind != "tail":
-        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted(ANSWERS))}")
+    if message.kind not in ANSWERS and message.kind not in ("tail", RERUN):
+        raise BadInput(f"unknown question {message.kind!r}", f"known are: {', '.join(sorted((*ANSWERS, RERUN)))}")
     for name in message.arguments:
         if name not in ARGUMENTS.split():
             hint = "the master may run another version of Pilotfish than the client; restart it: pilotfish stop"
@@ -232,31 +248,47 @@ def _ask(machine: Machine, link: int, message: m.Ask, payloads: list[Payload]) -
     if message.kind == "tail":
         _tail(machine, link, message)
         return
-    answer = _answer_once(machine, message)
-    if isinstance(answer, bytes | StoredPayload):
+    answer = _answer_once(machine, message, payloads)
+    if isinstance(answer, queries.Outputs):
+        machine.effects.append(e.Send(link, m.Answer(message.query, answer.data), answer.outputs, whole=True))
+    elif isinstance(answer, bytes | StoredPayload):
         machine.effects.append(e.Send(link, m.Answer(message.query, {"length": sent_bytes(answer, whole=True)}), [answer], whole=True))
     else:
         machine.send(link, m.Answer(message.query, answer))
 
 
-ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {**queries.QUERIES, **pool_commands.COMMANDS, **site_events.COMMANDS}
+RERUN = "rerun"
+"""The only request with payloads."""
+ANSWERS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
+    **queries.QUERIES,
+    **pool_commands.COMMANDS,
+    **site_events.COMMANDS,
+    "rerunnable": rerun_request.rerunnable,
+    "check_python": _check_python,
+}
 ARGUMENTS = (
-    "all deadline key_id limit local now offset pilot pilots priority reason run share site state stream subject task tasks uid weight "
-    "which worker"
+    "all changes deadline explain key_id keys limit local now offset pilot pilots priority python reason run runs share site sites state "
+    "stream subject task tasks weight which worker"
 )
 """Names of the arguments of all requests."""
 
 
-def _answer_once(machine: Machine, message: m.Ask) -> Any:
-    """Carries out a request once and returns its answer. A client that lost the answer asks again and gets the first answer. A request that
-    recorded no facts changed nothing, so it may run again.
-    """
+def _answer_once(machine: Machine, message: m.Ask, payloads: list[Payload]) -> Any:
+    """Carries out a request and returns the answer. A client that did not receive the answer sends the request again. If the request has
+    recorded facts, the client then gets the first answer. Otherwise, the request is carried out again, because it changed nothing."""
     if len(message.request) > MAX_REQUEST:
         raise BadInput(f"the name of the request has {len(message.request)} characters", f"use at most {MAX_REQUEST}")
     if message.request in machine.state.answers:
+        for payload in payloads:
+            machine.release_payload(payload)
         return machine.state.answers[message.request]
     before = len(machine.facts)
-    answer = ANSWERS[message.kind](machine, message.arguments)
+    if message.kind == RERUN:
+        answer: Any = rerun_request.rerun(machine, message.arguments, payloads)
+    elif payloads:
+        raise BadInput(f"{message.kind} takes no payloads", f"only {RERUN} has payloads")
+    else:
+        answer = ANSWERS[message.kind](machine, message.arguments)
     if message.request and len(machine.facts) > before:
         machine.record(f.RequestAnswered(message.request, answer))
     return answer
@@ -266,6 +298,7 @@ def _tail(machine: Machine, link: int, message: m.Ask) -> None:
     """Asks the worker that runs a task for the output so far. ``peeked`` passes the reply of the worker to the client."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
+    offset = -PEEK_BYTES if message.arguments.get("which") == "end" else offset
     to_worker = machine.link_of(task.worker.id) if task.worker is not None else None
     if to_worker is None:
         machine.send(link, m.Answer(message.query, {"known": False, "running": task.state in (ASSIGNED, RUNNING), "offset": 0}))
@@ -297,12 +330,14 @@ def author_disconnected(machine: Machine, run: Run) -> None:
 
 
 def _author_timeout_s(machine: Machine, run: Run) -> float:
-    """Returns the seconds to wait for the client of a run. For an application the wait is short: the master restarts its process."""
+    """Returns how many seconds the disconnected client of a run has to reconnect. An application has at most ``APPLICATION_RESTART_S``
+    seconds, because the master can restart it."""
     return min(APPLICATION_RESTART_S, machine.settings.author_s) if run.options.application else machine.settings.author_s
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Closes a run whose client stays disconnected. If the client owned the run, the run is cancelled instead."""
+    """Handles a client of run ``key`` that did not reconnect in time. If the client is an application, restarts it. If the client is
+    another program and owns the run, cancels the run. In all other cases, closes the run."""
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return

@@ -1,4 +1,4 @@
-"""Carries out commands: cancel, pause, set, rerun, forget, stop, drain. Each function returns the data of the answer."""
+"""Carries out commands: cancel, pause, set, forget, stop, drain. Each function returns the data of the answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotfish.core.data import intermediate_files
+from pilotfish.core.data import stored_results
 from pilotfish.core.explain import lookup, queries
+from pilotfish.core.policy_interface import RecallProposal
 from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import assignment, speculative_copies
 from pilotfish.core.workers import leases
@@ -17,9 +18,7 @@ from pilotfish.errors import BadInput
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.contents import ExpectedFile, IntermediateFile
-from pilotfish.model.ids import INDEX_MASK
-from pilotfish.model.states import DONE, FAILED, TASK_STATES
+from pilotfish.model.states import DONE
 from pilotfish.model.task import RunOptions
 
 if TYPE_CHECKING:
@@ -29,14 +28,17 @@ if TYPE_CHECKING:
 def cancel_run(machine: Machine, run: Run, reason: str) -> int:
     unfinished = run.unfinished
     _stop_at_workers(machine, (task for task in run.tasks if task.state < DONE))
-    machine.record(f.RunCancelled(run.id, reason))
+    machine.record(f.RunCancelled(run.id, reason, keeps_payloads=not run.options.owned))
     return unfinished
 
 
 def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
+    """Stops tasks that are being cancelled. If a client owns their run, the master also deletes the payloads of these tasks: only this
+    client could run the tasks again, and the client has copies of the payloads."""
     held: list[tuple[Task, Worker, int]] = []
     for task in tasks:
-        machine.release_payload(task.payload)
+        if task.shape.run.options.owned:
+            machine.release_payload(task.payload)
         held.extend((task, *attempt) for attempt in speculative_copies.attempts(machine.state, task))
     assignment.kill(machine, held)
 
@@ -52,7 +54,10 @@ def _cancel(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
     live = list({task: None for task in tasks if task.state < DONE})
     if live:
         _stop_at_workers(machine, live)
-        machine.record(f.TasksCancelled([task.id for task in live], reason))
+        for owned in (False, True):
+            cancelled = [task.id for task in live if task.shape.run.options.owned == owned]
+            if cancelled:
+                machine.record(f.TasksCancelled(cancelled, reason, keeps_payloads=not owned))
         machine.after_failure(live)
     return {"cancelled": len(live)}
 
@@ -64,7 +69,7 @@ def _set_paused(machine: Machine, arguments: dict[str, Any], paused: bool) -> di
     return queries.run_row(machine, run)
 
 
-CHANGEABLE = ("priority", "share", "weight", "deadline")
+CHANGEABLE = ("priority", "share", "weight", "deadline", "sites")
 MAX_WEIGHT, MAX_PRIORITY, MAX_NAME, MAX_TIME = 1e6, 1_000_000_000, 200, 1e15
 
 
@@ -83,7 +88,19 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     check_options(changed)
     if changed != run.options:
         machine.record(f.RunOptionsChanged(run.id, changed))
+        recall_from_other_sites(machine, run)
     return queries.run_row(machine, run)
+
+
+def recall_from_other_sites(machine: Machine, run: Run) -> None:
+    """Recalls tasks of the run from workers at sites that the run may not use. Only tasks that have not started are recalled. Does nothing
+    if the run may use all sites."""
+    sites = run.options.sites
+    for worker in machine.state.workers.values() if sites else ():
+        if worker.site not in sites:
+            queued = [task for task in (*worker.ahead, *worker.delegated) if task.shape.run is run]
+            if queued:
+                assignment.recall(machine, RecallProposal(worker, queued))
 
 
 def check_options(options: RunOptions) -> None:
@@ -93,64 +110,6 @@ def check_options(options: RunOptions) -> None:
         raise BadInput(text, "see docs/how-to/share-a-pool.md")
     if options.priority is not None and abs(options.priority) > MAX_PRIORITY:
         raise BadInput(f"priority is {options.priority}", f"choose a number up to {MAX_PRIORITY}")
-
-
-def _rerun(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """Runs failed tasks again as a new run, because a final state never changes. Skipped tasks run too, after the tasks that they need."""
-    run = lookup.find_run(machine.state, arguments.get("run"))
-    wanted = [task for task in run.tasks if task.state == FAILED]
-    if not wanted:
-        done = dict(zip(TASK_STATES, run.counts, strict=True))["done"]
-        raise BadInput(f"run {run.id} has no failed task ({done} done)", f"pilotfish tasks {run.id} lists them all")
-    number = machine.state.next_run
-    uid = queries.read_text(arguments, "uid")
-    if uid in machine.state.run_uids:
-        number = machine.state.run_uids[uid]
-        return {"run": number, "tasks": len(machine.state.runs[number].tasks)}
-    # The new run has no owning client and no application.
-    machine.record(f.RunOpened(number, uid, msgspec.structs.replace(run.options, owned=False, application="", deadline=0.0)))
-    machine.record(f.SpecsAdded(number, 0, list(run.specs)))
-    places = {task.id & INDEX_MASK: place for place, task in enumerate(wanted)}
-    deps: dict[int, list[int]] = {}
-    for task in wanted:
-        for child in task.children or ():
-            if child in places:
-                deps.setdefault(places[child], []).append(places[task.id & INDEX_MASK])
-    expected, earlier = _files_for(run, places)
-    contents = {}
-    for place, task in enumerate(wanted):
-        known = {record.digest: record.content for record in task.contents}
-        known.update(
-            (content.digest, content) for content in intermediate_files.contents_of(earlier.get(place, ())) if content.digest not in known
-        )
-        if known:
-            contents[place] = tuple(known.values())
-    costs = [run.cost(task.id & INDEX_MASK) for task in wanted] if run.costs else []
-    specs, payloads = [task.spec for task in wanted], [task.payload for task in wanted]
-    machine.record(f.TasksAdded(number, 0, specs, payloads, deps, contents, costs, expected, earlier))
-    for payload in (*(spec.code for spec in run.specs), *(task.payload for task in wanted)):
-        if not isinstance(payload, bytes):
-            machine.effects.append(e.KeepPayload(payload))
-    machine.record(f.RunClosed(number, f"a second try of run {run.id}"))
-    return {"run": number, "tasks": len(wanted)}
-
-
-def _files_for(run: Run, places: dict[int, int]) -> tuple[dict[int, tuple[ExpectedFile, ...]], dict[int, tuple[IntermediateFile, ...]]]:
-    """Returns the files that rerun tasks need: files of tasks that also run again, and files of tasks that are done.
-
-    ``places``: index in the new run by index in the old run.
-    """
-    expected: dict[int, tuple[ExpectedFile, ...]] = {}
-    earlier: dict[int, tuple[IntermediateFile, ...]] = {}
-    for index, place in places.items():
-        needed = run.expected_files.get(index, ())
-        again = [ExpectedFile(places[file.maker], file.name, file.target) for file in needed if file.maker in places]
-        existing = [one for file in needed if file.maker not in places for one in intermediate_files.left_for(run, file)]
-        if again:
-            expected[place] = tuple(again)
-        if existing or index in run.earlier_files:
-            earlier[place] = (*run.earlier_files.get(index, ()), *existing)
-    return expected, earlier
 
 
 def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
@@ -168,7 +127,8 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _release_contents(machine: Machine, run: Run) -> None:
-    """Releases contents that no other run needs, at the master and at workers."""
+    """Releases the contents of a run, except contents that another run needs. The master deletes its copies of released contents later, and
+    workers may delete their copies when they need space."""
     kept: dict[str, list[str]] = {}
     for record in (machine.state.contents[digest] for digest in run.contents):
         if record.runs > 1:
@@ -220,7 +180,7 @@ def _clear(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
-    """Revokes a key. The key opens no further connection, and workers that joined with it are removed."""
+    """Revokes a key. New connections with this key are refused, and workers that joined with this key are removed."""
     key_id = queries.read_text(arguments, "key_id")
     if key_id not in machine.state.revoked:
         machine.record(f.KeyRevoked(key_id))
@@ -230,16 +190,26 @@ def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
     return {"revoked": key_id}
 
 
+def _cache_forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, list[int]]:
+    """Ends the reuse of the results of these runs, and of equal results of other runs. Without runs, ends the reuse of all results."""
+    names = arguments.get("runs")
+    runs = list(machine.state.runs.values()) if not names else [lookup.find_run(machine.state, name) for name in names]
+    numbers = [run.id for run in runs if stored_results.has_results(run)]
+    if numbers:
+        machine.record(f.ResultsForgotten(numbers))
+    return {"forgotten": numbers}
+
+
 COMMANDS: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "cancel": _cancel,
     "pause": partial(_set_paused, paused=True),
     "resume": partial(_set_paused, paused=False),
     "set": _set,
-    "rerun": _rerun,
     "forget": _forget,
     "stop": _stop,
     "workers_set": _workers_set,
     "drain": _drain,
     "quarantine_clear": _clear,
     "revoke": _revoke,
+    "cache_forget": _cache_forget,
 }

@@ -1,7 +1,9 @@
-"""Reports to subscribed clients which tasks ended. Each task is reported once.
+"""Reports to subscribed clients which tasks ended.
 
-Each subscription has a cursor into the order in which tasks ended. So after a lost connection or a restart of client or master, no task is
-reported twice and no task is left out.
+Each run has a list of the ends of its tasks, in the order in which the tasks ended. The *cursor* of a subscription is the position in this
+list of the next end to report. A client that subscribes again names its cursor. So no end is lost or repeated if a connection breaks, or if
+the client or the master restarts. Only a master whose journal is damaged reports all ends again. If a task is rerun, the position of its
+earlier end stays empty, and its next end is added to the list.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pilotfish.core.state import Run
+from pilotfish.core.state import SUPERSEDED, Run
 from pilotfish.model import messages as m
 from pilotfish.model.ids import INDEX_MASK, run_of
 from pilotfish.model.states import TASK_STATES
@@ -30,12 +32,13 @@ class Subscription:
 
 @dataclass(slots=True)
 class Subscriptions:
-    """Holds which runs each client watches, to which runs it sends tasks, and which clients read too slowly. A restart clears it."""
+    """Records for each client the runs that the client watches, the runs to which the client sends tasks, and whether the client reads too
+    slowly. These data are lost when the master restarts."""
 
     links: dict[int, dict[int, Subscription]] = field(default_factory=dict)
     authors: dict[int, int] = field(default_factory=dict)
     disconnected_at: dict[int, float] = field(default_factory=dict)
-    """By run: the time at which its client disconnected."""
+    """For each run: the time at which its client disconnected."""
     paused: dict[int, None] = field(default_factory=dict)
     peeks: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_peek: int = 0
@@ -57,7 +60,8 @@ def peek_expired(machine: Machine, key: str) -> None:
 
 
 def notify(machine: Machine) -> None:
-    """Reports to each client what happened in the runs that it watches. Clients that read too slowly get no report."""
+    """Reports to each client what happened in the runs that it watches. Clients that read too slowly get the ends of tasks later, and no
+    reports of tasks that began."""
     subscriptions = machine.subscriptions
     began: dict[int, list[int]] = {}
     for task in subscriptions.newly_running:
@@ -78,6 +82,9 @@ def notify(machine: Machine) -> None:
 
 def _notify_client(machine: Machine, link: int, run: Run, watchers: dict[int, Subscription]) -> None:
     watcher = watchers[run.id]
+    if run.superseded:
+        while watcher.cursor < len(run.ended) and run.ended[watcher.cursor] == SUPERSEDED:
+            watcher.cursor += 1
     if watcher.cursor < len(run.ended):
         message, payloads = _batch(run, watcher, machine.ended_per_message)
         machine.send(link, message, payloads)
@@ -96,6 +103,8 @@ def _batch(run: Run, watcher: Subscription, most: int) -> tuple[m.Ended, list[Pa
     size = 0
     tasks, walls, cpus, sizes = run.tasks, run.wall_us, run.cpu_us, run.rss_kib
     for index in run.ended[watcher.cursor : watcher.cursor + most]:
+        if index == SUPERSEDED:
+            break  # the items of a message have consecutive numbers
         task = tasks[index]
         output = task.output
         length = sent_bytes(output)

@@ -35,10 +35,10 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Explains that output files are in transfer from the task's worker; None if no files are in transfer.
+    """Explains that output files are in transfer from the task's worker to the master; None if no files are in transfer.
 
-    Until the files arrive, it is not known which task made them. If a task ends before the next heartbeat, it is also not known whether the
-    task started.
+    The files may be outputs of other tasks of this worker: until a file arrives, the master does not know which task made it. This function
+    does not check whether the task runs, because a task that started after the last heartbeat is not reported as running yet.
     """
     if task.worker is None or task in task.worker.delegated:
         return None
@@ -55,7 +55,7 @@ def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def lost_input(machine: Machine, task: Task) -> Reason | None:
-    """Explains that an input was kept at a worker and that no present worker has this input; None if there is no such input."""
+    """Explains that an input is lost: it was kept only at a worker, and no present worker has it. Returns None if no input is lost."""
     record = next((record for record in needs(task) if record.is_nowhere), None)
     if record is None:
         return None
@@ -65,7 +65,8 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Explains that an input was kept at one site and that only workers of other sites have room for the task; otherwise None."""
+    """Explains why a task waits although suitable workers have room: one of its inputs is available only at sites where no suitable worker
+    has room. Returns None if no suitable worker has room at all, or if a worker with room can get all inputs."""
     state = machine.state
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if machine.link_of(worker.id) is not None)
@@ -90,7 +91,7 @@ def _kept_input_reason(machine: Machine, code: str, text: str, record: ContentRe
 
 
 def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
-    """Returns commands that fix a task that failed because an input was missing."""
+    """Returns fixes for a task that failed because an input was missing."""
     assert task.failure is not None
     lost = lost_input(machine, task)
     if lost is not None:
@@ -98,14 +99,12 @@ def fixes_for_missing_input(machine: Machine, task: Task) -> list[str]:
     record = _kept_missing_input(task)
     if record is not None:
         return list(_kept_input_reason(machine, "", "", record, f"pilotfish data {task.shape.run.id}").commands)
-    command = task.shape.run.options.command.removeprefix("-- ")
-    if task.failure.blame == "user":
-        return [f"run it again, with its files as they are now: pilotfish run ... {command}".rstrip()]
     return [f"pilotfish data {task.shape.run.id}", f"pilotfish rerun {task.shape.run.id} --failed"]
 
 
 def maker_of_missing(task: Task) -> str:
-    """Returns which task made the missing input, as the end of a sentence; empty if no task made it."""
+    """Returns the last part of a failure message: which task made the missing input. Returns an empty text if no task made this input, or
+    if the master has the input."""
     record = _kept_missing_input(task)
     if record is None:
         return ""
@@ -114,7 +113,7 @@ def maker_of_missing(task: Task) -> str:
 
 
 def _kept_missing_input(task: Task) -> ContentRecord | None:
-    """Returns the missing input if it was kept where it was made; otherwise None."""
+    """Returns the input that a failed attempt did not find, if a task made the input and the master has no copy; otherwise None."""
     message = task.failure.message if task.failure is not None else ""
     kept = [record for record in needs(task) if record.maker and not (record.at_master or record.path)]
     return next((record for record in kept if record.digest[:12] in message), None)

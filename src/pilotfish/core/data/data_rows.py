@@ -1,4 +1,4 @@
-"""Shows contents as rows: where they are, which are in transfer, and which tasks need them. Changes nothing."""
+"""Shows contents as rows: where each content is, whether it is in transfer, and how many tasks need it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
-    """Returns whether a report is outdated. A worker that a site master serves may send no heartbeat after its transfers."""
+    """Returns whether a worker's report about its transfers is too old to use. ``at``: the time of the report. An old report may list
+    transfers that have ended, because a worker that a site master serves need not report the end of a transfer."""
     return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 
@@ -66,7 +67,7 @@ def _concerns(run: Run, transfer: TransferView, record: ContentRecord | None) ->
 
 
 def moving(machine: Machine, run: Run | None = None) -> dict[str, Any] | None:
-    """Returns a summary of the current transfers as one row; None if there are none."""
+    """Returns a summary of the current transfers as one row; None if there is no transfer."""
     found = list(transfers(machine, run))
     if not found:
         return None
@@ -83,7 +84,9 @@ def missing(task: Task) -> list[ContentRecord]:
 
 
 def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str, Any]:
-    """Returns the contents of one run or of all runs. Contents in transfer come first, then needed contents, then large contents."""
+    """Returns totals over all contents of one run or of all runs, and a row for each content of one page (``offset``, ``limit``). The order
+    of the contents is: contents in transfer; lost contents, which no machine has; all other contents. Within each group, contents that more
+    tasks need come first, and of these, larger contents come first."""
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
@@ -108,7 +111,7 @@ def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str
 
 
 def _needed(runs: Iterable[Run]) -> Counter[ContentRecord]:
-    """Returns the number of unfinished tasks that need each content."""
+    """Returns, for each content, the number of unfinished tasks that need it."""
     found: Counter[ContentRecord] = Counter()
     for run in runs:
         if not run.contents or not run.unfinished:
@@ -156,7 +159,8 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
 
 
 def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any]]:
-    """Returns a row for each site with its contents. Agents of one node share a cache, so a content counts once per site."""
+    """Returns a row for each site, with the number and bytes of the contents at this site. A content that several workers of a site have
+    counts once, because agents of one node share a cache."""
     workers = machine.state.workers
     held: dict[str, list[int]] = {worker.site: [0, 0] for worker in workers.values()}
     for record in records:
@@ -171,7 +175,7 @@ def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any
 
 
 def _input_counts(machine: Machine, workers: Iterable[Worker]) -> dict[str, dict[str, int]]:
-    """Returns the number and bytes of inputs since these workers joined, by the place where the inputs were found."""
+    """Returns the number and bytes of the inputs that these workers have needed, by the place where the inputs were found."""
     sums = [0] * (2 * len(SOURCES))
     for worker in workers:
         connection = machine.connections.get(worker.id)

@@ -1,6 +1,6 @@
-"""Passes files that one task leaves to tasks that wait for them.
+"""Passes files that a task creates to the tasks that need these files.
 
-At submission, only the names of such files are known. Their contents are known when the task that leaves them has ended.
+When the tasks are submitted, only the names of the files are known. The contents are known when the creating task has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pilotfish.core.data import replicas
 from pilotfish.core.state import Run, State, Task
-from pilotfish.model.contents import MAGIC, Content, ExpectedFile, IntermediateFile, ProducedContent
+from pilotfish.model.contents import MAGIC, RESULT, Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.ids import INDEX_MASK
 
 
@@ -24,14 +24,17 @@ def inputs_of(task: Task) -> list[IntermediateFile]:
 
 
 def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
-    """Returns the files for which the expected name stands: one file, all files in a directory, or all files that match a pattern.
+    """Returns the files that ``expected`` stands for: one file, all files in a directory, or all files that match a pattern.
 
-    A missing file is listed without a digest. The worker then reports that the file is missing.
+    If there is no such file, the list has one entry without a digest. The worker then reports that the file is missing. The list is empty
+    if ``expected`` is the result of a call and this result is not stored as a content.
     """
     left = run.left_files.get(expected.maker, {})
     exact = left.get(expected.name)
     if exact is not None:
         return [replace(exact, name=expected.target)]
+    if expected.name == RESULT:
+        return []  # the result is not stored as a content, so it comes with the payload
     if MAGIC.intersection(expected.name):
         below = "" if expected.target == expected.name else f"{expected.target}/"
         found = [replace(file, name=below + name) for name, file in left.items() if fnmatchcase(name, expected.name)]
@@ -48,10 +51,13 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Adds to the inputs of a task the files that other tasks of its run left for it. Files of other runs are already among the inputs."""
+    """Adds to the inputs of a task the files that other tasks of its run left for it. Files of earlier runs were added at submission."""
+    run, index = task.shape.run, task.id & INDEX_MASK
+    if index not in run.expected_files and index not in run.earlier_files:
+        return
     known = {record.digest for record in task.contents}
     contents = [content for content in contents_of(inputs_of(task)) if content.digest not in known]
-    task.contents = (*task.contents, *replicas.refer_to(state, task.shape.run, contents))
+    task.contents = (*task.contents, *replicas.refer_to(state, run, contents))
 
 
 def contents_of(files: Iterable[IntermediateFile]) -> list[Content]:

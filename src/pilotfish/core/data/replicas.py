@@ -1,4 +1,4 @@
-"""Keeps which worker holds which content, and where tasks can get their inputs."""
+"""Records which worker holds which content, and finds the sites where a task can get its inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.model.states import JOINED
 
 
 def refer_to(state: State, run: Run, contents: Iterable[Content]) -> tuple[ContentRecord, ...]:
-    """Returns the records of contents that a run needs, and creates missing records. A new path of a user's file replaces the old path."""
+    """Returns the records of contents that a run needs. Creates missing records. If a content has a path, its record gets this path."""
     records = []
     for content in contents:
         record = _known(state, run, content.digest, content.size)
@@ -56,7 +56,8 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
 
 
 def forget_worker(worker: Worker) -> None:
-    """Forgets the replicas at a worker that ended. They may still be on the disk of its node. The next agent on that node reports them."""
+    """Forgets the replicas at a worker that has ended. The disk of its node may still have these contents; in this case, the next agent on
+    the node reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
@@ -81,8 +82,9 @@ def needs(task: Task) -> tuple[ContentRecord, ...]:
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
     """Returns whether a worker at this site can get all inputs of a task.
 
-    If a content was kept at a worker, only workers of the same site can get it. If no suitable worker can get all inputs, the task may run
-    anywhere. The attempt then fails, and its message names the missing input.
+    A worker can get a content from the master, from a file of the user, from workers of the same site, and from workers on this machine. If
+    no suitable worker at any site can get all inputs, this function returns True for every site. The task is then assigned, and fails with
+    a message that names the missing input.
     """
     needed = needs(task)
     kept = [record for record in needed if not (record.at_master or record.path) and record.holders] if needed else ()
@@ -100,7 +102,7 @@ def _can_take(worker: Worker, task: Task, state: State) -> bool:
 
 
 def _sites_with_all(state: State, kept: Sequence[ContentRecord]) -> set[str] | None:
-    """Returns the sites that have all of these contents; None if every site can get them."""
+    """Returns the sites that can get all of these contents; None if every site can."""
     found: set[str] | None = None
     for record in kept:
         sites = {state.workers[worker].site for worker in record.holders}

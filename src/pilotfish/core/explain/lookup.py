@@ -1,7 +1,7 @@
 """Finds the run, task, worker, pilot or site that a user named.
 
-A run is named by its number, by its name (the newest run of that name) or by ``last``. A task is named by a run and an index: ``3.17``,
-``sweep.17``, ``last.17``. A ``subject`` is a run, a task, or the name of a worker, pilot or site.
+A run is named by its number, its uid, its name (the newest run of that name) or ``last`` (the newest run). A task is named by a run and an
+index: ``3.17``, ``sweep.17``, ``last.17``. A ``subject`` is a run, a task, or the name of a worker, pilot or site.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NamedObject = Run | Task | Worker | NamedPilot | NamedSite
 
 
 def find_run(state: State, wanted: object = LAST) -> Run:
-    """Returns the run with this number or name; for None, the last run."""
+    """Returns the run with this number, uid or name; for None, the last run."""
     text = LAST if wanted is None else str(wanted)
     if text == LAST and not state.runs:
         raise BadInput("there are no runs yet", "Start one: pilotfish run -- COMMAND")
@@ -47,9 +47,9 @@ def find_run(state: State, wanted: object = LAST) -> Run:
     run = _run_named(state, text)
     if run is not None:
         return run
-    number, dot, index = text.partition(".")
-    if dot and number.isdecimal() and index.isdecimal():
-        hint = f"Its run is {number}; for the task alone: pilotfish logs {text}"
+    name, _, index = text.rpartition(".")
+    if name and index.isdecimal() and (name.isdecimal() or _run_named(state, name)):
+        hint = f"Its run is {name}; for the task alone: pilotfish logs {text}"
         raise BadInput(f"{text!r} is a task, and a run is needed here", hint)
     names = dict.fromkeys(run.options.name for run in state.runs.values() if run.options.name)
     near = "" if _is_number(text) else did_you_mean(text, names)
@@ -61,6 +61,8 @@ def _run_named(state: State, text: str) -> Run | None:
         return state.runs[max(state.runs)]
     if _is_number(text) and int(text) in state.runs:
         return state.runs[int(text)]
+    if text in state.run_uids:
+        return state.runs[state.run_uids[text]]
     return next((run for run in reversed(state.runs.values()) if run.options.name == text), None)
 
 
@@ -111,7 +113,9 @@ def find_site(state: State, wanted: object) -> NamedSite:
 
 
 def find_named(state: State, wanted: object = None) -> NamedObject:
-    """Returns the object with this name. Workers and pilots come before runs, because users cannot choose their names."""
+    """Returns the object with this name; None stands for the last run. If a worker or a present pilot has the same name as a run, it comes
+    before the run, because users cannot choose the names of workers and pilots. A site or an ended pilot comes after a run of the same
+    name."""
     if wanted is None:
         return find_run(state)
     text = str(wanted)

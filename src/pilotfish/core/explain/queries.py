@@ -1,35 +1,38 @@
-"""Answers queries with rows. Changes nothing."""
+"""Answers queries with rows. A query changes nothing."""
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from pilotfish.core.data import data_rows
+from pilotfish.core.data import data_rows, stored_results
 from pilotfish.core.explain import lookup, site_reasons, task_reasons
+from pilotfish.core.explain.rerun_advice import failure_row
 from pilotfish.core.learning import speedups
-from pilotfish.core.state import Run, State, Task, Worker
+from pilotfish.core.state import Place, Run, State, Task, Worker
 from pilotfish.core.tasks.fair_share import ShareAccount
 from pilotfish.core.tasks.run_deadlines import late_s
 from pilotfish.errors import BadInput
+from pilotfish.model.contents import KEY_BYTES
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.states import DONE, JOINED, PILOT_STATES, TASK_STATES, WORKER_STATES
-from pilotfish.model.task import UNIT, Payload
+from pilotfish.model.task import UNIT, Payload, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
+MAX_OUTPUT_BYTES = 8 << 20
+"""Maximum bytes of outputs per answer. An output that is larger is sent alone in an answer."""
 MAX_ROWS = 10_000
 """Maximum rows per answer. With an offset, a client gets the next rows."""
 
 
 def read_number(arguments: dict[str, Any], name: str, default: int) -> int:
-    """Returns a whole number from 0 to MAX_NUMBER."""
+    """Returns the argument ``name`` as a whole number from 0 to MAX_NUMBER."""
     value = arguments.get(name, default)
     try:
         number = int(value)
@@ -48,12 +51,13 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
 
 
 def run_row(machine: Machine, run: Run) -> dict[str, Any]:
-    elapsed = (run.ended_at or machine.now) - run.first_started_at if run.first_started_at else 0.0
+    elapsed = (run.ended_at or machine.now) - run.first_started_at - run.idle_s if run.first_started_at else 0.0
     rate = len(run.ended) / elapsed if elapsed > 0 else 0.0
     eta_s = run.unfinished / rate if rate and not run.finished else None
     return {
         "run": run.id,
         "uid": run.uid,
+        "owned": run.options.owned,
         "name": run.options.name,
         "command": run.options.command,
         "cwd": run.options.cwd,
@@ -64,11 +68,15 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
         "paused": run.paused,
         "counts": dict(zip(TASK_STATES, run.counts, strict=True)),
         "tasks": len(run.tasks),
+        "ends": len(run.ended),
         "attempts": run.attempts,
+        "reused": len(run.reused),
+        "resume": run.options.resume,
         "contents": len(run.contents),
         "moving": data_rows.moving(machine, run) if run.contents and not run.finished else None,
         "opened_at": run.opened_at,
         "started_at": run.first_started_at,
+        "reopened_at": run.reopened_at,
         "ended_at": run.ended_at,
         "elapsed_s": elapsed,
         "rate_per_s": rate,
@@ -81,9 +89,18 @@ def run_row(machine: Machine, run: Run) -> dict[str, Any]:
     }
 
 
-def task_row(state: State, task: Task) -> dict[str, Any]:
-    run, index = task.shape.run, task.id & INDEX_MASK
-    failure_counts, copy = task.failure_counts, state.copies.get(task)
+def task_row(machine: Machine, task: Task) -> dict[str, Any]:
+    """Returns a task as a row. ``worker``, ``node`` and ``site`` describe the current attempt. If there is no current attempt, they
+    describe the last attempt."""
+    run, index, worker = task.shape.run, task.id & INDEX_MASK, task.worker
+    failure_counts, copy = task.failure_counts, machine.state.copies.get(task)
+    place = run.places[run.last_places[index]] if worker is None else Place(worker.id, worker.node, worker.site)
+    wall_s, ended_at, started_at = run.wall_us[index] / 1e6, run.end_times[index] or None, None
+    if ended_at is not None and place.worker:
+        started_at = ended_at - wall_s
+    elif worker is not None and task in worker.started:
+        started_at = worker.started[task]
+        wall_s = machine.now - started_at
     return {
         "id": show_task(task.id),
         "run": run.id,
@@ -92,16 +109,23 @@ def task_row(state: State, task: Task) -> dict[str, Any]:
         "kind": run.specs[task.spec].kind,
         "state": TASK_STATES[task.state],
         "attempt": task.attempt,
-        "worker": task.worker.id if task.worker is not None else None,
+        "worker": place.worker or None,
+        "node": place.node or None,
+        "site": place.site or None,
+        "started_at": started_at and round(started_at, 3),
+        "ended_at": ended_at and round(ended_at, 3),
         "copy": copy.worker.id if copy is not None and copy.worker is not None else None,
-        "failure": msgspec.structs.asdict(task.failure) if task.failure is not None else None,
-        "wall_s": run.wall_us[index] / 1e6,
+        "failure": failure_row(task),
+        "wall_s": wall_s,
         "cpu_s": run.cpu_us[index] / 1e6,
         "rss_bytes": run.rss_kib[index] * 1024,
+        "left_out_bytes": run.left_out.get(index, 0),
         "failures": failure_counts.failures if failure_counts else 0,
         "losses": failure_counts.losses + failure_counts.deaths if failure_counts else 0,
         "suspect": task.suspect,
         "waits_for": task.waits_for,
+        "reused_from": show_task(run.reused[index]) if index in run.reused else None,
+        **({"failed_before": run.failed_dependencies(index)} if index in run.after_any and not task.waits_for else {}),
     }
 
 
@@ -157,13 +181,7 @@ def _status(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _share_row(account: ShareAccount) -> dict[str, Any]:
-    return {
-        "share": account.name,
-        "weight": account.weight,
-        "runs": account.runs,
-        "cores": account.occupied / UNIT,
-        "core_s": account.used,
-    }
+    return {"share": account.name, "weight": account.weight, "runs": account.runs, "cores": account.occupied / UNIT, "core_s": account.used}
 
 
 def _pilot_row(machine: Machine, name: str) -> dict[str, Any]:
@@ -192,7 +210,6 @@ def _one_run(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_page(arguments: dict[str, Any]) -> tuple[int, int]:
-    """Returns the offset and the limit of a page of rows."""
     return read_number(arguments, "offset", 0), min(read_number(arguments, "limit", MAX_ROWS), MAX_ROWS)
 
 
@@ -204,13 +221,13 @@ def _tasks(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     number = None if wanted is None else TASK_STATES.index(wanted)
     first, limit = _read_page(arguments)
     chosen = run.tasks if number is None else [task for task in run.tasks if task.state == number]
-    return [task_row(machine.state, task) for task in chosen[first : first + limit]]
+    return [task_row(machine, task) for task in chosen[first : first + limit]]
 
 
 def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     task = lookup.find_task(machine.state, arguments.get("task"))
     spec = machine.state.spec_of(task)
-    row = task_row(machine.state, task)
+    row = task_row(machine, task)
     row["spec"] = {
         "kind": spec.kind,
         "name": spec.name,
@@ -229,9 +246,52 @@ def _one_task(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _payload(machine: Machine, arguments: dict[str, Any]) -> Payload:
     task = lookup.find_task(machine.state, arguments.get("task"))
-    if arguments.get("which", "result") == "result":
+    which = arguments.get("which", "result")
+    if which == "code":
+        return machine.state.spec_of(task).code
+    return _payload_of(task, which)
+
+
+def _payload_of(task: Task, which: object) -> Payload:
+    if which == "result":
         return task.output if task.state >= DONE else b""
     return task.payload
+
+
+class Outputs(NamedTuple):
+    """An answer with the outputs of several tasks as its body. ``data`` contains the lengths of the outputs."""
+
+    data: dict[str, Any]
+    outputs: list[Payload]
+
+
+def _outputs(machine: Machine, arguments: dict[str, Any]) -> Outputs:
+    """Returns the outputs of the tasks that the argument ``tasks`` names, in the same order. If the argument ``which`` is not ``result``,
+    returns the payloads of these tasks instead. The answer ends where it would exceed MAX_OUTPUT_BYTES, but it contains at least the first
+    task."""
+    wanted = arguments.get("tasks")
+    if not isinstance(wanted, list) or not wanted:
+        raise BadInput(f"tasks: {wanted!r} is not a list of tasks", 'write it as ["3.17"]')
+    outputs: list[Payload] = []
+    lengths: list[int] = []
+    total = 0
+    for name in wanted[:MAX_ROWS]:
+        task = lookup.find_task(machine.state, name)
+        output = _payload_of(task, arguments.get("which", "result"))
+        length = sent_bytes(output, whole=True)
+        total += length
+        if outputs and total > MAX_OUTPUT_BYTES:
+            break
+        outputs.append(output)
+        lengths.append(length)
+    return Outputs({"lengths": lengths}, outputs)
+
+
+def _spec(machine: Machine, arguments: dict[str, Any]) -> Outputs:
+    """Returns the launch description in a task's spec. The body of the answer is the code in the spec: the code of a call, or the small
+    input files of an executable."""
+    spec = machine.state.spec_of(lookup.find_task(machine.state, arguments.get("task")))
+    return Outputs({"launch": spec.launch}, [spec.code])
 
 
 def _workers(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -249,13 +309,14 @@ def _data(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Explains the ``subject`` that a user typed, or the object that ``run``, ``task``, ``worker``, ``pilot`` or ``site`` names.
+    """Explains the object that the arguments name: the ``subject`` that a user typed, or a ``run``, ``task``, ``worker``, ``pilot`` or
+    ``site``. If the arguments name no object, explains the last run.
 
-    For a task, the answer also has the row of the task and the row of its run. So a client can show the command of the task.
+    The answer for a task also contains the row of the task and the row of its run. The answer for a run also contains the row of the run.
     """
     subject = _find_named(machine.state, arguments)
     if isinstance(subject, Task):
-        rows = {"task": task_row(machine.state, subject), "run": run_row(machine, subject.shape.run)}
+        rows = {"task": task_row(machine, subject), "run": run_row(machine, subject.shape.run)}
         return task_reasons.explain_task(machine, subject) | rows
     if isinstance(subject, Worker):
         return task_reasons.explain_worker(machine, subject)
@@ -263,7 +324,7 @@ def _why(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
         return site_reasons.explain_pilot(machine, subject)
     if isinstance(subject, lookup.NamedSite):
         return site_reasons.explain_site(machine, subject)
-    return task_reasons.explain_run(machine, subject)
+    return task_reasons.explain_run(machine, subject) | {"run": run_row(machine, subject)}
 
 
 def _find_named(state: State, arguments: dict[str, Any]) -> lookup.NamedObject:
@@ -283,6 +344,25 @@ _FINDERS: dict[str, Callable[[State, object], lookup.NamedObject]] = {
 }
 
 
+def _results(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns for each key the task whose result can be reused. With ``explain``, compares the other keys with earlier tasks."""
+    try:
+        records = base64.b64decode(read_text(arguments, "keys"), validate=True)
+    except ValueError:
+        records = b"?"
+    if len(records) % KEY_BYTES:
+        raise BadInput("keys: they are not whole records", "use the same version of Pilotfish on both sides")
+    return stored_results.lookup(machine, records, bool(arguments.get("explain")), read_number(arguments, "run", 0))
+
+
+def _unfinished_equals(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, int]]:
+    return stored_results.unfinished_equals(machine.state, lookup.find_run(machine.state, arguments.get("run")))
+
+
+def _cache(machine: Machine, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    return stored_results.rows(machine)
+
+
 def _forecasts(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         "policy": machine.settings.policy,
@@ -299,9 +379,14 @@ QUERIES: dict[str, Callable[[Machine, dict[str, Any]], Any]] = {
     "tasks": _tasks,
     "task": _one_task,
     "payload": _payload,
+    "outputs": _outputs,
     "workers": _workers,
     "sites": site_reasons.sites,
     "data": _data,
     "forecasts": _forecasts,
+    "results": _results,
+    "unfinished_equals": _unfinished_equals,
+    "spec": _spec,
+    "cache": _cache,
     "why": _why,
 }

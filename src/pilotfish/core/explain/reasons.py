@@ -1,4 +1,4 @@
-"""Defines `Reason`: why an object is in its state, and the commands that change this state."""
+"""Defines ``Reason``: why an object is in its state, and the commands that change this state."""
 
 from __future__ import annotations
 

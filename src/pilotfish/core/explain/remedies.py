@@ -1,6 +1,6 @@
-"""Finds commands for a pilot that waits, that was refused, or whose agent did not start.
+"""Finds fixes for a pilot that waits, for a pilot that was refused, and for a pilot whose agent did not start.
 
-In these commands, the user replaces the words in capitals.
+A fix is a command. The user replaces the words in capitals in this command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHANGES = (
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
-"""Report about a held job that its submitter cannot release."""
+"""Part of the report about a held job, if the user who submitted the job cannot release it."""
 HOPELESS = re.compile(
     HELD.pattern + r"|Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)|NotAllowed|PerJob|Never"
     r"|HoldMaxRequeue|_HOLD\b|PSUSP|^[a-z]*E[a-z]*:|offers only [qh]f:|InvalidImage|ImagePull|ConfigError"
@@ -35,12 +35,13 @@ LATE_S = 30.0
 
 
 def is_hopeless(report: str) -> bool:
-    """Returns whether a pilot never starts unless a user acts, according to the report of the queue."""
+    """Returns whether the queue reports that a pilot can start only after a user has acted."""
     return HOPELESS.search(report) is not None
 
 
 def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
-    """Returns fixes for a pilot that waits. If the user changes the site, a new pilot replaces the submitted pilot."""
+    """Returns fixes for a pilot that waits in the queue. A fix may change an option of the site. After this change, Pilotfish replaces the
+    waiting pilot by a new pilot."""
     if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(report)
@@ -60,13 +61,13 @@ def for_limit(name: str, traits: BackendTraits, report: str) -> list[str]:
 
 
 def for_bad_start(name: str, site: Site, report: str) -> list[str]:
-    """Returns fixes for a pilot that was refused or ended before its agent joined: a site key to change, and a check to run."""
+    """Returns fixes for a pilot that was refused or ended before its agent joined: an option of the site to change, and a check to run."""
     change = _change(report) or ("setup=" if site.setup else "python=/path/to/python3" if site.python else "")
     return [*([_set(name, change)] if change else []), f"pilotfish doctor {name}"]
 
 
 def for_cause(name: str, cause: str) -> str:
-    """Returns a fix for a pilot if only the cause of its end is known."""
+    """Returns a fix for a pilot that ended. Use it if the site gave no message, so that only the cause of the end is known."""
     look, change = f"pilotfish site show {name} --dry-run", f"pilotfish site set {name}"
     fixes = {
         REFUSED: f"See what it is asked: {look}; and change it: {change} KEY=VALUE",
@@ -77,7 +78,7 @@ def for_cause(name: str, cause: str) -> str:
 
 
 def for_silence(name: str, site: Site) -> list[str]:
-    """Returns fixes for a pilot that runs and whose agent does not join. Maybe the agent cannot reach the master."""
+    """Returns fixes for a running pilot whose agent does not join. Maybe the agent cannot reach the master."""
     change = "" if site.is_tunnelled else "reach=tunnel" if site.via or site.hosts else "address=HOST"
     return [f"pilotfish doctor {name}", *([_set(name, change)] if change else [])]
 
@@ -99,5 +100,5 @@ def _another_queue(traits: BackendTraits) -> str:
 
 
 def _room(name: str, traits: BackendTraits) -> list[str]:
-    """Returns a command that cancels another job of the user."""
+    """Returns a command that cancels another job of the user, so that a pilot can start."""
     return [f"pilotfish site exec {name} -- {traits.cancel} JOB"] if traits.cancel else []

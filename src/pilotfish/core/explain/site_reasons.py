@@ -23,17 +23,13 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MAX_SHOWN_PILOTS = 3
-HOW_ENDED = {
-    SUCCEEDED: "ended normally",
-    EXPIRED: "reached its walltime",
-    WITHDRAWN: "was withdrawn while queued",
-}
+HOW_ENDED = {SUCCEEDED: "ended normally", EXPIRED: "reached its walltime", WITHDRAWN: "was withdrawn while queued"}
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
 """State of a site by the code of its reason. With any other code, the site is ready."""
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
-    """Returns one reason for each site where tasks of this shape may run, except this machine."""
+    """Returns why no pilot runs tasks of this shape: one reason for each site where the tasks may run. This machine is left out."""
     state = machine.state
     names = shape.run.options.sites or _used(machine)
     if not names and state.local_cores <= 0 and not state.workers:
@@ -58,6 +54,10 @@ def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteReco
     if name in shape.no_directory_sites:
         text = f"site {name} does not have the directory {shape.run.specs[shape.made_from[0]].launch.get('cwd')} of these tasks"
         return make_reason(NO_DIRECTORY, text, "run them again with --sandbox, and --input for their files")
+    if shape.python and record.pythons and shape.python not in record.pythons:
+        text = f"the calls need Python {shape.python}, and workers of site {name} have Python {' and '.join(record.pythons)}"
+        fix = f"pilotfish site set {name} python=python{shape.python}"
+        return make_reason("python", text, fix, 'send self-contained functions as source: run.options(form="source")')
     lack = _no_submission_reason(machine, name, record) or _walltime_reason(shape, name, record.site, record.lost_s)
     lack = lack or _missing_resource_reason(machine, shape, name, record.site) or _machine_size_reason(machine, shape, name, record.site)
     if lack is not None:
@@ -68,7 +68,7 @@ def _site_reason(machine: Machine, shape: TaskShape, name: str, record: SiteReco
 
 
 def state_reason(machine: Machine, name: str, record: SiteRecord) -> Reason:
-    """Returns the state of a site, independent of a task."""
+    """Explains the state of a site, without regard to any task."""
     if name == LOCAL and record.held:
         fixes = ("pilotfish doctor", "pilotfish workers --local-cores 2  (tries again)")
         return make_reason("held", f"local workers are held: {record.held}", *fixes)
@@ -104,7 +104,8 @@ def _no_submission_reason(machine: Machine, name: str, record: SiteRecord) -> Re
 
 
 def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Returns the resource that tasks of this shape need and that no pilot of the site has, according to the site's configuration."""
+    """Explains why no pilot of the site can run tasks of this shape: according to the configuration of the site, its pilots have too few
+    resources or nodes, or lack a tag. Returns None if the configuration meets all needs."""
     needs, traits = dict(shape.needs), machine.state.traits(site.backend)
     limits = ((CORES, site.cores), (MEMORY, site.memory), (GPUS, site.gpus))
     for resource, most in limits:
@@ -132,7 +133,8 @@ def _missing_resource_reason(machine: Machine, shape: TaskShape, name: str, site
 
 
 def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> Reason | None:
-    """Explains that no pilot has enough nodes. All workers of a multi-node task must be of one pilot and without a site master."""
+    """Explains that no pilot has enough workers for a multi-node task; None if a pilot has enough. All workers of the task must belong to
+    one pilot. Workers that a site master serves do not count."""
     if shape.nodes == 1:
         return None
     served = {name for term in machine.site_masters.by_site.values() for name in term.served}
@@ -145,7 +147,9 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Explains that no machine of the site is large enough, if pilots take whole machines. Only joined agents know the sizes."""
+    """Explains that all machines of a site are too small for a task. This is only known for a site whose pilots take whole machines, after
+    agents have joined on all machines and reported their sizes. Returns None if a machine is large enough, or if not all sizes are known.
+    """
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -160,7 +164,8 @@ def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Si
 
 
 def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Explains that the site's walltime is too short for the time limit of the tasks, or for a task that was cut off."""
+    """Explains that the site's walltime is too short for tasks of this shape: for their time limit, or because one of them was cut off
+    earlier. Returns None if the walltime is long enough."""
     if is_long_enough(shape, site, lost_s):
         return None
     pilots = f"pilots of site {name} end after {show_seconds(site.walltime_s)}"
@@ -175,7 +180,8 @@ def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> 
 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
-    """Explains that no worker and no site has enough walltime for tasks that were cut off; None if a worker or site has enough."""
+    """Explains that tasks of this shape never start, because the walltime of every site is too short for them. Returns None if a present
+    worker suits them, or if a site cannot run them for another reason."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
@@ -183,7 +189,7 @@ def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
 
 
 def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> Reason | None:
-    """Returns what the pilots of the site wait for."""
+    """Returns what the pilots of the site wait for; None if the site has no problem and no pilot waits."""
     assert record.site is not None
     missing = unusable_credentials(machine, name)
     if missing:
@@ -205,7 +211,8 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
 
 
 def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """Returns the limit of the site that forbids a pilot with ``more`` cores. If there is none, returns how the last pilot failed."""
+    """Explains why one more pilot with ``more`` cores is not requested at the site now. The reason is a limit of the site or of the pool.
+    If no limit forbids the pilot, the reason is the failure of the last pilot. Returns None if there is neither a limit nor a failure."""
     assert record.site is not None
     site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
@@ -235,7 +242,9 @@ def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) 
 
 
 def _fixes_for(machine: Machine, name: str, site: Site, coming: list[Pilot]) -> list[str]:
-    """Returns fixes for the first pilot about which the site reported something."""
+    """Returns fixes for the first pilot in ``coming`` that has a problem. ``coming``: pilots that have not joined. A pilot has a problem if
+    the site names a reason why it waits, or if it has run for some time and its agent has not joined. If no pilot has a problem, the fix is
+    ``pilotfish sites``."""
     for pilot in coming:
         status = machine.pilot_status.get(pilot.id)
         if status is not None and status.runs and machine.now - status.since > remedies.LATE_S:
@@ -301,7 +310,8 @@ def describe_credential(name: str, left_s: float, problem: str) -> str:
 
 
 def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns the credentials of a site as rows. ``left_s``: 0 for an unusable credential, None if the end is unlimited or unknown."""
+    """Returns the credentials of a site as rows. ``left_s`` is the number of seconds until the credential expires. It is 0 if the
+    credential is missing or expired. It is None if the credential never expires or if its end is unknown."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:
@@ -320,7 +330,7 @@ def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
 
 
 def unusable_credentials(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns the missing or expired credentials for which pilots of this site wait."""
+    """Returns rows of the missing or expired credentials of this site. If there is such a credential, the pilots of the site wait."""
     return [row for row in credential_rows(machine, site) if not row["usable"]]
 
 
@@ -377,7 +387,9 @@ def _failures(record: SiteRecord) -> dict[str, int]:
 
 
 def explain_pilot(machine: Machine, named: NamedPilot) -> dict[str, Any]:
-    """Explains a pilot. ``seen``: what its site reported last. ``end``: how the pilot ended, if that is in the history of its site."""
+    """Explains a pilot. In the answer, ``seen`` is the last report of the site about a present pilot; None if there is no report or the
+    pilot has ended. ``end`` says how an ended pilot ended; None if the pilot is present, or if its end is no longer in the history of the
+    site."""
     if named.events:
         reasons, end = [ended_pilot_reason(machine, named.name, named.events)], end_of(named.events)
         state, job, status = ENDED, "", None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_reasons
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
+from pilotfish.core.explain.rerun_advice import MISSING_FILE_HINT, command_to_resume, failure_row, rerun_command
 from pilotfish.core.explain.site_reasons import credential_rows, never_long_enough, site_reasons, state_reason, too_few_nodes
 from pilotfish.core.state import FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
 from pilotfish.core.tasks.fair_share import ShareAccount, typical_s, weighted_usage
+from pilotfish.core.workers.python_versions import other_python_fix
+from pilotfish.errors import nearest
 from pilotfish.model.ids import INDEX_MASK, show_task
 from pilotfish.model.quantities import show_bytes, show_seconds
 from pilotfish.model.site import LOCAL
@@ -28,7 +30,7 @@ from pilotfish.model.states import (
     WAITING,
     WORKER_STATES,
 )
-from pilotfish.model.task import CORES, MEMORY, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure
+from pilotfish.model.task import CORES, DEPENDENCY, MEMORY, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure
 from pilotfish.portable.expressions.evaluation import Expression
 from pilotfish.portable.expressions.worker_properties import lacks_quotes
 
@@ -38,10 +40,20 @@ if TYPE_CHECKING:
 MAX_RESTARTS = 4
 MAX_SHOWN_NEEDED = 5
 MAX_SHOWN_CUT_OFF = 3
-NO_WORKER_CODES = ("no-workers", "starting", "held", "too-big", "too-few-nodes", "tags", "requirement", "site", "walltime", NO_DIRECTORY)
+NO_WORKER_CODES = (
+    "no-workers",
+    "starting",
+    "held",
+    "too-big",
+    "too-few-nodes",
+    "tags",
+    "requirement",
+    "python",
+    "site",
+    "walltime",
+    NO_DIRECTORY,
+)
 """Codes that mean: no present worker can take the task."""
-DEPENDENCY = "dependency"
-"""Cause of a failure: a task that this task depends on failed."""
 
 
 def explain_task(machine: Machine, task: Task) -> dict[str, Any]:
@@ -52,7 +64,7 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
     """Returns why a task is in its state. The most important reason comes first."""
     name = show_task(task.id)
     if task.state == WAITING:
-        return [_waits_for_others(task)]
+        return [_waits_for_others(task) if task.waits_for else _waits_for_limit(task)]
     if task.state == READY:
         return _ready_reasons(machine, task)
     if task.state in (ASSIGNED, RUNNING):
@@ -63,16 +75,32 @@ def task_reasons(machine: Machine, task: Task) -> list[Reason]:
         text = f"{failure.message or failure.cause}{data_reasons.maker_of_missing(task)} [{failure.cause}, blame: {failure.blame}]"
         return [make_reason(failure.cause, text, *_after_failure(machine, task, failure))]
     if task.state == CANCELLED:
-        return [make_reason("cancelled", task.failure.message if task.failure else "asked for")]
-    return [make_reason("done", f"it succeeded at attempt {task.attempt}", f"pilotfish logs {name}")]
+        return [make_reason("cancelled", _cancel_reason(task))]
+    source = task.shape.run.reused.get(task.id & INDEX_MASK)
+    how = (
+        f"it succeeded at attempt {task.attempt}"
+        if source is None
+        else f"it has the result of task {show_task(source)}, which did the same"
+    )
+    return [make_reason("done", how, f"pilotfish logs {name}")]
 
 
 def _waits_for_others(task: Task) -> Reason:
     index = task.id & INDEX_MASK
-    needed = [other for other in task.shape.run.tasks if other.children and index in other.children and other.state != DONE]
+    tasks, any_end = task.shape.run.tasks, task.shape.run.after_any.get(index, ())
+    needed = [other for other in tasks if other.children and index in other.children and other.state != DONE]
+    needed += [tasks[other] for other in any_end if tasks[other].state < DONE]
     shown = ", ".join(f"{show_task(other.id)} ({TASK_STATES[other.state]})" for other in needed[:MAX_SHOWN_NEEDED])
     text = f"it needs {count(task.waits_for, 'other task')} first: {shown}"
     return make_reason("waits", text, f"pilotfish why {show_task(needed[0].id)}")
+
+
+def _waits_for_limit(task: Task) -> Reason:
+    run = task.shape.run
+    name, most = run.specs[task.spec].concurrency_limit
+    current = run.limits[name].admitted
+    text = f"at most {count(most, 'task')} with the limit {name!r} run at the same time, and {current} are ready or running"
+    return make_reason("limit", text, f"pilotfish tasks {run.id}")
 
 
 def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
@@ -80,12 +108,23 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
         return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
         return data_reasons.fixes_for_missing_input(machine, task)
-    look = f"why {show_task(_root_of_failure(task).id)}" if failure.cause == DEPENDENCY else f"logs {show_task(task.id)}"
-    return [f"pilotfish {look}", f"pilotfish rerun {task.shape.run.id} --failed"]
+    root = _root_of_failure(task) if failure.cause == DEPENDENCY else task
+    look = f"logs {show_task(task.id)}" if root is task else f"why {show_task(root.id)}"
+    failures = [row for row in (failure_row(root) or failure_row(task),) if row]
+    return [text for text in (f"pilotfish {look}", rerun_command(task.shape.run.id, failures)) if text] + _missing_file_hint(task)
+
+
+def _missing_file_hint(task: Task) -> list[str]:
+    """Returns advice for a program that failed in a sandbox: a rerun does not help if the program misses a file. The client removes the
+    advice if the output of the task names no missing file."""
+    spec = task.shape.run.specs[task.spec]
+    in_sandbox = spec.kind == "exec" and spec.launch.get("sandbox") and task.failure is not None and task.failure.cause == "exit"
+    return [MISSING_FILE_HINT] if in_sandbox else []
 
 
 def _root_of_failure(task: Task) -> Task:
-    """Returns the failed or cancelled task because of which this task never ran. It needs that task, directly or indirectly."""
+    """Returns the failed or cancelled task that is the reason why ``task`` did not run. If ``task`` itself ran and failed, returns
+    ``task``."""
     # A task needs only earlier tasks, so one pass is enough for a chain of any length.
     for other in reversed(task.shape.run.tasks[: task.id & INDEX_MASK]):
         if task.failure is None or task.failure.cause != DEPENDENCY:
@@ -121,7 +160,6 @@ def _assigned_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Returns why a ready task does not run."""
     run, state = task.shape.run, machine.state
     reasons: list[Reason] = []
     if machine.inspect_only:
@@ -148,7 +186,8 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Returns why no present worker takes the task. If no present worker can ever take it, the reasons of the sites come first."""
+    """Returns why no present worker takes the task. If no present worker can ever take the task, the first reasons explain why the sites
+    start no suitable worker."""
     found = _worker_reasons(machine, task)
     sites = site_reasons(machine, task.shape) if found and found[0].code in NO_WORKER_CODES else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
@@ -163,6 +202,8 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
     if not able:
         return [too_big(machine, shape.needs)]
     if (lack := unmet(shape, able)) is not None:
+        return [lack]
+    if (lack := _other_python(shape, able)) is not None:
         return [lack]
     tagged = [worker for worker in able if worker.qualifies(shape)]
     if not tagged and any(worker.site in shape.no_directory_sites for worker in able):
@@ -181,7 +222,7 @@ def _worker_reasons(machine: Machine, task: Task) -> list[Reason]:
         return [lack]
     usable = [worker for worker in in_time if not worker.quarantined_until]
     if not usable:
-        return [make_reason("quarantine", f"all workers that fit are in quarantine: {in_time[0].reason}", "pilotfish workers")]
+        return [make_reason("quarantine", f"all workers that fit are in quarantine: {in_time[0].reason}", _end_quarantine(in_time[0]))]
     reached = [worker for worker in usable if machine.link_of(worker.id) is not None]
     if not reached:
         return [make_reason("out-of-reach", "no worker that fits is connected", "pilotfish workers")]
@@ -203,21 +244,43 @@ def no_workers(machine: Machine) -> Reason:
 
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
-    """Returns the resources of which every worker has too little. For each resource: the largest amount at any worker."""
+    """Explains that no worker has enough of some resources. For each of these resources, the text names the largest amount at a worker. If
+    there are workers with enough of each single resource, the text says that no worker has enough of all resources at once."""
     lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
         if largest < amount:
             lacks.append(f"{show_amount(name, amount)} asked for, the largest worker has {show_amount(name, largest)}")
             if name == CORES:
-                commands.append(f"pilotfish workers --local-cores {-(-amount // UNIT)}")
+                commands.append(_more_cores(machine, -(-amount // UNIT)))
     if not lacks:
         lacks.append("no single worker has enough of everything at once")
     return make_reason("too-big", "; ".join(lacks), "ask for less (--cores, --memory, --gpus, --resource)", *commands)
 
 
+def _more_cores(machine: Machine, wanted: int) -> str:
+    """Returns a text for users: how to get a worker with this number of cores. If the present workers show that this machine has fewer
+    cores, the text says how to add a site. Otherwise, the text is the command that requests cores of this machine."""
+    here = [int(worker.info.get("cores", wanted)) for worker in machine.state.workers.values() if worker.site in ("", LOCAL)]
+    if here and max(here) < wanted:
+        return f"this machine has {count(max(here), 'core')}; for larger machines, add a site: pilotfish site add --help"
+    return f"pilotfish workers --local-cores {wanted}"
+
+
+def _other_python(shape: TaskShape, able: list[Worker]) -> Reason | None:
+    """Explains that no worker at an allowed site has the Python that pickled the calls; None if a worker has it."""
+    sites = shape.run.options.sites
+    workers = [worker for worker in able if not sites or worker.site in sites]
+    if not shape.python or not workers or any(worker.python in ("", shape.python) for worker in workers):
+        return None
+    versions = " or ".join(dict.fromkeys(worker.python for worker in workers))
+    text = f"the calls need Python {shape.python}, and every worker has Python {versions}"
+    return make_reason("python", text, other_python_fix(shape.python), "pilotfish workers --json  (shows their Python)")
+
+
 def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Explains that no worker of ``able`` at an allowed site meets the requirement; otherwise None. ``able``: large enough workers."""
+    """Explains that no large enough worker at an allowed site meets the requirement of the tasks. ``able``: the workers that are large
+    enough. Returns None if one of these workers meets the requirement, if there is no requirement, or if no worker is left to check."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if shape.requirement is None or not workers or any(shape.requirement.holds(worker.properties) for worker in workers):
@@ -228,13 +291,14 @@ def unmet(shape: TaskShape, able: list[Worker]) -> Reason | None:
 
 
 def _suggestion(name: str, requirement: Expression, workers: list[Worker]) -> str:
-    """Suggests the property that an unknown name probably means."""
+    """Returns the last part of a message about an unknown name in a requirement: the property that the user probably meant, or the advice
+    to write the name in quotes. Returns an empty text if there is no advice."""
     known = dict.fromkeys(name for worker in workers for name in worker.properties)
     if name in known:
         return ""
-    near = get_close_matches(name, list(known), 1)
+    near = nearest(name, known)
     if near:
-        return f"; for {name}, did you mean {near[0]}?"
+        return f"; for {name}, did you mean {near}?"
     return f'; write a text in quotes: "{name}"' if lacks_quotes(name, requirement, [worker.properties for worker in workers]) else ""
 
 
@@ -266,6 +330,10 @@ def _value(name: str, value: Any) -> str:
     return f'{name} "{value}"'
 
 
+def _end_quarantine(worker: Worker) -> str:
+    return f"pilotfish workers --end-quarantine {worker.id}"
+
+
 def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     subject, state = f"worker {worker.id}", WORKER_STATES[worker.state]
     if worker.id not in machine.state.workers:
@@ -273,7 +341,7 @@ def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
     reasons = []
     if worker.quarantined_until:
         left = worker.quarantined_until - machine.now
-        reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", "pilotfish workers"))
+        reasons.append(make_reason("quarantine", f"{worker.reason}; it ends in {left:.0f} s", _end_quarantine(worker)))
     if machine.link_of(worker.id) is None:
         reasons.append(make_reason("out-of-reach", "it is not connected; it is lost when its lease runs out", "pilotfish workers"))
     if not reasons:
@@ -283,7 +351,8 @@ def explain_worker(machine: Machine, worker: Worker) -> dict[str, Any]:
 
 
 def _waits_for_turn(machine: Machine, task: Task) -> Reason | None:
-    """Returns which run or share comes first, and the command that changes this order."""
+    """Explains which run or share comes before this task, and names the command that changes the order. Returns None if no other run or
+    share comes before this task."""
     shape = task.shape
     live = [other for other in machine.state.ready if not other.run.paused]
     others = [other for other in live if other.run is not shape.run and other.priority >= shape.priority]
@@ -324,7 +393,8 @@ def _named(account: ShareAccount) -> str:
 
 
 def cut_off(task: Task) -> Reason | None:
-    """Explains that a task is started repeatedly because its workers end first. The task is not charged for that."""
+    """Explains that a task was started many times, because each worker ended or returned the task before the task ended. These starts use
+    up no retries. Returns None if there were only a few of these starts."""
     counts = task.failure_counts or FailureCounts()
     charged = counts.failures + counts.losses + counts.deaths + counts.crashes + counts.ooms
     if task.attempt - charged <= MAX_RESTARTS:
@@ -349,7 +419,7 @@ def status_of(run: Run) -> str:
         return "paused"
     if run.counts[ASSIGNED] or run.counts[RUNNING]:
         return "running"
-    return "waiting" if run.tasks else "open"
+    return "waiting" if run.unfinished else "open"
 
 
 def explain_run(machine: Machine, run: Run) -> dict[str, Any]:
@@ -369,13 +439,27 @@ def _unfinished(machine: Machine, run: Run) -> list[Reason]:
             text = f"task {show_task(first.id)} is {TASK_STATES[first.state]}: {found[0].text}"
             return [make_reason("tasks", text), *found, *_staging(machine, run)]
     if not run.unfinished:
-        return [make_reason("open", "all its tasks have ended, and its client may still add some")]
+        return [_open(machine, run)]
     at_workers = f"{count(run.unfinished, 'task')} {'is' if run.unfinished == 1 else 'are'} at workers"
     return [*_staging(machine, run), make_reason("running", at_workers, "pilotfish workers")]
 
 
+def _open(machine: Machine, run: Run) -> Reason:
+    """Describes an open run without unfinished tasks, and whether the program that submitted the tasks is still connected. If it is not,
+    ``ends_in_s`` in the data is the time until the master closes the run."""
+    if run.id in machine.subscriptions.authors or run.options.application:
+        return make_reason("open", "all its tasks have ended, and its program may still add some")
+    gone = "all its tasks have ended; its program ended or lost its connection before it closed the run"
+    if machine.inspect_only:
+        return make_reason("open", f"{gone}; when the pool runs again, the run ends if the program does not come back")
+    gone_s = machine.now - machine.subscriptions.disconnected_at.get(run.id, machine.now)
+    left_s = max(1, round(machine.settings.author_s - gone_s))
+    text = f"{gone}, and the run ends in {show_seconds(left_s)} if the program does not come back"
+    return Reason("open", text, (), {"ends_in_s": left_s})
+
+
 def _staging(machine: Machine, run: Run) -> list[Reason]:
-    """Returns one task that waits at a worker for its inputs, as an example."""
+    """Returns a reason for one task of the run that waits at a worker for inputs, as an example; empty if there is no such task."""
     if not run.contents:
         return []
     for worker in machine.state.workers.values():
@@ -386,7 +470,7 @@ def _staging(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _deadline(machine: Machine, run: Run) -> list[Reason]:
-    """Returns the deadline in seconds from now. A time of day would depend on the reader's time zone."""
+    """Describes the deadline of a run in seconds from now, because a time of day depends on the reader's time zone."""
     deadline = run.options.deadline
     if not deadline:
         return []
@@ -400,8 +484,10 @@ def _done(run: Run) -> Reason:
 
 
 def _incomplete(run: Run) -> Reason:
-    text = f"its client disconnected before it had sent all tasks; {len(run.tasks)} arrived, {run.counts[DONE]} of them are done"
-    return make_reason("incomplete", text, *([f"again: {run.options.command}"] if run.options.command else []))
+    submitted = f"it submitted {count(len(run.tasks), 'task')}, {run.counts[DONE]:,} of them done"
+    text = f"its program ended or lost its connection before it closed the run: {submitted}, and may have wanted to submit more"
+    command = command_to_resume(run.options.name, run.options.command)
+    return make_reason("incomplete", text, *([command] if command else []))
 
 
 def _cancelled(run: Run) -> Reason:
@@ -413,14 +499,17 @@ def _cancelled(run: Run) -> Reason:
 
 
 def _failed(run: Run) -> Reason:
-    """Returns how many tasks failed, and the most frequent cause. The cause ``dependency`` is named only if there is no other cause."""
+    """Explains how many tasks of the run failed, and the most frequent cause. A skipped task has the cause ``dependency``. This cause
+    counts as the most frequent cause only if there is no other cause."""
     causes: Counter[str] = Counter()
     examples: dict[str, Task] = {}
+    by_limit: dict[tuple[str, TaskShape], Task] = {}
     for task in run.tasks:
         if task.state == FAILED:
             cause = task.failure.cause if task.failure is not None else "unknown"
             causes[cause] += 1
             examples.setdefault(cause, task)
+            by_limit.setdefault((cause, task.shape), task)
     dependents = causes.pop(DEPENDENCY, 0) if len(causes) > 1 else 0
     ((cause, number),) = causes.most_common(1)
     example, failed = examples[cause], causes.total() + dependents
@@ -429,12 +518,18 @@ def _failed(run: Run) -> Reason:
     text = f"{failed:,} of {count(len(run.tasks), 'task')} failed{share} [{cause}], such as {name}: {_note(example)}"
     text += f"; and {dependents:,} that needed {'it' if causes.total() == 1 else 'those that failed'}" if dependents else ""
     text += _given_up(run)
-    commands = (f"pilotfish tasks {run.id} --state failed", f"pilotfish logs {name}", f"pilotfish rerun {run.id} --failed")
-    return Reason(cause, text, commands, {"task": name, "failed": failed})
+    again = rerun_command(run.id, filter(None, map(failure_row, by_limit.values())), some_cancelled=bool(run.counts[CANCELLED]))
+    commands = [
+        f"pilotfish tasks {run.id} --state failed",
+        f"pilotfish logs {name}",
+        *([again] if again else []),
+        *_missing_file_hint(example),
+    ]
+    return Reason(cause, text, tuple(commands), {"task": name, "failed": failed})
 
 
 def _note(task: Task) -> str:
-    """Returns a failure in one line, with the blame if the task itself is not to blame."""
+    """Returns the failure of a task in one line. If something other than the task is to blame, the line says what."""
     failure = task.failure
     if failure is None:
         return "failed"
@@ -443,11 +538,16 @@ def _note(task: Task) -> str:
 
 
 def _given_up(run: Run) -> str:
-    """Returns how many tasks were cancelled because other tasks failed."""
+    """Returns a text: how many tasks were cancelled, and why the first of them was cancelled; empty if no task was cancelled."""
     first = next((task for task in run.tasks if task.state == CANCELLED), None)
     if first is None:
         return ""
-    return f"; {run.counts[CANCELLED]:,} cancelled: {first.failure.message if first.failure is not None else 'asked for'}"
+    return f"; {run.counts[CANCELLED]:,} cancelled: {_cancel_reason(first)}"
+
+
+def _cancel_reason(task: Task) -> str:
+    reason = task.failure.message if task.failure is not None else ""
+    return "a user cancelled it" if reason in ("", "asked for") else reason
 
 
 _FINISHED = {"done": _done, "failed": _failed, "cancelled": _cancelled, "incomplete": _incomplete}
@@ -472,7 +572,7 @@ def warnings(machine: Machine) -> list[Reason]:
         found += [make_reason("credential", f"site {name}: {row['text']}", row["renew"]) for row in rows]
     for worker in state.workers.values():
         if worker.quarantined_until:
-            found.append(make_reason("quarantine", f"worker {worker.id} is in quarantine: {worker.reason}", f"pilotfish why {worker.id}"))
+            found.append(make_reason("quarantine", f"worker {worker.id} is in quarantine: {worker.reason}", _end_quarantine(worker)))
     cut = [reason for worker in state.workers.values() for task in worker.active if (reason := cut_off(task))]
     found += cut[:MAX_SHOWN_CUT_OFF]
     for shape in state.ready:

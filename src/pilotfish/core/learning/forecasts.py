@@ -1,11 +1,13 @@
 """Forecasts task times, transfers and queue waits from history.
 
-The model of a task is ``seconds = cost x unit x slowness``. ``unit``: the seconds of its task class for cost 1, forecast as a time series
-of task times divided by cost and slowness. ``slowness``: a factor of the worker.
+The model of a task is ``seconds = cost x unit x slowness``. The *slowness* of a worker is its time for a task, relative to a usual worker.
+The *unit* of a task class is the time of a task with cost 1 at a worker of slowness 1. The unit is forecast as a time series: each ended
+task adds its time, divided by its cost and by the slowness of its worker.
 
-Units and slownesses are learnt as logarithms. The logarithm of a unit is the level of the class. The log slowness of a worker is the mean
-of its log task times minus the levels of their classes. Classes with less scatter count more. The mean is shrunk a little towards the mean
-of the site. While a class is young, its level and the slownesses of its workers are fitted together, from all its tasks.
+Slownesses are learned as logarithms. The *level* of a class is the logarithm of its unit. Each ended task gives one value for its worker:
+the logarithm of the task time divided by the cost, minus the level of the class. The log slowness of a worker is the weighted mean of these
+values. Classes with less scatter have more weight. The mean is moved a little towards the mean of the site. In a young class, with at most
+about ``YOUNG_SAMPLES`` ended tasks, the level of the class and the slownesses of its workers are computed together, from all these tasks.
 """
 
 from __future__ import annotations
@@ -20,33 +22,39 @@ from typing import Any
 from pilotfish.core.learning.predictors import Forecast, LinkSeries, Series, quantile
 
 MAX_CLASSES, MAX_WORKERS = 1_000, 20_000
-"""Maximum task classes, and workers that never reported their end. The least recently used are dropped."""
+"""Maximum number of task classes and of workers. Beyond the maximum, the least recently used class or the worker that joined first is
+dropped."""
 MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark. Values beyond this limit are clamped."""
 MAX_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
-"""By position in the list of pending observations: whether to keep the observation when the list is too long. Half of the observations are
-kept, in Thue-Morse order, so that workers that alternate are thinned equally. Between two queries, tens of thousands of tasks can end.
-"""
+"""Says, for each position in the list of pending observations, whether to keep the observation when the list is too long. Half of the
+observations are kept. The pattern is the Thue-Morse sequence. If every second observation were dropped, a worker whose tasks end at every
+second position would lose all observations or none. The list can become too long, because tens of thousands of tasks can end between two
+queries."""
 YOUNG_SAMPLES = 64
 """Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
 MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
 """Maximum number of past observations that count for a worker's mean and for a class level, so that both follow a change."""
 RECENTRING, YOUNG_RECENTRING = 0.03, 0.1
-"""Fraction by which each observation moves all slownesses back towards a mean of 1. It is small, so that the units can follow."""
+"""These fractions keep the mean slowness of all workers near 1, that is, the mean log slowness near 0. At each observation, the first
+fraction of the mean log slowness is subtracted from the new value of the worker. At each fit of a young class, the second fraction is
+subtracted from the values of all its workers. The fractions are small, because the class levels must shift by the same amount as the log
+slownesses, and a level changes only a little with each ended task."""
 MAX_CLASSES_PER_WORKER = 16
 """Maximum classes from which the slowness of a worker is computed."""
 SPREAD = 0.5
 """Assumed standard deviation of log slowness before the first observation."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
-"""Weight of the neutral estimate (from the benchmark, or slowness 1) against the mean of the site."""
+"""Weight of the neutral estimate (from the benchmark, or slowness 1) in the expected slowness of a new worker. Each worker of the site with
+ended tasks has a weight of at most 1."""
 MAX_LEFT_WEIGHT = 8.0
-"""Maximum weight of ended workers in the mean of their site."""
+"""Maximum weight of all ended workers together in the mean of their site."""
 MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
 MIN_S = 1e-6
 MIN_WAIT_S = 1.0
-"""Minimum seconds of a queue wait. A shorter wait counts as this."""
+"""Minimum seconds of a queue wait. A shorter wait counts as this minimum."""
 VAGUE_ERROR = 1.0
 """Relative error of a forecast that comes from other classes."""
 LATEST_CLASSES = 16
@@ -66,7 +74,8 @@ class _Site:
 
 @dataclass(slots=True, eq=False)
 class _Class:
-    """A task class. ``level``: logarithm of its unit. ``scatter``: variance of the log task times about the level."""
+    """A task class. ``level``: logarithm of the unit of the class. ``scatter``: variance, around the level, of the logarithms of task time
+    divided by cost and by the slowness of the worker."""
 
     name: str
     pending: list[tuple[str, str, float]] = field(default_factory=list)
@@ -77,7 +86,7 @@ class _Class:
     settled: int = 0
     """Number of observations when the level and the slownesses were last fitted together."""
     shared: bool = False
-    """Whether its tasks ran at several workers. With one worker, unit and slowness cannot be separated."""
+    """Whether tasks of the class ran at several workers. With one worker, unit and slowness cannot be separated."""
     early: deque[tuple[_Host, float]] | None = field(default_factory=lambda: deque(maxlen=YOUNG_SAMPLES))
 
 
@@ -103,11 +112,12 @@ class Forecasts:
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
         self._sites: dict[str, _Site] = {}
         self._links: dict[str, LinkSeries] = {}
-        """By site: the link from the master to the site."""
+        """For each site: the link from the master to the site."""
         self._benchmarks = [0.0, 0.0]
         """Sum of the logarithms of all known benchmarks, and number of these benchmarks."""
         self._benchmark_ratio = [0.0, 0.0]
-        """Sum of log benchmark plus log slowness over workers whose slowness is learnt, and number of these workers."""
+        """For the workers whose slowness is learned: the sum of the logarithms of their benchmarks and slownesses, and the number of these
+        workers."""
         self._all = _Site()
         """Present workers of all sites together."""
         self._quality: float | None = None
@@ -115,7 +125,8 @@ class Forecasts:
     # --- observations ----------------------------------------------------------------------------------------------------------------
 
     def joined(self, worker: str, site: str, benchmark: float = 0.0) -> None:
-        """Adds a worker. If it is known at this site, its measured speed is kept. ``benchmark``: larger is faster, 0 is unknown."""
+        """Adds a worker. If the worker is already known at this site, the learned slowness is kept. ``benchmark``: speed of the worker; a
+        larger value means a faster worker, and 0 means unknown."""
         known = self._hosts.get(worker)
         if known is not None and known.site is self._site(site):
             return
@@ -175,7 +186,7 @@ class Forecasts:
         return unit._replace(value=cost * unit.value * self.slowness(worker, site), error=error)
 
     def guess(self) -> Forecast | None:
-        """Forecasts the unit of an unknown class: the median of the other classes."""
+        """Forecasts the unit of an unknown class as the median unit of the latest known classes; None if no class is known."""
         self._process_pending()
         forecasts = [forecast for kind in self._latest() if (forecast := kind.series.forecast()) is not None]
         middle = quantile(sorted(forecast.value for forecast in forecasts), 0.5)
@@ -194,7 +205,8 @@ class Forecasts:
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """Returns recent ratios of actual to forecast task time in a class. They show what cost and worker do not explain."""
+        """Returns, for recent tasks of a class, the actual time divided by the forecast. The scatter of these ratios shows how much the
+        times of equal tasks at one worker differ."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
@@ -210,17 +222,17 @@ class Forecasts:
         return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
     def latency(self, site: str) -> float:
-        """Returns the seconds of an empty transfer; about 0 if unknown."""
+        """Returns the seconds of an empty transfer; 0 or nearly 0 while they are unknown."""
         empty = self.transfer_s(site, 0)
         return empty.value if empty is not None else 0.0
 
     def wait(self, site: str) -> Forecast | None:
-        """Forecasts the seconds in the site's queue."""
+        """Forecasts how many seconds a pilot waits in the queue of the site."""
         record = self._sites.get(site)
         return record.wait.forecast() if record is not None and record.wait is not None else None
 
     def quality(self) -> float | None:
-        """Returns the median relative error of recent task forecasts."""
+        """Returns the median relative error of recent task forecasts; None if there are none."""
         self._process_pending()
         if self._quality is None:
             wrong = sorted(abs(ratio - 1.0) for kind in self._latest() for ratio in kind.series.ratios())
@@ -257,7 +269,7 @@ class Forecasts:
         return host.log if host.weight else self._prior(host.site, host.benchmark)
 
     def _prior(self, site: _Site | None, benchmark: float | None) -> float:
-        """Returns the log slowness of a worker before any of its tasks ended."""
+        """Estimates the log slowness of a worker of which no task has ended yet."""
         neutral = 0.0
         if benchmark is not None:
             total, count = self._benchmarks
@@ -315,7 +327,8 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Fits a young class and its workers together. First the level, from slownesses learnt without this class; then the slownesses."""
+        """Computes the level of a young class. For this, the slowness of each worker is taken from its tasks of other classes only. Then
+        computes the slownesses of the workers again, with the new level."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:
@@ -339,7 +352,8 @@ class Forecasts:
         kind.settled = kind.learnt
 
     def _remeasure(self, kind: _Class) -> None:
-        """Computes the series of a young class again, with the current slownesses."""
+        """Replaces the observed units of a young class. The new units are the times of its tasks, divided by the current slownesses of the
+        workers."""
         kind.series.relearn([exp(log_s - host.log) for host, log_s in kind.early or ()])
         if kind.learnt >= YOUNG_SAMPLES:
             kind.early = None
@@ -348,14 +362,15 @@ class Forecasts:
         return self._all.total / (self._all.weight + 1.0)
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
-        """Returns precision and log slowness of a worker, computed without this class. Both no longer change after the worker left."""
+        """Returns the precision and the value of a worker's log slowness. Both are computed without the worker's tasks of this class. If
+        the worker has left the pool, returns its last precision and value, which include these tasks."""
         if not host.present:
             return PRIOR / (1 - host.weight), host.log
         precision, weighted_sum = self._evidence(host, kind)
         return precision + PRIOR, (weighted_sum + PRIOR * self._prior(host.site, host.benchmark)) / (precision + PRIOR)
 
     def _evidence(self, host: _Host, without: _Class | None = None) -> tuple[float, float]:
-        """Returns the total precision of a worker's class means, and their sum weighted by precision."""
+        """Returns the sum of the precisions of a worker's class means, and the sum of precision x mean, both without class ``without``."""
         precision = weighted_sum = 0.0
         for kind, (count, mean) in host.class_means.items():
             if kind is not without:
@@ -364,7 +379,7 @@ class Forecasts:
         return precision, weighted_sum
 
     def _weigh(self, host: _Host) -> None:
-        """Computes the slowness of a worker from its class means, and updates the sums of its site."""
+        """Computes the slowness of a worker from its mean of each task class. Updates the sums of slownesses of its site."""
         if len(host.class_means) > MAX_CLASSES_PER_WORKER:
             host.class_means.popitem(last=False)
         precision, weighted_sum = self._evidence(host)
@@ -381,7 +396,7 @@ class Forecasts:
     # --- snapshots ------------------------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yields rows for :meth:`restore`, which needs them in this order."""
+        """Yields everything that was learned, as rows. To restore it, call :meth:`restore` with each row, in the same order."""
         self._process_pending()
         names = {id(host): worker for worker, host in self._hosts.items()}
         sites = {id(site): name for name, site in self._sites.items()}
@@ -428,7 +443,8 @@ class Forecasts:
             place.total += host.weight * host.raw
 
     def _restore_early(self, name: str, early: Sequence[Any]) -> None:
-        """Restores the observations of a young class. If a worker left, its row has its slowness and weight instead of its name."""
+        """Restores the task times of a young class. ``early`` has one pair per task. The first element is the name of the worker or, if the
+        worker has left the pool, its log slowness and weight. The second element is the logarithm of the task time."""
         left: dict[tuple[float, float], _Host] = {}
         kept = self._classes[name].early = deque(maxlen=YOUNG_SAMPLES)
         for key, log_s in early:

@@ -1,6 +1,8 @@
-"""Predicts one quantity by the simple predictor whose recent error is smallest, as the Network Weather Service (NWS) does.
+"""Predicts the next value of a quantity. Several simple predictors compete. The predictor with the smallest recent error gives the
+prediction, as in the Network Weather Service (NWS).
 
-Transfers over a link are predicted by their seconds per byte. Observations are only stored; a query computes the predictions.
+Transfers over a link are predicted from the seconds per byte of earlier transfers. A new observation is only stored. Predictors read the
+stored observations when a prediction is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ NAMES = (
     "autoregression over 31",
 )
 ERROR_DECAY = 0.95
-"""Factor on the past error of a predictor at each new observation."""
+"""Factor by which the past error of a predictor is multiplied at each new observation."""
 MAX_RATIOS = 64
 MAX_PENDING = 64
 MIN_S = 1e-6
@@ -49,11 +51,11 @@ class Series:
 
     def __init__(self) -> None:
         self.samples = 0
-        """Number of observations, including those that were averaged."""
+        """Number of observations, including averaged observations."""
         self._ratios: deque[float] = deque(maxlen=MAX_RATIOS)
         self._pending: list[float] = []
         self._means = 0
-        """Number of pending values that are means of several observations. They come first."""
+        """Number of pending values that are means of several observations. These means come first."""
         self._forecast: Forecast | None = None
         self._forget()
 
@@ -92,7 +94,7 @@ class Series:
         return list(self._ratios)
 
     def relearn(self, values: Iterable[float]) -> None:
-        """Replaces the recent observations by corrected values. The ratios of past forecasts stay."""
+        """Forgets all observations and learns the corrected ``values`` instead. The ratios of earlier values to their forecasts stay."""
         self._process_pending()
         self._forget()
         for value in values:
@@ -116,7 +118,7 @@ class Series:
         return series
 
     def _condense(self) -> None:
-        """Replaces pairs of neighbouring pending values by their means. If no query comes for long, old values are averaged repeatedly."""
+        """Halves the number of values that wait for the next query, by replacing each neighbouring pair by its mean."""
         pending = self._pending
         self.samples += len(pending) // 2
         odd = pending[len(pending) // 2 * 2 :]
@@ -125,7 +127,7 @@ class Series:
         pending += odd
 
     def _process_pending(self) -> None:
-        """Processes pending values in order, and compares each with its forecast. Means are not compared, because they scatter less."""
+        """Processes the pending values in order. Compares each value with its forecast, except the means that ``_condense`` made."""
         pending = self._pending
         if not pending:
             return
@@ -208,7 +210,7 @@ class LinkSeries:
     """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: bytes that could be sent during the latency."""
 
     series: Series = field(default_factory=Series)
-    """Seconds per byte."""
+    """Seconds per byte, where the head counts as bytes."""
     _head: float = 1.0
     _last: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _pending: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -254,7 +256,8 @@ class LinkSeries:
 
 
 def _head(transfers: Sequence[tuple[float, float]]) -> float:
-    """Fits the head by least squares of relative errors. If all sizes are nearly equal, they contain no information about the latency."""
+    """Computes the head (see ``LinkSeries``) by least squares of relative errors. Returns 1 if there are fewer than four transfers, or if
+    their sizes differ too little to give information about the latency."""
     least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
     if len(transfers) < 4 or most < 4 * max(least, 1.0):
         return 1.0

@@ -19,7 +19,7 @@ MAX_SAMPLES = 20
 
 
 def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
-    """Learns from a task that succeeded. The caller must call it before the task's room is freed."""
+    """Learns from a task that succeeded. Call it before the cores of the task are freed, because it reads their number."""
     needs = worker.active.get(task)
     if needs is None:
         return
@@ -35,7 +35,7 @@ def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
 
 
 def table(state: State) -> list[dict[str, Any]]:
-    """Returns rows for users: one for each number of cores that was tried."""
+    """Returns rows for users: one row for each number of cores that was tried."""
     return [
         {"what": f"task {name} on {cores / UNIT:g} core{'s' * (cores != UNIT)}", "forecast": mean_s, "unit": "s", "samples": samples}
         for name, known in state.speedups.items()

@@ -14,11 +14,9 @@ from pilotfish.model.site import EXPIRED, FAILED, JOINED, RELEASED, SUBMITTED, S
 __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
-"""Causes of withdrawing a queued pilot.
-
-Outrun: its replica, which was requested later, joined first. Relieved: it is a replica, and the first pilot joined before it. Overdue: it
-waited too long. Unneeded: there is no more work for it, or a user wants fewer pilots.
-"""
+"""Causes for the withdrawal of a queued pilot. Outrun: a replica of this pilot was requested later and joined earlier. Relieved: this pilot
+is a replica, and the pilot that it should replace joined earlier. Overdue: the pilot waited too long. Unneeded: there is no more work for
+the pilot, or a user wants fewer pilots."""
 
 
 @dataclass(slots=True)
@@ -34,28 +32,33 @@ class SiteView:
     wanted: int = -1
     """Number of pilots that a user asked for; -1: as many as are worthwhile."""
     lost_s: float = 0.0
-    """Seconds of its walltime that a pilot of the site cannot use."""
+    """Seconds of each pilot's walltime that tasks cannot use at this site."""
     traits: BackendTraits = UNKNOWN_TRAITS
+    pythons: Sequence[str] = ()
+    """Minor versions of Python that workers of the site had; empty if no worker has joined yet."""
 
 
 @dataclass(slots=True)
 class Demand:
-    """Waiting tasks for which no present or coming worker has room.
+    """The waiting tasks, and the pilots that they need in addition to the present workers and the requested pilots.
 
-    ``sizes``: sizes of pilots that would take all these tasks, the most useful first. Each size is the minimum for one of the tasks.
+    ``tasks`` is the number of all ready tasks that fit a usable site. ``cores`` and ``sizes`` leave out tasks for which a connected worker
+    or a requested pilot has room. They also leave out short tasks that should run one after another on the same core. ``sizes`` has one
+    entry for each remaining task, but at most ``unmet_demand.MAX_SIZES`` entries: the size of the smallest pilot that can take the task.
     """
 
     cores: float = 0.0
     tasks: int = 0
     sizes: list[PilotSize] = field(default_factory=list)
     spare: list[str] = field(default_factory=list)
-    """Coming pilots that no waiting task needs any more."""
+    """Pilots that have not joined yet and that no waiting task needs any more."""
     needed: dict[str, PilotSize] = field(default_factory=dict)
-    """Coming pilots that waiting tasks need, with the minimum size of a substitute. A pilot and its replicas count once."""
+    """Pilots that have not joined yet and that waiting tasks need. The value is the minimum size of a substitute. A pilot and its replicas
+    are needed for the same tasks."""
     needed_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """For each pilot in ``needed``, the sites where a substitute may run; empty: any site."""
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each entry of ``sizes``, the sites where such a pilot may run; empty: any site."""
+    """For each entry of ``sizes``, the sites where a pilot of this size may run for the waiting task; empty: any site."""
 
 
 @dataclass(slots=True)
@@ -68,7 +71,8 @@ class FactoryView:
 
 @dataclass(slots=True)
 class PilotProposal:
-    """Request one more pilot at a site. ``replaces``: a pilot that waits too long. When one of the two starts, the other is cancelled."""
+    """Request one more pilot at a site. ``replaces``: a pilot that has waited too long; the new pilot is then a replica of it. When one of
+    the two pilots starts, the other pilot is cancelled."""
 
     site: str
     size: PilotSize
@@ -78,7 +82,7 @@ class PilotProposal:
 
 @dataclass(slots=True)
 class WithdrawalProposal:
-    """Cancel a queued pilot, or drain the workers of an active pilot. ``cause``: one word, which the event of the pilot's end repeats."""
+    """Cancel a queued pilot, or drain the workers of an active pilot. ``cause``: one word for the reason, for the history of the site."""
 
     pilot: str
     reason: str
@@ -86,14 +90,15 @@ class WithdrawalProposal:
 
 
 class Factory(Protocol):
-    """Requests pilots at several sites. It can keep state: it receives every event. After a restart, it gets the latest events again."""
+    """Decides which pilots to request at which site. A factory can keep state, because ``on_event`` receives every event of every site.
+    After a restart of the master, ``on_event`` receives the latest events again."""
 
     def on_event(self, event: SiteEvent) -> None: ...
 
     def propose(self, view: FactoryView) -> Sequence[PilotProposal | WithdrawalProposal]: ...
 
     def standing(self, view: SiteView, now: float) -> dict[str, object]:
-        """Returns how the factory rates a site, as a row for users. It can have the keys ``fitness``, ``score`` and ``set``."""
+        """Returns how the factory rates a site, as a row for users. The row can have the keys ``fitness``, ``score`` and ``set``."""
 
     def next_look_at(self, view: FactoryView) -> float | None:
-        """Returns the time of the next call if nothing happens before; None: no call is needed."""
+        """Returns the time at which to call ``propose`` again, even if nothing happens; None: only an event causes the next call."""

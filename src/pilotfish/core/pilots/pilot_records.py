@@ -22,9 +22,9 @@ class Pilot:
     job: str = ""
     reason: str = ""
     joined: int = 0
-    """Number of its agents that have joined. There is one agent on each node."""
+    """Number of the pilot's agents that have joined. There is one agent on each node."""
     workers: list[str] = field(default_factory=list)
-    """Names of its agents that are connected workers now."""
+    """Names of the pilot's agents that are workers now."""
     replica_of: str = ""
     by_user: bool = False
     withdrawn: str = ""
@@ -40,7 +40,7 @@ class SiteRecord:
     """A site: its configuration, its use by this pool, and the history of its pilots."""
 
     bad_starts: int = 0
-    """Number of consecutive pilots that ended before an agent joined."""
+    """Number of consecutive pilots that ended before an agent joined. Pilots that ended together count as one."""
     last_bad_at: float = 0.0
     last_bad: str = ""
     """Message of the last pilot that ended before an agent joined."""
@@ -53,5 +53,7 @@ class SiteRecord:
     leaving: bool = False
     """Whether the user removed the site and its last pilots are still ending."""
     lost_s: float = 0.0
-    """Seconds of their walltime that recent pilots could not use: lost before their agents joined, or reserved for the end."""
+    """Seconds of walltime that recent pilots could not use, because they passed before the agents joined or are reserved for the end."""
+    pythons: list[str] = field(default_factory=list)
+    """Minor versions of Python that workers of the site had since its configuration was changed."""
     history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))

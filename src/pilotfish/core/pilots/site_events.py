@@ -27,7 +27,7 @@ MAX_PILOTS = 10_000
 
 @dataclass(slots=True)
 class PilotStatus:
-    """What a site last reported about a pilot, and the time of the report."""
+    """The last report of a site about a pilot. ``since``: the time of this report. A site reports again only if something has changed."""
 
     runs: bool
     reason: str
@@ -76,7 +76,8 @@ def site_reachability(machine: Machine, item: i.SiteReachability) -> None:
 
 
 def credentials_seen(machine: Machine, item: i.CredentialsSeen) -> None:
-    """Keeps how long the credentials of a site are valid. This is not journaled, because the host reports it again soon after a restart."""
+    """Stores a report on how long the credentials of a site are valid. The report is not journaled, because the host sends a new report
+    soon after a restart."""
     if item.credentials:
         machine.credentials[item.site] = (machine.now, item.credentials)
     else:
@@ -106,7 +107,8 @@ SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", 
 
 
 def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
-    """Cancels queued pilots if one of the keys in SUBMITTED_WITH changed. New pilots are submitted with the new values."""
+    """Handles a change of a site from ``before`` to ``site``. If an option in SUBMITTED_WITH changed, cancels all pilots of the site that
+    have not joined. Of these pilots, those that a user requested are requested again, unless the site is paused."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
     for pilot in machine.state.pilots_at(name):
@@ -125,7 +127,8 @@ def _release_pilots(machine: Machine, name: str, reason: str) -> bool:
 
 
 def release_pilot(machine: Machine, pilot: Pilot, reason: str, cause: str = "") -> None:
-    """Drains the workers of a pilot. If it has none, because it is queued or they were lost, cancels it."""
+    """Drains the workers of a pilot. If the pilot has no workers, cancels the pilot. A pilot has no workers while it is queued, and after
+    all its workers have left or were lost."""
     if not pilot.workers and pilot.state <= ACTIVE:
         machine.end_pilot(pilot.id, reason, cause)
     for worker in list(pilot.workers):
@@ -152,7 +155,7 @@ def _number(pilots: Any) -> int | None:
 
 
 def _use(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Uses a site with ``pilots`` pilots. -1: as many as are worthwhile. None: the pool no longer uses the site."""
+    """Sets how many pilots the pool keeps at a site. -1: as many as are worthwhile. None: the pool no longer uses the site."""
     name, record = find_site(machine.state, arguments.get("site", ""))
     pilots = _number(arguments.get("pilots", -1))
     if pilots is not None and not -1 <= pilots <= MAX_PILOTS:
@@ -194,7 +197,7 @@ def _withdraw_pilots(machine: Machine, arguments: dict[str, Any]) -> dict[str, A
 
 
 def _reread(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Reads the sites again after a user changed their configuration."""
+    """Asks the host to read the configuration of the sites again, because a user changed it."""
     machine.effects.append(e.ReadSites())
     return {}
 

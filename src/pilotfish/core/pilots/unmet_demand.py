@@ -21,9 +21,9 @@ UNKNOWN = 1 << 62
 """An amount larger than any request, so that an unknown amount excludes no task."""
 MAX_SIZES = 2000
 NODE_JOIN_WAIT_S = 60.0
-"""Seconds to wait for the other agents of a pilot after its first agent joined."""
+"""Seconds to wait for the next agent of a pilot after an agent of the pilot joined."""
 START_S = 30.0
-"""Seconds that a pilot is assumed to need for its start and end, as long as no pilot was observed."""
+"""Assumed seconds for the start and end of a pilot, as long as no pilot of the site was observed."""
 
 
 def view_for_factory(state: State, now: float) -> FactoryView:
@@ -42,6 +42,7 @@ def usable_sites(state: State) -> list[SiteView]:
             record.wanted,
             record.lost_s,
             state.traits(record.site.backend),
+            record.pythons,
         )
         for name, record in state.sites.items()
         if name != LOCAL and record.site is not None and record.wanted is not None and not record.site.paused and not record.held
@@ -50,7 +51,7 @@ def usable_sites(state: State) -> list[SiteView]:
 
 @dataclass(slots=True)
 class WaitingTasks:
-    """Tasks of one shape. ``count``: how many of these tasks should run at the same time and have no room yet."""
+    """Waiting tasks of one shape. ``count``: number of these tasks that should run at the same time and have no room yet."""
 
     shape: TaskShape
     least: PilotSize
@@ -77,7 +78,7 @@ def _demand(state: State, sites: list[SiteView], now: float) -> Demand:
 
 
 def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
-    """Subtracts the tasks for which present workers have room."""
+    """Subtracts from ``work`` the tasks for which present workers have room."""
     able = {worker: dict(worker.free) for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until}
     for waiting in work:
         if waiting.shape.nodes > 1:
@@ -94,7 +95,9 @@ def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
 
 
 def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: float) -> None:
-    """Subtracts the tasks for which coming pilots will have room. A pilot and its replicas count once."""
+    """Subtracts from ``work`` the tasks for which coming pilots will have room. A pilot is coming until all its agents have joined, or
+    until NODE_JOIN_WAIT_S seconds have passed since the last of them joined. A pilot and its replicas count as one pilot. Records in
+    ``demand`` which of the pilots without a joined agent are needed and which are spare. A pilot that a user requested is never spare."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
         if pilot.state > ACTIVE or pilot.site == LOCAL:
@@ -113,11 +116,12 @@ def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: fl
 
 
 def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> WaitingTasks | None:
-    """Subtracts the tasks that will fit this pilot. Returns the first of them; None if nothing fits. Pilots of held sites do not count."""
+    """Subtracts from ``work`` the tasks for which this pilot will have room. Returns the first entry of ``work`` from which a task was
+    subtracted. Returns None if no task fits, or if the site is held."""
     record, size = state.sites.get(pilot.site), pilot.size
     if record is None or record.site is None or record.held:
         return None
-    view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend))
+    view = SiteView(pilot.site, record.site, [], lost_s=record.lost_s, traits=state.traits(record.site.backend), pythons=record.pythons)
     able = [waiting for waiting in work if fits_site(waiting.shape, view)]
     if size.walltime_s:
         able = [waiting for waiting in able if waiting.shape.min_walltime_s <= size.walltime_s]
@@ -139,7 +143,8 @@ def _fill_pilot(state: State, pilot: Pilot, work: list[WaitingTasks]) -> Waiting
 
 
 def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
-    """Does the same as ``_serve`` for multi-node tasks. Each task takes room at enough nodes of one pilot."""
+    """Computes how many multi-node tasks of ``waiting`` fit into one pilot together. ``rooms``: free amounts at each node of the pilot.
+    Subtracts the tasks from ``waiting`` and their needs from ``rooms``. Returns the number of tasks."""
     served = 0
     while waiting.count:
         able = [room for room in rooms if all(room.get(name, 0) >= amount for name, amount in waiting.shape.needs)]
@@ -154,7 +159,8 @@ def _serve_several(waiting: WaitingTasks, rooms: list[dict[str, int]]) -> int:
 
 
 def _serve(waiting: WaitingTasks, room: dict[str, int]) -> int:
-    """Takes room for as many tasks as fit. Returns the number of these tasks."""
+    """Computes how many tasks of ``waiting`` fit into ``room`` together. Subtracts the tasks from ``waiting`` and their needs from
+    ``room``. Returns the number of tasks."""
     taken = min([waiting.count, *(room.get(name, 0) // amount for name, amount in waiting.shape.needs)])
     for name, amount in waiting.shape.needs:
         room[name] = room.get(name, 0) - taken * amount
@@ -176,6 +182,7 @@ def fits_site(shape: TaskShape, view: SiteView) -> bool:
     return (
         (not wanted or view.name in wanted)
         and view.name not in shape.no_directory_sites
+        and (not shape.python or not view.pythons or shape.python in view.pythons)
         and is_long_enough(shape, site, view.lost_s)
         and shape.nodes <= nodes_of_pilot(shape.nodes, site, view.traits)
         and (not site.max_cores or cores_of_pilot(shape, site, view.traits) <= site.max_cores)
@@ -192,19 +199,20 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Returns the seconds of walltime that a pilot cannot use for tasks: as many as recent pilots of the site, plus a margin."""
+    """Returns the seconds of walltime that a pilot cannot use for tasks. ``lost_s``: these seconds, as measured with recent pilots of the
+    site; a margin is added. If ``lost_s`` is 0, nothing was measured, and the result is ``START_S``."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 
 def cores_of_pilot(shape: TaskShape, site: Site, traits: BackendTraits) -> int:
-    """Returns the number of cores of a pilot; 0 if the pilot takes a whole machine of unknown size."""
+    """Returns the number of cores of a pilot that is requested for this shape; 0 if the pilot takes a whole machine of unknown size."""
     if site.takes_whole_machines:
         return 0
     return (site.cores or math.ceil(size_for(shape).cores)) * nodes_of_pilot(shape.nodes, site, traits)
 
 
 def nodes_of_pilot(wanted: int, site: Site, traits: BackendTraits) -> int:
-    """Returns the nodes of a pilot: as many as the task wants, if the backend supports several nodes."""
+    """Returns the number of nodes of a pilot that is requested for a task. ``wanted``: number of nodes that the task needs."""
     return site.nodes if "nodes" in traits.ignores else max(wanted, site.nodes)
 
 
@@ -216,7 +224,7 @@ def size_for(shape: TaskShape) -> PilotSize:
 
 
 def _worthwhile(shape: TaskShape, count: int) -> int:
-    """Returns how many of these tasks should run at the same time. Several short tasks should follow each other on one core."""
+    """Returns how many of ``count`` tasks should run at the same time. Short tasks should run one after another on one core."""
     if not shape.samples:
         return count
     return min(count, max(1, math.ceil(count * shape.mean_us / 1e6 / MIN_WORK_S)))

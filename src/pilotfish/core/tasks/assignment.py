@@ -1,32 +1,37 @@
 """Checks the proposals of a policy, turns accepted proposals into messages for agents, and stops attempts.
 
-A message contains the specs that the agent has not received yet, then the tasks.
+A message contains first the specs that the agent has not received yet, and then the tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.connections import WorkerConnection
-from pilotfish.core.data import intermediate_files
+from pilotfish.core.data import intermediate_files, passed_results
 from pilotfish.core.policy_interface import AssignmentProposal, CopyProposal, RecallProposal
-from pilotfish.core.state import Task, Worker
+from pilotfish.core.state import Run, Task, Worker
 from pilotfish.core.tasks import multi_node, speculative_copies
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import messages as m
-from pilotfish.model.ids import INDEX_BITS
+from pilotfish.model.ids import INDEX_BITS, INDEX_MASK
+from pilotfish.model.quantities import show_bytes
 from pilotfish.model.states import ASSIGNED, JOINED, READY, RUNNING
-from pilotfish.model.task import CORES, UNIT, Payload, sent_bytes
+from pilotfish.model.task import CORES, UNIT, Failure, Payload, sent_bytes
 
 if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
+FAILED_DEPENDENCIES = "PILOTFISH_FAILED_DEPENDENCIES"
+MAX_PASSED_BYTES = 128 * 1024 * 1024
+"""Maximum bytes of a payload with results of other calls, in a message to a worker that cannot read the files of the master."""
 ROW_BYTES = 512
-"""Upper estimate of the bytes of one file in the header. The header can be as large as the payload."""
+"""Upper estimate of the bytes that describe one file in the header of a message. These bytes count towards BYTES_PER_MESSAGE, because the
+header can be as large as the payload."""
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------------
@@ -88,7 +93,8 @@ def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """Returns whether a task may have a copy at this worker. A task that may have killed a worker gets no copy: it could kill two."""
+    """Returns whether a task may have a copy at this worker. A task gets no copy if a worker died while the task may have been running,
+    because the copy could kill a second worker."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -102,7 +108,8 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 @dataclass(slots=True)
 class AssignmentBuilder:
-    """Collects one Assign or Delegate message. ``known``: specs that the worker has. ``copies``: whether it is about speculative copies."""
+    """Collects one message: Assign or Delegate. ``known``: specs that the worker has already. ``copies``: True if the tasks are speculative
+    copies."""
 
     known: dict[int, None]
     copies: bool
@@ -125,7 +132,7 @@ def assign(machine: Machine, proposal: AssignmentProposal) -> bool:
 
 
 def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
-    """Starts speculative copies of running tasks, each with the cores of the first attempt. Returns False if the proposal is refused."""
+    """Starts speculative copies of running tasks, with as many cores as the first attempts. Returns False if the proposal is refused."""
     if not _may_copy(machine, proposal):
         return False
     cores: dict[int, float] = {}
@@ -138,7 +145,8 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> bool:
-    """Asks a worker to return tasks that it has not started. Always returns True: if a task has just started, the policy could not know."""
+    """Asks a worker to return those tasks of the proposal that the worker has not started. Always returns True (the proposal is accepted),
+    even if all tasks have started, because the policy could not know this."""
     worker = proposal.worker
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
     if machine.link_of(worker.id) is not None and tasks:
@@ -148,7 +156,7 @@ def recall(machine: Machine, proposal: RecallProposal) -> bool:
 
 
 def kill(machine: Machine, attempts: Iterable[tuple[Task, Worker, int]]) -> None:
-    """Stops these attempts at their workers. If a worker is disconnected, it stops them when it reconnects."""
+    """Stops these attempts at their workers. A disconnected worker stops its attempts when it reconnects."""
     kills: dict[str, list[tuple[int, int]]] = {}
     for task, worker, number in attempts:
         kills.setdefault(worker.id, []).append((task.id, number))
@@ -173,18 +181,42 @@ def send_all(
     known = connection.sent_specs if kind is m.Assign else connection.delegated_specs
     builder = AssignmentBuilder(known, copies)
     for task in tasks:
-        _add(machine, connection, builder, task, cores.get(task.id, 0.0))
-        if builder.size > BYTES_PER_MESSAGE or task is tasks[-1]:
+        if not _add(machine, connection, builder, task, cores.get(task.id, 0.0)):
+            _refuse_results(machine, task)
+        if builder.size > BYTES_PER_MESSAGE or (task is tasks[-1] and builder.tasks):
             message = kind(builder.specs, builder.tasks)
             machine.effects.append(e.Send(connection.link, message, builder.codes + builder.payloads, not connection.shares))
             builder = AssignmentBuilder(known, copies)
 
 
-def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> None:
+def _refuse_results(machine: Machine, task: Task) -> None:
+    """Fails a task whose arguments do not fit into one message."""
+    assert task.worker is not None
+    text = (
+        f"the results of other calls in its arguments have more than {show_bytes(MAX_PASSED_BYTES)} together: combine them in several steps"
+    )
+    failure = Failure("result", "user", text)
+    machine.fail_attempt(f.AttemptFailed(task.worker.id, task.id, failure, "", True, 0, False, False, (0, 0, 0), b""))
+
+
+def _with_failures(run: Run, task: Task, launch: dict[str, Any]) -> dict[str, Any]:
+    """Adds an environment variable to the launch description of a task. The variable is the number of failed and cancelled tasks among the
+    tasks that this task waited for by ``after_any``."""
+    return {**launch, "env": {**launch.get("env", {}), FAILED_DEPENDENCIES: str(run.failed_dependencies(task.id & INDEX_MASK))}}
+
+
+def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuilder, task: Task, cores: float) -> bool:
+    """Adds a task to a message. Returns False if the arguments of the task are too large."""
     whole = not connection.shares
     run = task.shape.run
+    pieces = passed_results.with_results(run, task, whole) if run.expected_files else (task.payload,)
+    payload_length = sum([sent_bytes(piece, whole) for piece in pieces])
+    if len(pieces) > 1 and payload_length > MAX_PASSED_BYTES:
+        return False
     number = run.id << INDEX_BITS | task.spec
     launch = multi_node.with_hosts(machine.state, task) if machine.state.multi_node_workers else None
+    if task.id & INDEX_MASK in run.after_any:
+        launch = _with_failures(run, task, launch or machine.state.spec_of(task).launch)
     if number not in builder.known or launch is not None:
         builder.known[number] = None
         spec = machine.state.spec_of(task)
@@ -192,14 +224,14 @@ def _add(machine: Machine, connection: WorkerConnection, builder: AssignmentBuil
         builder.codes.append(spec.code)
         contents = tuple(record.content for record in run.spec_contents.get(task.spec, ()))
         needs = dict(spec.request.amounts())
-        matching = (spec.requirement, spec.rank, spec.tags)
+        matching = (spec.full_requirement, spec.rank, spec.tags)
         builder.specs.append(m.SentSpec(number, spec.kind, spec.time_s, needs, launch or spec.launch, length, contents, *matching))
         builder.size += length
-    length = sent_bytes(task.payload, whole)
     memory = task.failure_counts.memory if task.failure_counts else 0
     contents = tuple(record.content for record in task.contents) if task.contents else ()
     attempt = machine.state.copies[task].attempt if builder.copies else task.attempt
     intermediate = tuple(intermediate_files.inputs_of(task)) if run.expected_files or run.earlier_files else ()
-    builder.tasks.append(m.SentTask(task.id, attempt, number, length, cores, memory, contents, intermediate))
-    builder.payloads.append(task.payload)
-    builder.size += length + ROW_BYTES * (len(contents) + len(intermediate))
+    builder.tasks.append(m.SentTask(task.id, attempt, number, payload_length, cores, memory, contents, intermediate))
+    builder.payloads.extend(pieces)
+    builder.size += payload_length + ROW_BYTES * (len(contents) + len(intermediate))
+    return True

@@ -1,7 +1,7 @@
-"""Charges core-seconds to shares. The half-life of past usage is one hour.
+"""Charges core-seconds to shares. The usage of a share decays with a half-life of one hour.
 
-All runs of a share use one account. A share is charged only while tasks of other shares wait, so using an idle pool is free. The charge
-grows while tasks of the share occupy cores. It does not wait for the end of these tasks.
+All runs of a share use one account. While tasks of another share wait, a share is charged for the cores that its tasks occupy. So using an
+otherwise idle pool is free. A running task is charged continuously, not only when it ends.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class ShareAccount:
     name: str
     weight: float = 1.0
     used: float = 0.0
-    """Core-seconds used. Past core-seconds count less."""
+    """Core-seconds that were charged. The number decays continuously, with a half-life of HALF_LIFE_S seconds."""
     occupied: int = 0
     """Cores that tasks of the share occupy now, in units of 1/10000."""
     runs: int = 0
 
 
 def join(state: State, run: Run) -> None:
-    """Adds a run to the share that it names, so that the share is charged for its tasks."""
+    """Adds a run to the share that it names, so that this share is charged for the tasks of the run."""
     name = run.options.share
     account = state.shares.setdefault(name, ShareAccount(name))
     account.runs += 1
@@ -57,13 +57,13 @@ def cores_of(needs: Needs) -> int:
 
 
 def add_occupied(run: Run, cores: int) -> None:
-    """Adds to the cores that tasks of the run occupy. A negative number subtracts."""
+    """Adds ``cores`` to the number of cores that the tasks of the run occupy. ``cores`` can be negative."""
     run.occupied += cores
     run.account.occupied += cores
 
 
 def settle(state: State, at: float) -> None:
-    """Charges each share for the cores that it occupied since the last call."""
+    """Charges the shares for the time since the last call. A share is charged for its occupied cores if a task of another share waits."""
     elapsed, state.settled_at = at - state.settled_at, at
     waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
@@ -74,7 +74,7 @@ def settle(state: State, at: float) -> None:
 
 
 def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
-    """Returns the mean seconds of a task by share, over these shapes."""
+    """Returns for each share the mean seconds of its tasks with these shapes; UNKNOWN_S if no such task has ended."""
     known: dict[ShareAccount, tuple[float, int]] = {}
     for shape in shapes:
         total, samples = known.get(shape.run.account, (0.0, 0))
@@ -83,5 +83,6 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
 
 
 def weighted_usage(account: ShareAccount, typical: float) -> float:
-    """Returns the usage divided by the weight, including what running tasks will still use. The share with the least value comes first."""
+    """Returns the usage of a share divided by its weight. The share with the smallest value comes first. ``typical``: mean seconds of the
+    share's tasks. Each core that the share occupies now adds this time to the usage."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

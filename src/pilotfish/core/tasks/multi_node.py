@@ -1,8 +1,8 @@
-"""Keeps the workers of tasks that run on several nodes.
+"""Occupies and frees the workers of tasks that run on several nodes.
 
-A multi-node task occupies its needs at several workers of one pilot at the same time. The first worker starts the task. A file tells the
-task the names of all hosts. The other agents do not know of the task; only their room is occupied. When the attempt ends or a worker is
-lost, all workers of the task are free again.
+A multi-node task occupies room at several workers of one pilot at the same time. The first worker starts the task, and a file tells the
+task the names of all hosts. The agents of the other workers do not know of the task; only the master marks the room at these workers as
+occupied. When the attempt ends or a worker is lost, the room at all workers of the task is free again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pilotfish.model.states import JOINED, READY
 
 
 def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
-    """Returns whether the proposal has one task and one worker per node, all with room and of one pilot. The caller checks connections."""
+    """Returns whether the proposal is allowed. It must have exactly one task, which is ready, and one worker for each node. The workers
+    must be suitable, have room and belong to one pilot. The caller checks that the workers are connected."""
     task, workers = proposal.tasks[0], [proposal.worker, *proposal.other_workers]
     shape, pilot = task.shape, proposal.worker.pilot
     if len(proposal.tasks) > 1 or proposal.ahead or proposal.cores or task.state != READY or task.suspect or shape.run.paused:
@@ -33,7 +34,8 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
-    """Returns whether a site can get the inputs. If no such site has enough workers of one pilot, the task may run at any site."""
+    """Returns whether a multi-node task may run at a site as far as its inputs are concerned. The result is True if the site can get the
+    inputs. The result is also True if no site that can get the inputs has enough workers of one pilot."""
     if replicas.can_get_inputs(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}
@@ -48,7 +50,7 @@ def with_hosts(state: State, task: Task) -> dict[str, Any] | None:
     workers = state.multi_node_workers.get(task)
     if workers is None:
         return None
-    hosts = [str(worker.info.get("node") or worker.info.get("hostname") or worker.id) for worker in workers]
+    hosts = [worker.node or worker.id for worker in workers]
     return {**state.spec_of(task).launch, "hosts": hosts}
 
 
@@ -62,7 +64,9 @@ def hosts_other_task(worker: Worker) -> bool:
 
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
-    """Returns the hosted tasks that the end of the worker's walltime cut off, with the seconds that each ran."""
+    """Returns the multi-node tasks that occupy this worker and that another worker started, each with the seconds that it ran. Returns an
+    empty list if less than FRESH_FRACTION of the walltime of this worker has passed, because the tasks were then not cut off by the end of
+    the walltime."""
     if worker.ends_at is None or now < worker.joined_at + FRESH_FRACTION * (worker.ends_at - worker.joined_at):
         return []
     return [(task.id, now - task.worker.started.get(task, now)) for task in hosted_tasks(worker) if task.worker is not None]

@@ -2,19 +2,25 @@
 
 Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
 
-* failures         The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
-* losses           The worker or site is to blame: for example, the worker fell silent. Limit: ``losses`` of the spec, together with deaths.
-* deaths           The worker died while the task may have been running. Limit: ``losses`` of the spec, together with losses.
-* crashes          The task or its slot crashed or was killed. Limit: CRASH_BUDGET or KILLED_BUDGET, or ``retries`` if that is more.
-* ooms             The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
-* second_opinions  Another worker must confirm the failure: the worker fails every task, or its site lacks the directory of the task.
+* failures: The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
+* losses: The worker or site is to blame, for example because the worker fell silent. Limit: ``losses`` of the spec, for losses and deaths
+  together.
+* deaths: The worker died while the task may have been running. Limit: ``losses`` of the spec, for losses and deaths together.
+* crashes: The task or its slot crashed or was killed. Limit: CRASH_BUDGET after a crash, KILLED_BUDGET after a kill, or ``retries`` if that
+  is more.
+* ooms: The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
+* second_opinions: Another worker must confirm the failure, because the last tasks at this worker failed too, or because its site lacks the
+  directory of the task.
 
-If two attempts of a task run and one of them fails, the task is charged only for a loss or a death.
+If a task has two attempts and one of them fails, the task goes on with the other attempt. Only a loss or a death is then charged, and only
+if its budget is not used up.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -25,6 +31,7 @@ from pilotfish.core.tasks.speculative_copies import has_copy
 from pilotfish.model import facts as f
 from pilotfish.model.ids import show_task
 from pilotfish.model.site import LOCAL
+from pilotfish.model.states import JOINED
 from pilotfish.model.task import MEMORY, MISSING_INPUT, NO_DIRECTORY, UNIT, Failure, Payload
 
 CRASH_BUDGET = 2
@@ -32,7 +39,8 @@ KILLED_BUDGET = 5
 KILLED_CAUSES = ("killed", "slot-lost")
 OOM_BUDGET = 2
 SUSPECT_AFTER = 2
-"""If this many workers died with a task, the task has to run alone. Only the death of a worker while a task runs alone proves its fault."""
+"""If this many workers died with a task, the task has to run alone. Only the death of a worker that runs no other task proves that the task
+is at fault."""
 DOUBTED_CAUSES = ("exit", "signal", "spawn", "missing-input")
 DOUBT_AFTER = 2
 MIN_CUT_OFF_S = 1.0
@@ -99,19 +107,21 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 
 
 def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Reduces the charge if another attempt of the task continues. A failed copy costs no retry and does not end the task.
+    """Reduces the charge of a failed attempt if another attempt of the task continues: no retry is used up, and the task does not end.
 
-    Losses and deaths still count. So a task that kills workers is found as early as without copies.
+    A loss or a death is still charged, unless its budget is used up. So a task that kills workers is found as early as without copies.
     """
     budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
 
 
 def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
-    """Returns the seconds of walltime to ask for after a cut-off; 0 if there is no need to ask for more.
+    """Returns how many seconds of walltime the next worker of a task must have left. ``ran_s``: how long the task had run when the walltime
+    of ``worker`` ended. ``pilot_s``: walltime of the pilot of ``worker``; 0 if the worker has no pilot.
 
-    If the task ran for nearly the whole life of its worker, it needs more than a whole pilot. Otherwise it needs more than the seconds that
-    it ran. These seconds are rounded, so that many such tasks have few shapes.
+    If the worker has no walltime, or if the task ran for less than MIN_CUT_OFF_S, the result is 0. If the task ran for nearly the whole
+    life of the worker, the result is ``pilot_s`` or, without a pilot, a little more than the life of the worker. Otherwise the result is
+    ``ran_s``, rounded down to one of a few values, because each different value makes another task shape.
     """
     if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
@@ -120,7 +130,8 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 
 def _more_memory(state: State, task: Task) -> int:
-    """Returns twice the memory of the last attempt, or the largest memory of a worker if that is less; 0 if this is no increase."""
+    """Returns the memory for the next attempt: twice the memory of the last attempt, but at most the memory of the largest present worker.
+    Returns 0 if this is not more than the memory of the last attempt, or if the last attempt had no memory limit."""
     current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * current, largest)
@@ -128,7 +139,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
-    """Returns whether a worker of another site can take tasks of this shape, or such a worker may come."""
+    """Returns whether another site has a worker that can take tasks of this shape, or may get such a worker."""
     tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
@@ -140,7 +151,9 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Returns whether several tasks in a row failed at this worker while another worker that could run this task has no such series."""
+    """Returns whether the worker may be at fault instead of the task. Three conditions must be true. The cause of the failure is one of
+    DOUBTED_CAUSES. The last DOUBT_AFTER tasks at this worker failed. Another worker is large enough for the task, and the last DOUBT_AFTER
+    tasks at this other worker did not all fail. The failure of a task is doubted only once."""
     has_opinion = task.failure_counts is not None and task.failure_counts.second_opinions
     if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or has_opinion:
         return False
@@ -151,8 +164,37 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 
 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
-    """Returns whether a worker failed often and another worker succeeds. Without another worker, a doubtful worker is better than none."""
+    """Returns whether the last ``after`` tasks at a worker all failed because of the worker, while other workers do not fail.
+
+    A failure shows a fault of the worker only if an equal task of the run has succeeded somewhere: otherwise the program may be at fault.
+    The result is False if the worker is in quarantine already, or if a waiting task fits this worker and no other.
+    """
     if len(worker.streak) < after or worker.quarantined_until:
         return False
-    good = (other for other in state.workers.values() if other is not worker and other.alive and not other.quarantined_until)
-    return any(other.done and len(other.streak) < after for other in good)
+    if not all(_shows_fault(state, number) for number in islice(reversed(worker.streak), after)):
+        return False
+    others = [other for other in _usable_workers(state) if other is not worker and len(other.streak) < after]
+    return bool(others) and not _is_needed(state, worker, others)
+
+
+def _shows_fault(state: State, number: int) -> bool:
+    task = state.find_task(number)
+    if task is None:
+        return False
+    return bool(task.shape.succeeded_sites) or (task.failure is not None and task.failure.blame in ("worker", "site"))
+
+
+def needed_workers(state: State) -> list[Worker]:
+    """Returns the workers in quarantine that fit a waiting task which no other worker fits."""
+    if not state.quarantined or not state.ready:
+        return []
+    others = list(_usable_workers(state))
+    return [worker for worker in state.quarantined if _is_needed(state, worker, others)]
+
+
+def _usable_workers(state: State) -> Iterator[Worker]:
+    return (worker for worker in state.workers.values() if worker.state == JOINED and not worker.quarantined_until)
+
+
+def _is_needed(state: State, worker: Worker, others: Sequence[Worker]) -> bool:
+    return any(worker.suits(shape, state.at) and not any(other.suits(shape, state.at) for other in others) for shape in state.ready)

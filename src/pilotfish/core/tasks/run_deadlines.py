@@ -7,20 +7,21 @@ from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES
 
 MARGIN = 1.1
-"""Factor on the estimated remaining work."""
+"""The estimated remaining work is multiplied by this factor."""
 MAX_POOL_FACTOR = 2.0
 """Maximum cores for a deadline, as a multiple of the whole pool. A run that needs more cannot meet its deadline and is not preferred."""
 
 
 def pool_cores(state: State) -> int:
-    """Returns all cores of the pool, in units of 1/10000."""
+    """Returns the number of cores of all workers, in units of 1/10000."""
     return sum([worker.capacity.get(CORES, 0) for worker in state.workers.values()])
 
 
 def needed(run: Run, now: float, pool: int) -> int:
-    """Returns the cores that the run must occupy from now on to meet its deadline, in units of 1/10000.
+    """Returns how many cores the run must occupy from now on to meet its deadline, in units of 1/10000 core.
 
-    Returns 0 if the run is too late, or if one task at a time is fast enough. While task times are unknown, returns the cores of one task.
+    Returns 0 if the run has no deadline, if it cannot meet the deadline, or if running one task at a time is fast enough. If no task has
+    ended and no task has a time limit, returns the cores of one task.
     """
     deadline = run.options.deadline
     if deadline <= now or not run.unfinished:
@@ -38,7 +39,8 @@ def needed(run: Run, now: float, pool: int) -> int:
 
 
 def _typical_task(run: Run) -> tuple[float, int]:
-    """Returns the seconds of a task of the run (0 if unknown), and its cores in units of 1/10000."""
+    """Returns the mean seconds of the run's tasks, and their mean cores in units of 1/10000 core. Before the first task has ended, returns
+    the largest time limit of a task (0 if there is none), and the largest number of cores of a task."""
     total = work = samples = 0.0
     for shape in run.shapes.values():
         if shape.samples:
@@ -53,7 +55,9 @@ def _typical_task(run: Run) -> tuple[float, int]:
 
 
 def late_s(run: Run, eta_s: float | None, now: float) -> float | None:
-    """Returns the seconds from the deadline to the actual or estimated end of the run; negative if the run ends before the deadline."""
+    """Returns the seconds from the deadline to the end of the run; negative if the run ends before the deadline. The end is the actual or
+    the estimated end. If neither is known and the deadline has passed, ``now`` counts as the end. If neither is known and the deadline has
+    not passed, returns None. Also returns None for a run without a deadline."""
     if not run.options.deadline:
         return None
     if run.finished:

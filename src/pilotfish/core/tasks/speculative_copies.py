@@ -1,8 +1,9 @@
 """Keeps two attempts of one task. The first result counts.
 
-The task keeps its worker and attempt number. The copy is a ``SpeculativeCopy`` in ``State.copies``, with its own attempt number. When one
-of the two attempts ends without a result, the other attempt is the task's only attempt. The ``SpeculativeCopy`` stays until the task is
-queued again or ends. So a task has at most one copy until it is queued again, and no attempt number is used twice.
+The fields of the task describe the first attempt: its worker and its attempt number. The copy is a ``SpeculativeCopy`` in ``State.copies``,
+with its own worker and attempt number. When one of the two attempts ends without a result, the fields of the task describe the remaining
+attempt. The ``SpeculativeCopy`` stays until the task is queued again or ends. So until then, the task gets no further copy, and no attempt
+number is used twice.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def has_copy(state: State, task: Task) -> bool:
 
 
 def is_reported_running(worker: Worker, task: Task) -> bool:
-    """Returns whether this worker reported that its attempt runs. The state of the task is about the first attempt only."""
+    """Returns whether this worker reported that its attempt of the task runs. For a copy, the state of the task does not show this."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
 
 def needs_at(worker: Worker, task: Task) -> Needs:
-    """Returns the room that an attempt occupies. A copy gets as much room as the first attempt."""
+    """Returns the room that the attempt at this worker occupies. A copy gets as much room as the first attempt."""
     return worker.active.get(task, task.shape.needs)
 
 
@@ -60,7 +61,7 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
 
 
 def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
-    """Keeps the attempt at this worker, which has the result, and drops the other attempt."""
+    """Keeps the attempt at this worker, because it has the result, and drops the other attempt."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
             _drop_attempt(state, other, task, at)
@@ -68,7 +69,7 @@ def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
 
 
 def end_attempt(state: State, worker: Worker, task: Task, at: float) -> bool:
-    """Ends the attempt at this worker, which has no result. Returns whether another attempt continues."""
+    """Removes the attempt at this worker, which ended without a result. Returns whether another attempt continues."""
     if has_copy(state, task):
         _drop_attempt(state, worker, task, at)
         return True

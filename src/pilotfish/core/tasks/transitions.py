@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pilotfish.core.data import intermediate_files
-from pilotfish.core.state import Needs, Run, State, Task, TaskShape, Worker
+from pilotfish.core.data import intermediate_files, passed_results
+from pilotfish.core.state import Needs, Run, State, Task, Worker
+from pilotfish.core.tasks import concurrency_limits
 from pilotfish.core.tasks.fair_share import add_occupied, cores_of
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, READY, TASK_STATES, TASK_STEPS, WAITING, step
@@ -26,10 +27,10 @@ def enqueue(state: State, task: Task, front: bool = False) -> None:
     queue = task.shape.queue
     if not queue:
         state.ready[task.shape] = None
-    queue[task] = None
-    if task.contents:
-        for record in task.contents:
-            task.shape.queue_by_content.setdefault(record, OrderedDict())[task] = None
+    task.shape.enqueued += 1
+    queue[task] = task.shape.enqueued
+    for record in task.contents:
+        task.shape.queue_by_content.setdefault(record, OrderedDict())[task] = None
     if front:
         queue.move_to_end(task, last=False)
 
@@ -40,21 +41,16 @@ def dequeue(state: State, task: Task) -> None:
         return
     shape = task.shape
     shape.queue.pop(task, None)
-    if task.contents:
-        _remove_by_content(shape, task)
-    if not shape.queue:
-        state.ready.pop(shape, None)
-
-
-def _remove_by_content(shape: TaskShape, task: Task) -> None:
     for record in task.contents:
         queue_by_content = shape.queue_by_content.get(record)
         if queue_by_content is not None and queue_by_content.pop(task, task) is None and not queue_by_content:
             del shape.queue_by_content[record]
+    if not shape.queue:
+        state.ready.pop(shape, None)
 
 
 def release(worker: Worker, task: Task) -> None:
-    """Takes a task from a worker and gives its room to tasks that wait there."""
+    """Takes a task from a worker and gives the room of the task to tasks that wait at the worker."""
     worker.recalled.pop(task, None)
     worker.delegated.pop(task, None)
     if worker.started:
@@ -86,36 +82,50 @@ def release(worker: Worker, task: Task) -> None:
 
 def end(state: State, task: Task, new: int, at: float) -> None:
     """Moves a task to a final state."""
-    if task.state == READY:
+    old, run = task.state, task.shape.run
+    if old == READY:
         dequeue(state, task)
     move(task, new)
-    run = task.shape.run
-    run.ended.append(task.id & INDEX_MASK)
+    index = task.id & INDEX_MASK
+    run.ended.append(index)
+    run.end_times[index] = at
     state.unfinished -= 1
     if new == DONE and task.children:
-        for index in task.children:
-            _dependency_done(state, run.tasks[index])
+        for child in task.children:
+            _dependency_done(state, run.tasks[child])
         task.children = None
-    if len(run.ended) == len(run.tasks):
+    for follower in run.followers.pop(index, ()) if run.followers else ():
+        _dependency_done(state, run.tasks[follower])
+    if run.awaited_results:
+        passed_results.task_ended(state, run, index)
+    if run.limits and old != WAITING:
+        for other in concurrency_limits.leave(run, task):
+            make_ready(state, other)
+    if len(run.ended) == len(run.tasks) + run.superseded:
         mark_if_ended(run, at)
 
 
 def mark_if_ended(run: Run, at: float) -> None:
     if run.finished and not run.ended_at:
-        run.ended_at = at
+        # The master closes the run of a killed client some time after the last task ended.
+        run.ended_at = run.end_times[run.ended[-1]] if run.incomplete and run.ended else at
 
 
 def _dependency_done(state: State, task: Task) -> None:
     task.waits_for -= 1
-    if task.waits_for == 0 and task.state == WAITING:
-        if task.shape.run.expected_files:
-            intermediate_files.receive(state, task)
-        move(task, READY)
-        enqueue(state, task)
+    if task.waits_for == 0 and task.state == WAITING and concurrency_limits.admit(task.shape.run, task):
+        make_ready(state, task)
+
+
+def make_ready(state: State, task: Task) -> None:
+    if task.shape.run.expected_files:
+        intermediate_files.receive(state, task)
+    move(task, READY)
+    enqueue(state, task)
 
 
 def take_away(worker: Worker, task: Task, at: float) -> None:
-    """Takes a task from a worker that did not finish it. If the worker then has no tasks, its idle time begins."""
+    """Takes an unfinished task from a worker. If the worker has no other tasks, its idle time begins."""
     release(worker, task)
     if not worker.held:
         worker.progress_at = at

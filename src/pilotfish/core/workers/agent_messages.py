@@ -1,12 +1,14 @@
 """Handles messages from agents: validates them and turns them into facts.
 
-If a report is not about the current attempt of a task at its worker, it changes nothing.
+A report about an attempt changes nothing if this attempt is no longer current at the reporting worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from pilotfish.core.clients import subscriptions
 from pilotfish.core.connections import WorkerConnection
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MAX_FULL_DISKS = 10
-"""Number of attempts from which a full disk is charged to the task. Otherwise the task could move from worker to worker for ever."""
+"""From the attempt with this number on, a full disk is charged to the task. Without this limit, the task could move from worker to worker
+for ever."""
 
 
 def handle(machine: Machine, item: i.AgentMessage) -> None:
@@ -121,7 +124,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 
 
 def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
-    """Cancels the replicas of a pilot whose first agent joined."""
+    """Cancels the other pilots of a group of pilot replicas when the first agent of one pilot has joined."""
     first = pilot.replica_of or pilot.id
     pilots = machine.state.pilots
     for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
@@ -131,7 +134,8 @@ def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
-    """Agrees with an agent on its tasks: requeues assignments that never arrived, kills attempts that are no longer wanted."""
+    """Compares the tasks that a connecting agent holds with the tasks that it should hold. Requeues assignments that never arrived, fails
+    attempts that a restarted agent has lost, and kills attempts that are no longer wanted."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
@@ -196,6 +200,11 @@ def _results(machine: Machine, link: int, worker: Worker, message: m.Results, pa
 def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
     """Drops a result that is not current, because another attempt was faster or the task was cancelled. Releases its outputs."""
     machine.stale_results += 1
+    _drop_outputs(machine, worker, item, payload)
+
+
+def _drop_outputs(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
+    """Releases the outputs of an attempt, except contents that a run needs or made."""
     machine.release_payload(payload)
     if item.made:
         here = [made.digest for made in item.made if made.at_worker]
@@ -207,6 +216,7 @@ def _stale(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payloa
 def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem, Payload]]) -> None:
     tasks, walls, cpus, sizes, outputs = [], [], [], [], []
     made: dict[int, list[ProducedContent]] = {}
+    left_out: dict[int, int] = {}
     if machine.state.copies:
         attempts = ((task, *attempt) for task in done for attempt in speculative_copies.attempts(machine.state, task))
         assignment.kill(machine, (attempt for attempt in attempts if attempt[1] is not worker))
@@ -220,7 +230,9 @@ def _done(machine: Machine, worker: Worker, done: dict[Task, tuple[m.ResultItem,
         outputs.append(payload)
         if item.made:
             made[item.task] = item.made
-    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs, made))
+        if item.left_out:
+            left_out[item.task] = item.left_out
+    machine.record(f.TasksDone(worker.id, tasks, walls, cpus, sizes, outputs, made, left_out))
 
 
 def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Payload) -> None:
@@ -230,15 +242,17 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
-        # The task is not to blame. It runs at another worker, and this worker gets no more tasks.
-        machine.release_payload(payload)
+        # The task is not to blame. So another worker runs the task, and this worker gets no more tasks.
+        _drop_outputs(machine, worker, item, payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
         return
     failure = _blame_lost_node(machine, task, item.failure) if machine.state.multi_node_workers else item.failure
     fact = judge(machine.state, worker, task, failure, (item.wall_us, item.cpu_us, item.rss_kib), payload)
     if not fact.final:
-        machine.release_payload(payload)
+        _drop_outputs(machine, worker, item, payload)
+    elif item.made or item.left_out:
+        fact = replace(fact, made=item.made, left_out=item.left_out)
     machine.fail_attempt(fact)
     if item.failure.cause == DISK and item.failure.blame == "worker":
         leases.drain(machine, worker, item.failure.message)
@@ -251,7 +265,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """Blames the worker if a multi-node task fails because one of its nodes died. The task can notice this before the master does."""
+    """Returns the failure of a task. If the task is a multi-node task and another of its workers is disconnected, the blame becomes
+    ``worker``: the task can notice that a node died before the master notices it."""
     others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -260,7 +275,8 @@ def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
 
 
 def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """Records gained and lost contents that a run needs. Other contents of the cache are only kept in memory, for later runs."""
+    """Records which contents a worker gained and lost. If a run needs the content, the change is recorded as a fact. Otherwise the digest
+    is only kept in memory, for later runs. Tells the worker to release the contents in ``message.held`` that no run needs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pilotfish.core.policy_interface import RetireProposal
 from pilotfish.core.state import Task, Worker
 from pilotfish.core.tasks import assignment, multi_node
-from pilotfish.core.tasks.retry_rules import judge_death, walltime_to_request
+from pilotfish.core.tasks.retry_rules import judge_death, needed_workers, walltime_to_request
 from pilotfish.core.workers import site_masters
 from pilotfish.model import effects as e
 from pilotfish.model import facts as f
@@ -24,7 +24,7 @@ RECONNECT_S = 15.0
 
 
 def lease_s(machine: Machine, worker: Worker) -> float:
-    """Returns the seconds of silence after which a worker counts as lost. A worker that polls has more time."""
+    """Returns the seconds of silence after which a worker counts as lost. A worker that connects only at intervals has more time."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
@@ -55,12 +55,25 @@ def quarantine_expired(machine: Machine, key: str) -> None:
         machine.record(f.WorkerQuarantined(key, 0.0, "its quarantine has ended"))
 
 
-def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
-    """Requeues the tasks of a worker that fell silent. ``died``: whether the worker certainly runs nothing any more.
+def release_needed_workers(machine: Machine) -> None:
+    """Ends quarantines of workers without which a task would wait for the end of the quarantine."""
+    for worker in needed_workers(machine.state):
+        machine.record(f.WorkerQuarantined(worker.id, 0.0, "tasks wait that fit no other worker"))
 
-    Tasks that had room at the worker may have started. If their results were lost, one waiting task for each of them may have started too.
-    All these tasks are charged for the loss. Otherwise a task could kill one worker after another. Tasks further back count as not started,
-    but only at their first attempt. Otherwise short tasks in front could hide such a task again and again.
+
+def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
+    """Ends a worker that fell silent, and requeues its tasks. If the walltime of the worker is over, calls ``leave`` instead. ``died``:
+    True if the worker certainly runs nothing any more.
+
+    Every task that may have started is charged for the loss. Otherwise a task could kill one worker after another. These tasks may have
+    started:
+
+    * The tasks that occupied cores of the worker.
+    * The same number of prefetched tasks: one of them starts when a task ends, and the result of the ended task may be lost with the
+      worker.
+    * Prefetched tasks that the agent reported as running.
+    * Prefetched tasks that had an earlier attempt. They probably did not start, but otherwise a task that kills workers could stay
+      unnoticed behind short tasks.
     """
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
@@ -81,9 +94,10 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
 
 
 def leave(machine: Machine, worker: Worker, reason: str, cut_off: Sequence[tuple[int, int, float]] = ()) -> None:
-    """Ends a worker in order. The tasks that it still holds are requeued without charge.
+    """Ends a worker that leaves. The tasks that it still holds are requeued, and no budget of these tasks is charged.
 
-    ``cut_off``: attempts that were stopped because the walltime ended, each with the seconds that it ran.
+    ``cut_off``: attempts that were stopped because the walltime of the worker ended. Each entry has the task, the attempt number, and the
+    seconds that the attempt ran.
     """
     held = [task.id for task in worker.tasks]
     if held:
@@ -129,8 +143,7 @@ def retire(machine: Machine, proposal: RetireProposal) -> bool:
 
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
-    """Asks the agent to drain, unless a multi-node task of another worker occupies its room. The agent does not know of that task and would
-    leave. After the next heartbeat, the agent is asked again.
-    """
+    """Asks the agent of a worker to drain. Does nothing while the worker is occupied by a multi-node task that another worker started: the
+    agent does not know of this task and would leave too early. This function is called again after the next heartbeat."""
     if not multi_node.hosts_other_task(worker):
         machine.send_to_worker(worker.id, m.Drain(worker.reason))

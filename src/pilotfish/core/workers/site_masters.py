@@ -1,8 +1,10 @@
 """Keeps the site master of each site: the elected agent that assigns delegated tasks.
 
-A site master gets tasks in bulk and reports which worker got which task. It also reports which workers it serves. These workers need not
-send heartbeats to the master. A report about a task counts only if the task is really delegated to that site master. If two agents believe
-that they are the site master, the attempt number decides. Workers that no site master serves get their tasks directly.
+A site master gets many tasks at once. It reports which worker got which task, and which workers it serves. Served workers need not send
+heartbeats to the master. Workers that no site master serves get their tasks directly from the master.
+
+The master ignores a report about a task unless the task, with the same attempt number, is delegated to the reporting site master. So if two
+agents believe that they are the site master, at most one report about an attempt counts.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 REPORT_VALID_S = 40.0
-"""Seconds for which a report of a site master is valid. A site master sends one every ten seconds."""
+"""A report of a site master extends the leases of the workers that it serves: they end at least this many seconds after the report. A site
+master sends a report every ten seconds."""
 MAX_CONTACTS = 20
 """Maximum peers whose addresses a new worker gets."""
 
 
 @dataclass(slots=True)
 class SiteMasterTerm:
-    """The site master of a site in one term. ``served``: the workers that it serves. They can include the site master itself."""
+    """The site master of a site in one term. ``served``: the workers that it serves, which can include the site master itself."""
 
     worker: str
     number: int
@@ -41,7 +44,8 @@ class SiteMasterTerm:
 
 
 class SiteMasters:
-    """Holds the site master of each site. Not part of the state: after a restart, site masters report themselves."""
+    """Holds the site master of each site. The state does not contain site masters, because after a restart of the master, the site masters
+    report themselves."""
 
     def __init__(self) -> None:
         self.by_site: dict[str, SiteMasterTerm] = {}
@@ -52,9 +56,10 @@ class SiteMasters:
         return term if term is not None and term.worker == worker.id else None
 
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
-        """Divides workers into site masters, each with the workers that it serves, and the other workers.
+        """Divides workers into two parts: site masters, each with the workers that it serves, and the other workers.
 
-        Only site masters that may take tasks count. The other workers get their tasks directly.
+        A site master that is not in ``workers`` does not count, so its workers are among the other workers. The other workers get their
+        tasks directly from the master.
         """
         able = {worker.id: worker for worker in workers}
         found = []
@@ -74,7 +79,8 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
-    """Returns term and address of the site master; (0, None) if the site needs none. If there is no site master, appoints this worker."""
+    """Returns the number of the current term of the worker's site, and the address of the site master; (0, None) if the site needs no site
+    master. If the site needs a site master, but none is connected and has an address for peers, this worker becomes the site master."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)
@@ -86,7 +92,8 @@ def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
-    """Sends a worker the addresses of the latest workers of its site. The latest workers will probably stay longest."""
+    """Sends a worker the addresses of the workers that joined its site last. These workers will probably stay longest. If the worker itself
+    has no address for peers, it cannot be a site master: the tasks that were delegated to it are requeued."""
     connection = machine.connections[worker.id]
     if connection.peer is None:
         _requeue_delegated(machine, worker, "it is no longer the master of its site")
@@ -100,20 +107,24 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def claimed(machine: Machine, worker: Worker, term: int) -> None:
-    """Handles the claim of a site master. Its next report must name all workers that it serves, because earlier reports may be lost."""
+    """Handles the claim of a worker to be site master. The next report of this worker must name all workers that the worker serves, because
+    the master may have missed earlier reports."""
     if accept_claim(machine, worker, term):
         machine.site_masters.by_site[worker.site].expects_full_list = True
 
 
 def worker_connected(machine: Machine, worker: Worker) -> None:
-    """On every connection, informs a worker that a site master serves it. The worker then reports free room to the site master."""
+    """Turns off the heartbeats of a newly connected worker if a site master serves it. A served worker reports to the site master."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is not None and worker.id in term.served:
         _set_heartbeats(machine, worker.id, True)
 
 
 def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
-    """Accepts a claim to be site master if its term is later, or if the term is equal and the peer id is lower. Returns whether it did."""
+    """Handles the claim of a worker to be the site master of its site in this term. If the claim is accepted, the term of the former site
+    master ends, and the function returns True. The claim is refused, and the function returns False, if another site master has a later
+    term, or an equal term and a lower peer id. Term 0 means that the worker is no longer the site master: its term ends, the tasks
+    delegated to it are requeued, and the function returns False."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -214,7 +225,8 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
 
 
 def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
-    """Requeues delegated tasks that the site master does not list. They never reached the site master, or it lost them."""
+    """Requeues delegated tasks that the site master does not list. These tasks never reached the site master, or the site master has lost
+    them. Listed tasks that are not delegated to this site master are stopped."""
     held = dict.fromkeys(message.items)
     missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
@@ -230,7 +242,8 @@ def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: in
 
 
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """Returns the task of an attempt that a worker reports, if that attempt is current."""
+    """Returns the task of an attempt that a worker reports, if the attempt is current; otherwise None. If the master still counts the
+    attempt as delegated to the site master of this worker, this function records that the worker got the task."""
     task = machine.state.find_task(number)
     if task is None:
         return None
@@ -257,7 +270,7 @@ def delegate(machine: Machine, proposal: DelegationProposal) -> bool:
 
 
 def worker_ended(machine: Machine, worker: Worker) -> None:
-    """Handles the end of a worker. If it was a site master, its site has no site master until another agent claims to be one."""
+    """Handles the end of a worker. If the worker was a site master, its term ends."""
     term = machine.site_masters.by_site.get(worker.site)
     if term is None:
         return

@@ -1,7 +1,8 @@
-"""Runs a command with limits on time and output, and kills it with its whole process group.
+"""Runs a command with a timeout and limits on its output. If the command takes too long or prints too much, its whole process group is
+killed.
 
-The module does not use subprocesses of asyncio. They wait for the last process that holds a pipe open, even if the command itself has
-ended. Each of them also needs a thread.
+The module does not use the subprocesses of asyncio, for two reasons. After the end of a command, asyncio waits until no background process
+holds a pipe of the command open. And asyncio needs a thread for each subprocess.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ FLOODED = "it wrote more than 16 MiB and was killed"
 PIPES_S = 0.5
 """Seconds during which output is still read after the end of a command, if background processes hold its pipes open."""
 KILL_S = 2.0
-"""Seconds to wait for a killed process. A process that hangs in a broken file system is left behind."""
+"""Maximum seconds to wait for the end of a killed process. A process may hang in a broken file system and is then left behind."""
 
 
 def environment(public: bool = False, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the environment for commands: the environment of the master, with messages in English.
+    """Returns the environment for commands: the environment of the master, changed so that commands print English messages, without the
+    variables of Pilotfish, and with the variables ``more``.
 
-    If ``public`` is True, variables that look like secrets are left out.
+    If ``public`` is True, variables of the master that look like secrets are left out.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH_") and name != "LANGUAGE"}
     if public:
@@ -42,7 +44,8 @@ OnData = Callable[[bytes], None]
 
 
 class ChildProcess:
-    """A running command. ``ended``: its exit status, in the numbering of a shell. ``pipes_closed``: stdout and stderr are closed."""
+    """A running command. ``ended``: future of the exit status, as a shell numbers it. ``pipes_closed``: future that is done when every
+    process has closed stdout and stderr of the command."""
 
     def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,7 +80,7 @@ class ChildProcess:
             self._loop.add_reader(pipe, self._read, pipe)
 
     def kill(self) -> None:
-        """Kills the process and its group. No other process can get its id before this class has waited for it."""
+        """Kills the process and its group. The process id cannot belong to another process, because this class has not reaped it yet."""
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -110,9 +113,9 @@ class ChildProcess:
 
 
 class _Output:
-    """Output of a pipe up to a limit. Output above the limit is read and dropped.
+    """What a command writes to one pipe, up to ``limit`` bytes. Further bytes are read and dropped.
 
-    ``flood`` is done when the command has written more than ``MAX_STDOUT_BYTES``.
+    ``flood``: future that becomes done when the command has written more than ``MAX_STDOUT_BYTES`` to this pipe.
     """
 
     def __init__(self, limit: int, flood: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""Runs commands of a site here or over ssh, with a limited rate. A log file lists the recent commands as a user would type them."""
+"""Runs the commands for a site, on this machine or over ssh, and limits their rate. A log file lists the recent commands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnec
 from pilotfish.model.site import Site
 
 MAX_SESSIONS = 8
-"""Maximum commands at once over one connection: servers allow ten, and a tunnel may need one."""
+"""Maximum number of simultaneous commands over one connection. Servers allow ten sessions, and a tunnel may need one of them."""
 MAX_LOG_BYTES = 1 << 20
 BURST_S = 5.0
-"""After a pause, as many submissions are allowed at the same time as the rate allows in this many seconds."""
+"""After a pause, as many submissions may start at the same time as the rate allows in this many seconds."""
 NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Shell script that runs a command with the variables in the first line of its input. The shell reads only this line. On a command line,
-all users could read them. The script is one line, because csh as a login shell accepts only one line.
+"""Shell script that sets the variables from the first line of its input and then runs a command. The command reads the other lines.
+Variables on a command line could be read by all users. The script is one line, because csh as a login shell accepts only one line.
 """
 
 
 class RateLimit:
-    """A token bucket, stored as the time at which the next token is due."""
+    """Limits the rate of submissions with a token bucket, which is stored as the time at which the next token is due."""
 
     def __init__(self, per_minute: float) -> None:
         self._interval_s = 60.0 / per_minute if per_minute > 0 else 0.0
@@ -38,7 +38,7 @@ class RateLimit:
         self._next_at = 0.0
 
     def take(self, now: float) -> float:
-        """Takes a token and returns the seconds until the token may be used."""
+        """Takes a token for one submission. Returns the seconds until the submission may start."""
         self._next_at = max(self._next_at, now - self._burst_s)
         wait_s = max(0.0, self._next_at - now)
         self._next_at += self._interval_s
@@ -69,7 +69,7 @@ class CommandRunner:
         return SshCommand(self.name, at or self.site.via, self._sockets, self.site.options.get("ssh_config", ""), jump)
 
     async def run(self, command: Command, submission: bool = False) -> CommandOutput:
-        """Runs a command. Failures are part of the output and are never raised. The timeout does not include the wait for a free slot."""
+        """Runs a command. Failures are part of the output and are never raised. The timeout begins when the command starts."""
         if submission:
             await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
         async with self._slots:
@@ -92,7 +92,9 @@ class CommandRunner:
             public = plugins.traits(self.site.backend).passes_environment
             return await _run_here(argv, stdin, command.timeout_s, environment(public, variables))
         if variables:
-            argv, stdin = ("sh", "-c", _WITH_VARIABLES, "sh", *argv), _exports(variables) + stdin
+            assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+            stdin = f"export {assignments}\n".encode("utf-8", "surrogateescape") + stdin
+            argv = ("sh", "-c", _WITH_VARIABLES, "sh", *argv)
         if destination not in self._connections:
             self._connections[destination] = SshConnection(self.ssh(command.at))
         try:
@@ -114,12 +116,6 @@ class CommandRunner:
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
-
-
-def _exports(variables: dict[str, str]) -> bytes:
-    """Returns an export statement of a shell, in one line."""
-    assignments = (f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"export {' '.join(assignments)}\n".encode("utf-8", "surrogateescape")
 
 
 def _append_to_log(path: Path, lines: list[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotfish.backends.credential_commands import Credential, Lifetime, credential
-from pilotfish.backends.interface import CommandExchange, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import CommandRefused, UnclearAnswer
 from pilotfish.core.explain.site_reasons import describe_credential
 from pilotfish.master.sites.child_process import run_child
 from pilotfish.master.sites.site_access import SiteAccess
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
 MIN_INTERVAL_S = 15.0
-"""Minimum seconds between two checks. It applies shortly before a credential expires and while pilots wait for a new credential."""
+"""Shortest time in seconds between two checks: shortly before a credential expires, and while pilots wait for a new credential."""
 WARN_S = 3600.0
 """The user is warned at most this many seconds before a credential expires."""
 WARN_SHARE = 0.25
-"""The user is warned when at most this part of the lifetime is left. Without this limit, a ticket for ten minutes would warn at once."""
+"""The user is warned only when at most this fraction of the lifetime is left. Otherwise a ticket for ten minutes would warn at once."""
 
 
 @dataclass(slots=True)
@@ -67,12 +67,12 @@ class CredentialWatch:
             self._watching.cancel()
             self._watching = None
             self._states.clear()
-            self._checked.set()  # Callers that wait for an answer would wait forever.
+            self._checked.set()  # Otherwise callers of require_valid would wait forever.
             self._checked = asyncio.Event()
             self._tell(i.CredentialsSeen(self.name, ()))
 
     async def require_valid(self) -> bool:
-        """Raises UnclearAnswer if a credential is missing or has expired. A credential that cannot be checked counts as valid."""
+        """Returns True. Raises UnclearAnswer if a credential is missing or expired. A credential that cannot be checked counts as valid."""
         if self._site().credentials:
             self.start()
             await self._checked.wait()
@@ -90,7 +90,7 @@ class CredentialWatch:
         )
 
     async def check(self) -> bool:
-        """Checks all credentials. Returns whether all are valid."""
+        """Checks all credentials. Returns True if all are valid."""
         site = self._site()
         required = {text: credential(text, site) for text in site.credentials}
         await asyncio.gather(*(self._ask(text, needed) for text, needed in required.items()))
@@ -103,8 +103,13 @@ class CredentialWatch:
         return not self.trouble()
 
     async def _ask(self, text: str, needed: Credential) -> None:
+        command = needed.exchange.command
+        lifetime: Lifetime
         try:
-            lifetime: Lifetime = await (_ask_here(needed.exchange) if needed.here else self._access.ask(needed.exchange))
+            if needed.here:
+                lifetime = needed.exchange.read(await run_child(command.argv, command.stdin.encode(), command.timeout_s))
+            else:
+                lifetime = await self._access.ask(needed.exchange)
         except CommandRefused as absence:
             self._states[text] = CredentialState(needed, -math.inf, problem=str(absence))
         except UnclearAnswer as problem:
@@ -129,8 +134,3 @@ class CredentialWatch:
     def interval_s(self) -> float:
         least_s = min((state.left_s() for state in self._states.values()), default=math.inf)
         return max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, least_s / 4))
-
-
-async def _ask_here(exchange: CommandExchange[Lifetime]) -> Lifetime:
-    command = exchange.command
-    return exchange.read(await run_child(command.argv, command.stdin.encode(), command.timeout_s))

@@ -1,6 +1,6 @@
 """Starts, watches and ends pilots on this machine: the site ``local``.
 
-A pilot is a process, and the controller waits for its end. No queue is polled. A restarted master takes over the processes of the previous
+A pilot is a process, and the controller waits for its end without polling. A restarted master takes over the processes of the previous
 master.
 """
 
@@ -10,21 +10,23 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotfish.master.agent_bundle import build_bundle
+from pilotfish.master.sites.prestarted_agent import PrestartedAgent
 from pilotfish.model import inputs as i
 from pilotfish.model.site import PilotSize
-from pilotfish.portable.processes import processes_of, started_at
+from pilotfish.portable.processes import started_at
 from pilotfish.store.keyring import Keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory
 
+UNUSED_S = 30.0
+"""Seconds after which an agent that was started ahead of time is ended, if no pilot has needed it."""
+PROCESS_FILE = "process"
+"""Name of the file in the directory of a pilot that contains the job id of the pilot."""
 KILL_AFTER_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LOG_TAIL_BYTES = 2000
@@ -49,7 +51,13 @@ class LocalController:
         self._poll_s = poll_s
         self._cache_size = cache_size
         self._processes: dict[str, LocalProcess] = {}
+        self._prestarted: PrestartedAgent | None = None
         self.endpoints: list[dict[str, Any]] = []
+
+    def use_prestarted(self, agent: PrestartedAgent) -> None:
+        """Gives the first pilot of this master to ``agent``. If no pilot comes soon, ends the agent."""
+        self._prestarted = agent
+        asyncio.get_running_loop().call_later(UNUSED_S, self.drop_prestarted)
 
     def submit(self, pilot: str, size: PilotSize) -> None:
         """Starts an agent. If the start fails, reports the end of the pilot."""
@@ -69,12 +77,19 @@ class LocalController:
         self._write_credentials(pilot)
         for folder in (workdir.parent, workdir):
             folder.mkdir(mode=0o700, exist_ok=True)
-        bundle = build_bundle(self._pool.directory)
-        command = agent_command(self._pool, pilot, size, bundle, self._poll_s, self._cache_size)
-        with (directory / "agent.log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/")
-        process.returncode = 0  # The controller waits for the process through its pidfd. Popen must not wait for it.
-        return process.pid
+        agent, self._prestarted = self._prestarted, None
+        if agent is None or not agent.is_alive():
+            agent = PrestartedAgent(self._pool.directory, self._pool.log)
+        # Written before the agent gets its command: if this master dies in between, the next master still finds the process.
+        write_private(directory / PROCESS_FILE, job_id(agent.pid, started_at(agent.pid)).encode(), durable=False)
+        agent.begin(agent_arguments(self._pool, pilot, size, self._poll_s, self._cache_size), directory / "agent.log")
+        return agent.pid
+
+    def drop_prestarted(self) -> None:
+        """Ends the agent that was started ahead of time, if no pilot has needed it."""
+        agent, self._prestarted = self._prestarted, None
+        if agent is not None:
+            agent.drop()
 
     def _write_credentials(self, pilot: str) -> None:
         """Writes the credentials of a pilot. An adopted pilot gets new credentials, because a new master may listen at another port."""
@@ -82,20 +97,21 @@ class LocalController:
         for folder in (directory.parent, directory):
             # Parent directories are not created: if the pool directory was deleted, a new one would be readable by other users.
             folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints))
+        write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints), durable=False)
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Takes over a pilot of the previous master.
+        """Takes over a pilot of the previous master. Watches the pilot if it runs, starts it if it was only requested, and reports its end
+        if it has ended.
 
-        If the pilot runs, watches it. If it was only requested, starts it. If it has ended, reports its end. A pilot that was started just
-        before a crash of the master has no job id. It is found by its credentials file in the arguments of all processes.
+        If the previous master crashed just after the start of the pilot, the job id is not in the journal, and ``job`` is empty. In this
+        case, the job id is read from a file of the pilot.
         """
         if not job:
-            found = next(processes_of(self._pool.pilot(pilot)), None)
-            if found is None:
+            try:
+                job = (self._pool.pilot(pilot) / PROCESS_FILE).read_text()
+            except FileNotFoundError:
                 self.submit(pilot, size)
                 return
-            job = job_id(found[0], started_at(found[0]))
         pid, started = read_job_id(job)
         if not started or started_at(pid) != started:
             self._tell(i.PilotEndReported(pilot, False, "ended while no master watched", witnessed=False))
@@ -119,6 +135,7 @@ class LocalController:
 
     async def end(self) -> None:
         """Cancels all pilots and waits until they have ended."""
+        self.drop_prestarted()
         for pilot in list(self._processes):
             self.cancel(pilot)
         await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
@@ -148,20 +165,20 @@ class LocalController:
             process.kill_timer.cancel()
         status = os.waitpid(process.pid, 0)[1] if process.child else None
         well = status == 0 or process.kill_timer is not None
-        reason = "ended"
+        reason, directory = "ended", self._pool.pilot(pilot)
         if status is not None:
-            reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(self._pool.pilot(pilot) / "agent.log"))
+            reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(directory / "agent.log"))
         self._tell(i.PilotEndReported(pilot, well, reason, witnessed=status is not None))
         # Agents remove their working directory, except if they were killed together with their supervisor.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
-            _remove(self._pool.pilot(pilot))
+            _remove(directory)
 
 
-def agent_command(pool: PoolDirectory, pilot: str, size: PilotSize, bundle: Path, poll_s: float, cache_size: int) -> list[str]:
-    """Returns the command line of an agent. The key is in the credentials file and never in the arguments."""
+def agent_arguments(pool: PoolDirectory, pilot: str, size: PilotSize, poll_s: float, cache_size: int) -> list[str]:
+    """Returns the arguments of an agent. The key is in the credentials file and never in the arguments."""
     credentials, share = pool.pilot(pilot) / "credentials.json", pool.shared_payloads
-    argv = [sys.executable, bundle, "--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
+    argv = ["--credentials", credentials, "--worker", pilot, "--cores", f"{size.cores:g}"]
     argv += ["--workdir", pool.work / pilot, "--share", share, "--cache", pool.cache, "--home", pool.contents]
     argv += ["--cache-bytes", cache_size] if cache_size else []
     argv += ["--poll", f"{poll_s:g}"] if poll_s else []
@@ -202,7 +219,7 @@ def _last_line(path: Path) -> str:
 
 
 def _remove(directory: Path) -> None:
-    for name in ("credentials.json", "agent.log"):
+    for name in ("credentials.json", "agent.log", PROCESS_FILE):
         (directory / name).unlink(missing_ok=True)
     with suppress(OSError):
         directory.rmdir()

@@ -1,6 +1,7 @@
 """Polls the queue of a site and cancels pilots.
 
-One query per interval covers all pilots. If a pilot is missing from one answer, or if no answer comes, the pilot may still exist.
+One query asks for all pilots of the site; with the ssh backend, one query asks for all pilots of one host. A pilot that is missing from an
+answer may still exist.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
 MAX_MISSES = 3
-"""If this many consecutive clear answers do not list a pilot, the pilot counts as ended."""
+"""If this many consecutive clear answers do not list a pilot, and the pilot has no worker, the pilot counts as ended. If the site has
+received the cancellation of the pilot, one answer that does not list the pilot is enough."""
 CANCEL_AGAIN = 5
-"""If this many polls still list a cancelled pilot, the pilot is cancelled again."""
+"""Number of polls that still list a cancelled pilot before the pilot is cancelled again."""
 EARLY_POLL_S = 1.0
 
 
@@ -28,7 +30,7 @@ class PilotMonitor:
         self._to_cancel: dict[str, str] = {}
         """Jobs to cancel, with their hosts."""
         self._backoff = 1
-        """Factor by which the poll interval is longer than usual. It grows while no host answers."""
+        """Factor that lengthens the poll interval. It grows while no host answers."""
         self._next_poll_at = 0.0
         self._next_early_poll_at = 0.0
         self._polling: asyncio.Task[None] | None = None
@@ -46,7 +48,7 @@ class PilotMonitor:
             self._polling.cancel()
 
     def poll_early(self) -> None:
-        """Makes the next poll come soon, because the site has accepted pilots. Does so at most once per interval."""
+        """Moves the next poll forward, because the site has just accepted pilots. Has an effect at most once per poll interval."""
         if time.monotonic() >= self._next_early_poll_at:
             self._next_early_poll_at = time.monotonic() + self._pilots.site.period_s
             self._poll_soon()
@@ -70,7 +72,7 @@ class PilotMonitor:
             await self._poll()
 
     async def _poll(self) -> None:
-        """Asks each host separately, so that the pilots of the other hosts are seen if one host does not answer."""
+        """Polls each host separately. If one host does not answer, the pilots of the other hosts are still seen."""
         by_host: dict[str, list[PilotRecord]] = {}
         for pilot in self._pilots.records.values():
             if pilot.job:
@@ -83,7 +85,7 @@ class PilotMonitor:
             self._pilots.clear_trouble(POLLING)
 
     async def _poll_host(self, asked: list[PilotRecord]) -> bool:
-        """Polls the pilots of one host. Returns whether the answer was clear."""
+        """Polls the pilots of one host. Returns True if the answer was clear."""
         try:
             return await self._pilots.guard(partial(self._query, asked))
         except (UnclearAnswer, CommandRefused) as problem:
@@ -99,7 +101,7 @@ class PilotMonitor:
         return clear
 
     async def _handle_missing(self, missing: list[PilotRecord]) -> None:
-        """Asks the accounting about pilots that the queue does not list. Without an answer, a pilot may still exist."""
+        """Asks the accounting of the site how pilots ended that left the queue. A pilot unknown to the accounting may still exist."""
         if not missing:
             return
         pilots = self._pilots
@@ -145,7 +147,7 @@ class PilotMonitor:
     async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotEndReported:
         reason = status.reason or "ended"
         if pilot.cancelled:
-            # A pilot that was cancelled because its agent was silent may have ended earlier. The reason of the site shows that.
+            # A pilot that was cancelled because its agent was silent may have ended before that. The reason shows it.
             return i.PilotEndReported(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
         known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined

@@ -25,13 +25,13 @@ Endpoint = dict[str, Any]
 
 
 class SiteAccess:
-    """Runs the commands of one site and keeps its tunnels. All methods except ``read_log_tail`` can raise UnclearAnswer or CommandRefused.
-    ``master_address``: host and port at which the master listens, as seen from this machine."""
+    """Runs the commands of one site and keeps its tunnels open. A method that sends a command to the site can raise UnclearAnswer or
+    CommandRefused. ``master_address``: host and port at which the master listens, as seen from this machine."""
 
     def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:
         self.runner = runner
         self.on_new_endpoints: Callable[[], None] = lambda: None
-        """Called when agents need new credentials because the endpoints changed."""
+        """Is called when the endpoints have changed, so that agents need new credentials."""
         self._keyring = keyring
         self._master_address = master_address
         self._folders: dict[str, str] = {}
@@ -61,7 +61,7 @@ class SiteAccess:
         return SubmittedBatch(self.runner.name, tag, list(pilots), size, f"{folder}/{digest}/{tag}", bundle, host)
 
     async def stage_bundle(self, folder: str, host: str = "") -> str:
-        """Returns the path of the agent in a folder at the site. If the agent is missing there, sends it."""
+        """Returns the path of the agent's bundle in a folder at the site. Sends the bundle first if it is missing there."""
         content = bundle_content()
         name = bundle_name(content)
         if not await self.ask(site_files.file_exists(f"{folder}/agents/{name}", len(content), host)):

@@ -1,8 +1,8 @@
 """Submits, adopts and cancels the pilots of one site, and ends them all when the master ends.
 
-The controller decides nothing. It reports the answers of the site to the machine. If an answer is unclear, the controller changes nothing
-and asks again. A batch is written to disk before it is submitted. If the answer to the submission is lost, the controller looks up the
-batch by its tag and does not submit it again.
+The machine decides. The controller carries out the decisions and reports the answers of the site. If an answer is unclear, the controller
+changes nothing and asks again. A pilot batch is written to disk before it is submitted. If the answer to the submission is lost, the
+controller looks up the batch by its tag before it may submit the batch again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pilotfish.backends.interface import COMMAND_TIMEOUT_S, Backend, CommandRefused, UnclearAnswer
+from pilotfish.backends.interface import COMMAND_TIMEOUT_S, Backend, CommandRefused, PilotBatch, UnclearAnswer
 from pilotfish.master.sites.pilot_monitor import PilotMonitor
 from pilotfish.master.sites.site_access import SiteAccess
 from pilotfish.master.sites.site_pilots import (
@@ -52,9 +52,9 @@ CONNECTION_KEYS = (
     "reach",
     "address",
 )
-"""Keys of a site that a controller cannot change. If one of them changes, new pilots get another controller."""
+"""Keys of a site whose values a controller keeps. If one of these values changes, a new controller serves new pilots."""
 SUBMITTED_S = 8.0
-"""Seconds that ``end`` waits for submissions and look-ups. The next master continues the incomplete ones."""
+"""Seconds that ``end`` waits for submissions and look-ups. The next master continues incomplete submissions and look-ups."""
 CANCELLED_S = 45.0
 """Seconds that ``end`` waits for cancelled pilots. A batch system needs less time to kill a job that ignores SIGTERM."""
 REMOVED_S = 5.0
@@ -62,7 +62,7 @@ REMOVED_S = 5.0
 MIN_LOOKUPS = 2
 """A batch is submitted again only after this many clear look-ups have not found it."""
 ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
-"""Seconds during which a submission without an answer may still reach the site. It is not repeated before that time is over."""
+"""Seconds during which a submission without an answer may still reach the site. The submission is not repeated earlier."""
 AVOID_S = 60.0
 """Seconds during which a host that failed gets no pilots, if the site has other hosts."""
 PAUSE_STEP_S = 1.0
@@ -82,7 +82,7 @@ class SiteController:
         self._submissions = BackgroundTasks()
 
     def accepts(self, site: Site) -> bool:
-        """Returns whether this controller can serve the site with this new description."""
+        """Returns True if this controller can still serve the site after its description has changed to ``site``."""
         return all(getattr(self._pilots.site, key) == getattr(site, key) for key in CONNECTION_KEYS)
 
     def change_site(self, site: Site) -> None:
@@ -130,7 +130,8 @@ class SiteController:
                 self._not_submitted([record])
 
     def refresh(self) -> None:
-        """Writes the credentials of all pilots again, because the endpoints changed. Agents read their credentials at every connection."""
+        """Writes the credentials of all submitted pilots again after the endpoints changed. Agents read their credentials before every
+        connection."""
         for pilot in list(self._pilots.records.values()):
             if pilot.batch is not None and pilot.job:
                 self._refresh_batch(pilot.batch)
@@ -202,7 +203,8 @@ class SiteController:
         return host
 
     async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
-        """Repeats an action until its answer is clear. Returns None if all pilots were cancelled before that."""
+        """Repeats an action until its answer is clear. Returns None if all pilots were cancelled before that. Raises CommandRefused if the
+        site refuses the command for good."""
         while self._pilots.any_uncancelled(pilots):
             try:
                 return await self._pilots.guard(action)
@@ -250,10 +252,8 @@ class SiteController:
         await self._recover(batch, 0.0)
 
     async def _credentials_valid(self) -> bool:
-        """Returns whether a refusal can be believed: without a valid credential, a site refuses everything.
-
-        A credential that cannot be checked counts as valid.
-        """
+        """Returns True if all credentials are valid. A credential that cannot be checked counts as valid. This matters after a refusal by
+        the site: with an invalid credential, the refusal is not the fault of the pilots."""
         try:
             return await self._pilots.guard(self._pilots.credentials.check)
         except UnclearAnswer:
@@ -262,12 +262,14 @@ class SiteController:
     async def _run_submission(self, batch: SubmittedBatch) -> list[str]:
         batch.sent, batch.sent_at = True, time.time()
         self._pilots.master.batches.write(batch)
-        exchange = self._pilots.backend.submit(self._pilots.site, batch.to_submit())
+        pilots = PilotBatch(batch.tag, len(batch.pilots), batch.size, batch.folder, batch.bundle, batch.host)
+        exchange = self._pilots.backend.submit(self._pilots.site, pilots)
         jobs: list[str] = await self._pilots.access.ask(exchange, submission=True)
         return jobs
 
     async def _submit_later(self, batch: SubmittedBatch, refusal: CommandRefused) -> None:
-        """Submits a refused batch again after a pause that grows. The batch is halved, because the site may accept a smaller batch."""
+        """Submits a refused batch again after a pause, which is longer after each refusal. A batch of several pilots is divided into two
+        batches, because the site may accept smaller batches."""
         self._pilots.report(SUBMITTING, refusal, BATCH_LIMIT)
         self._refusals += 1
         await self._pause(self._pilots.site.period_s * min(MAX_BACKOFF, 2**self._refusals), self._pilots.of_batch(batch))
@@ -300,7 +302,8 @@ class SiteController:
             self._monitor.poll_early()
 
     def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
-        """Reports the end of pilots that the site refused. Clears the trouble with submitting, because the site answered."""
+        """Reports the end of pilots that the site refused. Also clears the reported problem with submissions, because a refusal shows that
+        the site answers."""
         self._pilots.clear_trouble(SUBMITTING)
         for pilot in pilots:
             self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
@@ -312,7 +315,10 @@ class SiteController:
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
     async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
-        """Looks up the missing jobs of a batch for at least ``arrival_s`` seconds, until it is clear whether the site accepted them."""
+        """Looks up the job ids of a batch until all job ids are known, or until it is clear that the site does not have the missing jobs.
+
+        A submission may still reach the site during ``arrival_s`` seconds, so no job counts as missing before this time is over.
+        """
         clear_answers = 0
         arrives_until = time.monotonic() + arrival_s
         while any(not pilot.job for pilot in self._pilots.of_batch(batch)):
@@ -338,7 +344,7 @@ class SiteController:
             self._not_submitted(missing)
 
     async def _find_jobs(self, batch: SubmittedBatch, activity: str = "") -> tuple[dict[int, str], bool]:
-        """Returns the jobs of a batch by the numbers of their pilots, and whether the answer is clear. Asks only the host of the batch."""
+        """Returns the job ids of a batch by pilot number, and True if the answer is clear. Asks only the host of the batch."""
         site = replace(self._pilots.site, hosts=(batch.host,)) if batch.host else self._pilots.site
         return await self._pilots.ask_all(lambda: self._pilots.backend.find(site, batch.tag), activity)
 

@@ -1,7 +1,8 @@
-"""Makes the commands that copy files to a site, read logs there and remove files. ``SiteAccess.ask`` runs the commands.
+"""Makes the commands that copy files to a site, read logs at the site and remove files. ``SiteAccess.ask`` runs these commands.
 
-A file appears complete or not at all. Only its owner can read it. Staging a file twice is harmless. ``at`` names a host of the site, as for
-ssh. If ``at`` is empty, the command runs on the login node, or on this machine if the site has no login node.
+A copied file appears at the site complete or not at all. Only the owner of the file can read it. Copying a file twice is harmless. ``at``
+names a host of the site, as for ssh. If ``at`` is empty, the command runs on the login node, or on this machine if the site has no login
+node.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FILE_EXISTS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
 
 
 def absolute_folder(folder: str, at: str = "") -> CommandExchange[str]:
-    """Creates a folder if needed and answers with its absolute path. The site expands ``~``, ``~name`` and variables."""
+    """Makes the command that creates a folder if needed and prints its absolute path. The site expands ``~``, ``~name`` and variables."""
 
     def read(answer: CommandOutput) -> str:
         path = _require_success(answer, folder).strip()
@@ -60,14 +61,14 @@ def _shell_word(folder: str) -> str:
 
 
 def stage(folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> CommandExchange[str]:
-    """Copies files, with their modes, into an absolute folder with one command. The files appear together when all are complete."""
+    """Makes the command that copies files and their modes into an absolute folder. No file appears before all are complete."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, (content, mode) in sorted(files.items()):
             if "/" in name or name.startswith(".") or not name:
                 raise ValueError(f"{name!r} is no name for a file to be staged")
             entry = tarfile.TarInfo(name)
-            # Scratch file systems delete old files first.
+            # Scratch file systems delete old files, so the files get the present time.
             entry.size, entry.mode, entry.mtime = len(content), mode, int(time.time())
             tar.addfile(entry, io.BytesIO(content))
     scratch = f".{secrets.token_hex(8)}"
@@ -76,7 +77,7 @@ def stage(folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> 
 
 
 def file_exists(path: str, size: int, at: str = "") -> CommandExchange[bool]:
-    """Answers whether a file of this size exists."""
+    """Makes the command that tests whether a file of this size exists."""
 
     def read(answer: CommandOutput) -> bool:
         if answer.status is None:
@@ -87,13 +88,13 @@ def file_exists(path: str, size: int, at: str = "") -> CommandExchange[bool]:
 
 
 def read_tail(path: str, max_bytes: int = 2000, at: str = "") -> CommandExchange[str]:
-    """Answers with the end of a file, such as the log of a pilot. The answer is empty if the file does not exist."""
+    """Makes the command that prints the end of a file, such as the log of a pilot. It prints nothing if the file does not exist."""
     command = _command(at, "sh", "-c", 'test -f "$1" || exit 0; tail -c "$2" "$1"', "sh", path, str(max_bytes))
     return CommandExchange(command, lambda answer: _require_success(answer, path))
 
 
 def remove(folder: str, at: str = "") -> CommandExchange[str]:
-    """Removes a folder and its files. A missing folder is no error."""
+    """Makes the command that removes a folder and its files. A missing folder is no error."""
     return CommandExchange(_command(at, "rm", "-rf", "--", _checked(folder)), lambda answer: _require_success(answer, folder))
 
 

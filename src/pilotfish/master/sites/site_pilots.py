@@ -1,4 +1,4 @@
-"""Keeps the pilots of one site and the problems with the site. The controller and the monitor of the site share them."""
+"""Keeps the pilots of one site and the problems with the site, for the controller and the monitor of the site."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FindPilot = Callable[[str], Pilot | None]
 RETRY_S = 5.0
 """Seconds until an action without a clear answer is tried again."""
 MAX_BACKOFF = 10
-"""Maximum factor by which intervals grow while a site does not answer or refuses pilots."""
+"""Maximum factor that lengthens intervals while a site does not answer or refuses pilots."""
 COLLECT_S = 0.05
 """Seconds during which new pilots, or pilots to cancel, are collected for one command."""
 SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
-"""Activities that can be in trouble. If several are in trouble, the trouble of the first of them is reported."""
+"""Activities that can be in trouble. If several are, the trouble of the first activity in this order is reported."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class PilotRecord:
 
 
 class BackgroundTasks:
-    """asyncio tasks of one kind. They are waited for and cancelled together."""
+    """Keeps asyncio tasks of one kind, so that they can be awaited and cancelled together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +73,8 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def end(self, timeout_s: float) -> None:
-        """Waits for all tasks, then cancels the tasks that are left. The cancellation of a task kills its command."""
+        """Waits up to ``timeout_s`` seconds for all tasks, then cancels the tasks that are left. The cancellation of a task kills its
+        command."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         rest = list(self._tasks)
@@ -124,7 +125,7 @@ class SitePilots:
             self._tell_trouble()
 
     async def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Removes the files of a batch as soon as possible, because they include keys. Until then, the registry keeps the batch."""
+        """Removes the files of a batch, because they include keys. Tries until the site answers, and then forgets the batch."""
         pause_s = RETRY_S
         while not self.of_batch(batch):
             try:
@@ -152,7 +153,7 @@ class SitePilots:
             raise UnclearAnswer("its answer could not be read; see the master's log") from problem
 
     async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], activity: str = "") -> tuple[dict[Any, Any], bool]:
-        """Runs exchanges. Returns their merged answers, and whether all were clear. If ``activity`` is given, reports problems with it."""
+        """Runs exchanges. Returns their merged answers, and True if all were clear. Reports problems under ``activity``, if given."""
 
         async def ask() -> list[dict[Any, Any] | None]:
             return list(await asyncio.gather(*(self._ask(exchange, activity) for exchange in make())))
@@ -176,7 +177,7 @@ class SitePilots:
     # --- trouble --------------------------------------------------------------------------------------------------------------------
 
     def report(self, activity: str, problem: UnclearAnswer | CommandRefused, code: str = "") -> None:
-        """Reports trouble with an activity. The trouble lasts until the same activity succeeds."""
+        """Reports trouble with an activity to the machine. The trouble lasts until the activity succeeds."""
         self._troubles[activity] = str(problem), code or problem.code
         self._tell_trouble()
 

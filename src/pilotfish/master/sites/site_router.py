@@ -1,4 +1,7 @@
-"""Creates and ends one controller per site, and gives each pilot to the controller of its site. This machine is the site ``local``."""
+"""Creates and ends one controller per site, and gives each pilot to the controller of its site.
+
+The computer on which the master runs is the site ``local``.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class SiteRouter:
-    """Creates the controller of a site when the site is described, so that a pool without sites starts faster.
+    """Gives pilots to the controllers of their sites.
 
+    The router creates the controller of a site only when the decision machine describes this site. So a pool without sites starts faster.
     Each controller reports PilotEndReported once for each of its pilots.
     """
 
@@ -43,17 +47,16 @@ class SiteRouter:
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
         self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
-        """The controller that submitted each pilot. A pilot keeps this controller, even if its site gets another controller later."""
+        """For each pilot: the controller that submitted it. The pilot keeps this controller if its site gets another controller later."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._unusable: dict[str, str] = {}
-        """For each site whose controller could not be created: the reason."""
+        """For each site: the reason why its controller could not be created."""
         self._master: MasterEndpoint | None = None
 
     def set_address(self, host: str, port: int) -> None:
-        """Sets the address at which the master listens for agents."""
+        """Sets the address at which the master listens for agents at sites."""
         self._address = host, port
-        self.local.endpoints = [{"kind": "tls", "host": host, "port": port, "fingerprint": self._keyring.fingerprint}]
 
     def perform(self, effect: e.SubmitPilot | e.AdoptPilot | e.CancelPilot | e.DescribeSite) -> None:
         if isinstance(effect, e.DescribeSite):
@@ -84,7 +87,6 @@ class SiteRouter:
             self._tell(i.PilotEndReported(pilot, True, "was not running"))
 
     def _report(self, item: i.Input) -> None:
-        """Sends a report of a controller to the machine."""
         if isinstance(item, i.PilotEndReported):
             self._controller_of_pilot.pop(item.pilot, None)
             self._end_replaced()
@@ -134,13 +136,13 @@ class SiteRouter:
         return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
     def _remove_abandoned(self) -> None:
-        """Removes batches of an earlier master if all their pilots have ended."""
+        """Removes batches of an earlier master if the machine knows none of their pilots any more."""
         for batch in self._batches().all():
             if batch.site in self._sites and not any(pilot in self._controller_of_pilot for pilot in batch.pilots):
                 self._sites[batch.site].remove_batch(batch)
 
     def _end_replaced(self) -> None:
-        """Ends replaced controllers that have no pilots, because they keep connections open."""
+        """Ends controllers that were replaced when their site changed and that have no pilots left, because they keep connections open."""
         busy = list(self._controller_of_pilot.values())
         for controller in [replaced for replaced in self._replaced if replaced not in busy]:
             self._replaced.remove(controller)
@@ -171,7 +173,8 @@ class SiteRouter:
             remove_control_directory(self._pool.directory)
 
     def _forget_unknown_sites(self) -> None:
-        """Removes batches of sites that are no longer described, because the master cannot reach these sites."""
+        """Forgets batches of sites that are no longer described. Their files stay at these sites, because the master cannot reach the
+        sites."""
         if (self._pool.directory / "orders").is_dir():
             batches = self._batches()
             for batch in batches.all():

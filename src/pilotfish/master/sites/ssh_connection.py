@@ -1,4 +1,4 @@
-"""Shares one OpenSSH connection per machine.
+"""Runs commands over one shared OpenSSH connection per machine.
 
 The connection uses the ssh of the system and the configuration of the user: names, users, keys, jump hosts, Kerberos. This module sets only
 options that a program without a terminal needs.
@@ -39,12 +39,13 @@ SSH_FAILED = 255
 MISSING = 127
 """Exit status of a shell for a command that does not exist."""
 UNUSED_S = 3600.0
-"""Seconds until an empty socket directory of another pool is removed."""
+"""If the socket directory of another pool is empty and was last changed this many seconds ago, it is removed."""
 MAX_TEMPORARY_PATH = 32
 """Maximum length of the path of the temporary directory. The kernel allows 107 bytes for a socket, and ssh appends a few bytes."""
 RETRY_S = (2.0, 60.0)
 RETRY_LOGIN_S = (60.0, 900.0)
-"""First and longest pause in seconds after a failed connection. Servers lock out hosts that try too often."""
+"""First and longest pause in seconds after a connection that failed because a user must log in. They are longer than the first and longest
+pause after other failures (RETRY_S), because servers lock out hosts that try too often."""
 
 _NEEDS_LOGIN = re.compile(
     r"permission denied|keyboard-interactive|host key verification failed|too many authentication failures|password has expired|"
@@ -62,7 +63,7 @@ _UNATTENDED = (
 )
 
 # The script prints a mark first. Text before the mark comes from the start-up files of the user's shell. If the command itself ends with
-# status 255, a second mark shows that this is no error of ssh. The timeout ends commands that the master no longer waits for.
+# status 255, a second mark shows that ssh itself did not fail. The timeout ends commands that the master no longer waits for.
 _WRAP = (
     'echo "$0"; if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$@"; else shift; "$@"; fi; '
     's=$?; test $s = 255 && echo "$0" >&2; exit $s'
@@ -70,7 +71,7 @@ _WRAP = (
 
 
 def control_directory(pool: Path) -> Path:
-    """Creates the directory of a pool's control sockets, with a short path. Command line and master share the directory."""
+    """Creates the directory of a pool's control sockets, with a short path. The command line and the master use the same directory."""
     directory = _control_path(pool)
     make_private_directory(directory.parent)
     for other in directory.parent.glob("ssh-*"):
@@ -82,7 +83,7 @@ def control_directory(pool: Path) -> Path:
 
 
 def remove_control_directory(pool: Path) -> None:
-    """Removes the directory if it is empty. It is not empty while a login of a user is open."""
+    """Removes the directory of control sockets, except while a login of a user is open: then the directory is not empty."""
     with suppress(OSError):
         _control_path(pool).rmdir()
 
@@ -94,7 +95,7 @@ def _control_path(pool: Path) -> Path:
 
 
 def needs_login(message: str) -> bool:
-    """Returns whether a message of ssh means that a user must log in."""
+    """Returns True if a message of ssh means that a user must log in."""
     return _NEEDS_LOGIN.search(message) is not None
 
 
@@ -132,7 +133,8 @@ class SshCommand:
         return ["ssh", *config, *(word for option in given for word in ("-o", option)), *flags]
 
     def command(self, text: str) -> list[str]:
-        """Returns the command line that runs a command over the shared connection. If there is none, ssh opens a new connection."""
+        """Returns the command line that runs a command over the shared connection. If the shared connection is not open, ssh opens a
+        connection for this command only."""
         return [*self.argv(["ControlMaster=no", self.control_path(), "ClearAllForwardings=yes"], "-T"), *self.to(text)]
 
     def open(self, login: bool = False) -> list[str]:
@@ -150,7 +152,7 @@ class SshCommand:
         return ["--", self.destination, command]
 
     def is_open(self) -> bool:
-        """Returns whether a process listens at the control socket. Removes a socket without a process, because ssh would fail at it."""
+        """Returns True if a process listens at the control socket. Removes a socket without a process, because ssh would fail at it."""
         path = self.socket_path()
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
@@ -167,7 +169,7 @@ class SshCommand:
 
 
 class SshConnection:
-    """The shared connection to one machine. It opens when a caller needs it. After a failure it waits before it tries again."""
+    """The shared connection to one machine. It opens at the first command. After a failure, it waits before it tries again."""
 
     def __init__(self, ssh: SshCommand) -> None:
         self.ssh = ssh
@@ -221,7 +223,7 @@ class SshConnection:
         return CommandOutput(None, "", f"{self.ssh.destination} runs no commands for us: {stderr or before}")
 
     async def _open(self) -> str:
-        """Opens the connection. Returns the reason of a failure, or an empty text. Concurrent callers share one attempt."""
+        """Opens the connection. Returns the reason of a failure, or an empty text. Concurrent calls open only one connection."""
         if self.ssh.is_open():
             self._succeeded()
             return ""

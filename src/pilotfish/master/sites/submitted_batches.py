@@ -1,4 +1,4 @@
-"""Writes each batch to disk before it is submitted. A restarted master finds the batch again, even if the submission got no answer."""
+"""Writes each batch to disk before its submission. A restarted master finds the batch again, even if the submission got no answer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from pilotfish.backends.interface import PilotBatch
 from pilotfish.model.site import PilotSize
 from pilotfish.store.keyring import write_private
 from pilotfish.store.pool_directory import make_private_directory
 
 
 class SubmittedBatch(msgspec.Struct):
-    """A batch and the ids of its pilots, ordered by their numbers. The files in ``orders/`` have the same field names."""
+    """A batch and the ids of its pilots, ordered by their numbers. This class defines the fields of the files in ``orders/``."""
 
     site: str
     tag: str
@@ -26,11 +25,7 @@ class SubmittedBatch(msgspec.Struct):
     sent: bool = True
     """Whether the submission has started, so that the site may know the batch."""
     sent_at: float = 0.0
-    """Wall-clock time of the submission. After a restart, it limits how long the master waits until the batch appears at the site."""
-
-    def to_submit(self) -> PilotBatch:
-        """Returns the batch in the form that backends submit."""
-        return PilotBatch(self.tag, len(self.pilots), self.size, self.folder, self.bundle, self.host)
+    """Wall-clock time of the submission. A restarted master uses it to decide how long the batch may still appear at the site."""
 
 
 class BatchRegistry:

@@ -1,7 +1,8 @@
 """Keeps an ssh tunnel and its relay open, for sites whose nodes cannot reach the master.
 
-ssh creates a Unix socket on the login node, which leads to the master's port. The relay (``agent/relay.py``) on the login node accepts
-connections of agents and forwards them to the socket. If the tunnel or the relay fails, both start again, if possible at the same port.
+ssh creates a Unix socket on the login node and forwards each connection to this socket to the master's port. The relay (``agent/relay.py``)
+on the login node accepts connections of agents and forwards them to the Unix socket. If the tunnel or the relay fails, both start again. If
+possible, the relay uses the same port again.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Tunnel:
         self.ssh = ssh
         self.target = target
         self.endpoints: list[dict[str, Any]] = []
-        """Endpoints for credentials, the most likely first. They stay while the tunnel is opened again, because they rarely change."""
+        """Endpoints for credentials, the most likely first. They are kept while the tunnel is opened again, because they rarely change."""
         self.up = False
         self.trouble = ""
         """Message of ssh while the tunnel is not open."""
@@ -110,14 +111,15 @@ class Tunnel:
             pause_s = min(longest_s, pause_s * 2)
 
     async def _pause(self, pause_s: float) -> None:
-        """Pauses before the next attempt. If a user must log in, waits for the login, because servers lock out hosts that try too often."""
+        """Pauses before the next attempt. If a user must log in, waits until the user has logged in, but at most LOGIN_RETRY_S seconds.
+        This pause is long because servers lock out hosts that try too often."""
         if not self.login_needed:
             await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
             return
         end = asyncio.get_running_loop().time() + LOGIN_RETRY_S
         while asyncio.get_running_loop().time() < end:
             if self.ssh.is_open():
-                self._shared = True  # A new connection would need another login, so the tunnel uses the connection of the user.
+                self._shared = True  # A new connection would need another login, so the tunnel uses the connection that the user opened.
                 return
             await asyncio.sleep(LOGIN_CHECK_S)
 
@@ -184,7 +186,7 @@ class Tunnel:
 
 
 async def _wait_for_any(timeout_s: float, *parts: asyncio.Future[Any]) -> bool:
-    """Waits until one of the futures is done. Returns whether one is done."""
+    """Waits until one of the futures is done or the time is over. Returns True if one is done."""
     done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 

@@ -1,1 +1,1 @@
-"""Gantt planning: the chart, the heuristics that fill it, and the matchers that follow it."""
+"""Contains Gantt planning: the chart, the heuristics that fill the chart, and the matchers that assign tasks by the chart."""

@@ -1,8 +1,13 @@
-"""Chooses between a plan and data locality, and chooses again while the run continues.
+"""Chooses between a plan and data locality, and repeats the choice while the run continues.
 
-A plan is useful in two cases. In the first case, transfers take long compared with the remaining work. In the second case, the run is near
-its end and its tasks or hosts are uneven: a long task must not start late or at a slow host. Both cases need good forecasts. In all other
-cases, tasks go to any free worker, by data locality.
+Tasks are planned in two cases:
+
+* Transfers of missing files take more than the fraction ``MIN_TRANSFER_PART`` of the remaining time.
+* The run is near its end, its tasks are not short, and its tasks or hosts are uneven. The plan then avoids that a long task starts late or
+  at a slow host.
+
+In all other cases, tasks are assigned by data locality. Data locality is also used if the measured error of forecasts is above
+``MAX_ERROR``, and while several shares compete for room or a run may miss its deadline.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
 INTERVAL_S, FIRST_INTERVAL_S = 10.0, 1.0
-"""Seconds between two choices: usually, and while task times are unknown."""
+"""Seconds between two choices. The second value is used if a choice needs the error of forecasts, and the error is not known yet."""
 MIN_TRANSFER_PART = 0.02
-"""Transfers must take at least this part of the remaining time; otherwise they are no reason for a plan."""
+"""If transfers take less than this part of the remaining time, they are no reason for a plan."""
 GOOD_ERROR = 0.2
 """Up to this error of forecasts, the plan uses Max-min. With a larger error, it uses XSufferage."""
 MAX_ERROR = 0.75
@@ -31,11 +36,11 @@ SAMPLE_SIZE = 5_000
 MIN_SAMPLES = 16
 """Minimum number of ended tasks before the error of forecasts is used."""
 MIN_TASK_S = 2.0
-"""Minimum mean seconds of a task for a plan."""
+"""If the tasks take less than this many seconds on average, uneven tasks or hosts are no reason for a plan."""
 MAX_TASKS_PER_CORE, MAX_TASKS = 20, 2_000
-"""The end of a run is planned only if there are at most this many tasks per core, and at most this many tasks in all."""
+"""Maximum number of tasks per core, and maximum number of tasks in all, for which the end of a run is planned."""
 MIN_UNEVENNESS = 3.0
-"""Minimum ratio of the fastest to the slowest host for a plan when tasks have no costs."""
+"""If tasks have no costs, hosts count as uneven from this ratio of the highest to the lowest speed."""
 
 
 class AutomaticMatcher:
@@ -90,7 +95,7 @@ class AutomaticMatcher:
         self.reason = why_not or "the run nears its end, and tasks or hosts are uneven"
 
     def _transfer_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """Returns the seconds that the slowest link would need if every site got all files."""
+        """Returns the longest time in seconds that a link would need if every site got all files that it does not have yet."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
             wanted.update(dict.fromkeys(islice(shape.queue_by_content, SAMPLE_SIZE)))
@@ -109,7 +114,7 @@ class AutomaticMatcher:
 
 
 def _why_not_yet(view: PolicyView, shapes: Sequence[TaskShape]) -> str:
-    """Returns why the run is not near its end yet; empty if its end can be planned."""
+    """Returns the reason why the end of the run cannot be planned yet; empty if it can be planned."""
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
@@ -121,8 +126,8 @@ def _slots(view: PolicyView) -> int:
 
 
 def _unevenness(view: PolicyView) -> float:
-    """Returns the ratio of the fastest to the slowest host, from the benchmarks that agents reported when they joined. Learned speeds would
-    take more time to compute."""
+    """Returns the ratio of the highest to the lowest speed of the hosts. The speeds are the benchmarks that agents reported when they
+    joined; learned speeds would take more time to compute."""
     benchmarks = (worker.info.get("benchmark") for worker in view.workers)
     speeds = [speed for speed in benchmarks if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

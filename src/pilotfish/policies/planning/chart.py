@@ -1,8 +1,8 @@
 """Holds a Gantt chart of worker lanes and site links.
 
-A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. Only two lanes of a
-group matter: the lanes that are free first. Groups are stored in blocks of equal length, so that numpy can process all groups at once.
-Each block belongs to one site.
+A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. For each group and
+each number of lanes, planning needs only two times: see ``LaneColumns``. The groups of a site are divided into blocks. Each block is one
+row of an array, and all rows have the same length, so that numpy can process all groups at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MAX_BLOCK_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class GanttChart:
-    """Workers, links and files, and when each is free. Lists may be given in place of arrays. All times are seconds of one clock."""
+    """States when each lane and each link becomes free, and when each file arrives at each site. Each field may be a list or an array. All
+    times are seconds on one clock."""
 
     lane_worker: npt.ArrayLike
     lane_free_s: npt.ArrayLike
@@ -49,7 +50,7 @@ class GanttChart:
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """Tasks that count as equal, in the order in which they should start. ``seconds``: their durations on a host of slowness 1."""
+    """Tasks that are planned as if equal, in the order in which they should start. ``seconds``: their durations on a host of slowness 1."""
 
     seconds: Sequence[float] | Floats
     files: tuple[int, ...] = ()
@@ -118,7 +119,9 @@ def batches_of(
 
 
 def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Booleans]]:
-    """Numbers the masks: equal masks get the same number, None gets 0. Also returns the different masks; the first has number 1."""
+    """Numbers the masks. A mask says for each worker whether it may run a task. Equal masks get the same number. None, which allows all
+    workers, gets 0. Returns two lists: the number of each given mask, and the different masks without None, in the order of their numbers
+    1, 2, …"""
     numbers_of: dict[bytes, int] = {}
     known: dict[int, int] = {id(None): 0}
     distinct, numbers = [], []
@@ -135,8 +138,9 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """Times at which lanes are free. ``free_s[width, group]``: when ``width`` lanes of one worker are free. ``next_s``: the same
-    time if one of these lanes were occupied."""
+    """Times at which lanes are free. The axes of the arrays are: number of lanes (position in ``widths``), block, position of the group in
+    the block. ``free_s``: the earliest time at which a worker of the group has this number of free lanes. ``next_s``: the value that
+    ``free_s`` would have if one of these lanes never became free."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths
@@ -154,14 +158,15 @@ class LaneColumns:
         begins = np.cumsum(counts) - counts
         pairs = list(zip(free[order].tolist(), order.tolist(), strict=True))
         self._lanes = [pairs[begin : begin + count] for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-        """For each worker: pairs of the time at which a lane is free and the lane, the earliest time first."""
+        """For each worker: pairs of a time and the lane that is free from this time on. The earliest time comes first."""
         sorted_free = np.append(free[order], np.inf)
         nth = {n: sorted_free[np.where(counts >= n, begins + n - 1, -1)] for width in self.widths for n in (width, width + 1)}
         self._worker_free = np.array([nth[width] for width in self.widths])
         self._worker_next = np.array([nth[width + 1] for width in self.widths])
 
     def _group_workers(self, site: Integers, slowness: Floats, masks: list[Booleans]) -> None:
-        """Orders groups by site, then speed. If a task would end at the same time at two workers, the faster worker is taken."""
+        """Groups the workers. The groups are ordered by site, and groups of one site by speed, the fastest first. If a task would end at
+        the same time in several groups of one site, the first of these groups gets the task."""
         mask_number = np.zeros(len(site))
         if masks:
             mask_number[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
@@ -199,11 +204,12 @@ class LaneColumns:
         return spread.reshape(self.shape)
 
     def penalty(self, mask: Booleans) -> Floats:
-        """Returns values to add to times, so that forbidden workers are never the best: 0 or infinity."""
+        """Returns for each group the seconds to add to end times: infinity if the mask forbids the group, otherwise 0."""
         return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
 
     def occupy(self, block: int, position: int, width: int, start_s: float, end_s: float) -> tuple[int, tuple[int, ...]]:
-        """Occupies lanes of a worker in a group. It takes the lanes that become free latest before the start. Returns worker and lanes."""
+        """Occupies ``width`` lanes of one worker of a group from ``start_s`` to ``end_s``. Of the workers and lanes that are free at
+        ``start_s``, chooses those that became free last. Returns the worker and the lanes."""
         group = self._group_at[block * self.shape[1] + position]
         members = self._members[group]
         worker = int(members[0])
@@ -248,8 +254,9 @@ class LinkColumns:
         self._nothing = np.full(len(self.free_s), -np.inf)
 
     def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
-        """Returns two times for each site: when present files and files in transfer have arrived, and how long missing files take. A time
-        is -inf if there are no such files."""
+        """Returns two values for each site. The first value is the time at which all those files have arrived that are at the site or in
+        transfer (running or planned). The second value is the time that transfers of all missing files take together. The first value is
+        -inf if all files are missing. The second value is -inf if no file is missing. Both values are -inf if ``files`` is empty."""
         if not files:
             return self._nothing, self._nothing
         rows = list(files)

@@ -1,4 +1,4 @@
-"""Builds a Gantt chart from the state, plans with it and translates the plan to tasks and workers. It needs numpy."""
+"""Builds a Gantt chart from the state, plans with this chart, and translates the plan to tasks and workers. This module needs numpy."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ class ChartBuilder:
         return numbers
 
     def _width(self, task: Task) -> int:
-        """Returns how many lanes (cores) of a worker the task takes.
+        """Returns the number of lanes (cores) of a worker that the task takes.
 
-        If the task needs a larger part of the memory than of the cores, it takes more lanes; the same is true of other resources. If
-        workers differ, the least number is used, so that the task fits every suited worker.
+        The task takes the same part of the lanes as of the resource that it needs most. For example, a task that needs half of the memory
+        and a quarter of the cores takes half of the lanes. If the number differs between the suitable workers, the least number is used, so
+        that the task fits every suitable worker.
         """
         shape = task.shape
         if shape not in self._widths:
@@ -63,8 +64,8 @@ class ChartBuilder:
         return self._widths[shape]
 
     def _allowed(self, task: Task) -> Booleans | None:
-        """Returns a mask of the workers that may run the task; None: all workers. If another worker is possible, the worker where the task
-        failed last is not allowed."""
+        """Returns a mask of the workers that may run the task; None if all workers may run it. The worker where the task failed last is
+        excluded, unless no other worker could run the task."""
         mask = self._suited(task.shape)
         if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
             near = {site: can_get_inputs(self._view.state, task, site) for site in self._sites}
@@ -99,7 +100,7 @@ class ChartBuilder:
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
-        """Returns when each core of the worker will be free."""
+        """Returns the time at which each core of the worker will be free."""
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
             lanes += [self._ends[task]] * max(1, dict(amounts).get(CORES, 0) // UNIT)

@@ -1,24 +1,47 @@
 """Fills a chart by Min-min, Max-min, Sufferage or XSufferage.
 
-Each step has three parts. First, it computes when each candidate task would end at each host. Then it takes the candidate with the best
-metric. Finally, it places this task where it ends first and adds its missing transfers after all transfers of the site's link. The metrics:
+Words that this module uses:
 
-* ``min-min``: the task whose earliest end is smallest.
-* ``max-min``: the task whose earliest end is largest.
-* ``sufferage``: the task with the largest difference between its end at the second best lane and its earliest end. If a task takes
-  several lanes, its second end is computed as if one of its best lanes were occupied.
-* ``xsufferage``: the task with the largest difference between its end at the second best site and its earliest end. If only one site
-  can run the task, the difference is infinite.
+* *Lane*: one core of a worker. A task that needs several cores takes several lanes of one worker.
+* *Batch*: tasks that need the same files and the same number of lanes, may run on the same workers, and take about equally long.
+* *Candidate*: the next task of a batch. Not every batch has a candidate at each time: see the end of this text.
+* *Family*: batches that need the same number of lanes, may run on the same workers, and need the same shared files. A file is shared if
+  more than one task needs it.
+* *Earliest end* of a task: its end on the lane where it ends first.
 
-If sufferages are equal (XSufferage with one site: all are), the task with the largest earliest end is taken, because long tasks should not
-start last. If these ends are equal too, the order of the batches decides. If a task would end at the same time at several hosts, these are
-preferred in this order: the host of the earlier site, the faster host, the host that idles least before the task, the earlier host.
+Each step places one task:
 
-(The appendix of the paper that this module follows says "MinMax". This is taken to be Max-min, which the text of the paper describes.)
+1. Compute when each candidate would end on each lane.
+2. Choose the candidate with the best metric.
+3. Place this candidate on the lane where it ends first. If some of its files are missing at the site of this lane, plan their transfers
+   after all other transfers to this site.
 
-Candidates are the first tasks of batches, at most ``MAX_CANDIDATES``. For batches with the same files, Min-min and Max-min need only one
-candidate: the shortest or the longest task. If there are too many candidates, a task is chosen first for every file
-that tasks share. The remaining candidates are long tasks; with Min-min, they are short tasks.
+The heuristics choose by these metrics:
+
+* ``min-min``: the candidate with the smallest earliest end.
+* ``max-min``: the candidate with the largest earliest end.
+* ``sufferage``: the candidate with the largest difference between its end on the second best lane and its end on the best lane. If a
+  candidate takes several lanes, its end on the second best lane is its earliest end without one of its best lanes.
+* ``xsufferage``: the candidate with the largest difference between its earliest end at the second best site and its earliest end at the
+  best site.
+
+If there is no second lane or site, the difference is infinite. So with one site, all differences of XSufferage are equal. Of candidates
+with equal differences, the candidate with the largest earliest end is chosen, because long tasks should not start last. If the earliest
+ends are equal too, the candidate of the first batch in the list of batches is chosen. With Min-min and Max-min, the same rule decides if
+the metrics are equal.
+
+A candidate can have the same earliest end on several workers. The worker is then chosen by these rules, in this order: earlier site,
+earlier group (the groups of a site are sorted by speed), less idle time before the task, earlier worker.
+
+(The paper on APST calls one heuristic "MinMax" in its appendix. "MinMax" is taken to be Max-min, which the text of the paper describes.)
+
+The number of candidates is limited, because each step compares all candidates. The limit is ``USUAL_CANDIDATES``. If there are more
+families than that, the limit is the number of families, but at most ``MAX_CANDIDATES``. Within a family whose batches need only shared
+files, Min-min always chooses a shortest task and Max-min a longest task. So for these two heuristics, such a family has one candidate. At
+the start, the families take turns to add a batch until the limit is reached. For this, the families are sorted (see
+``_representatives_first``). Each family adds its batches with the longest tasks first; with Min-min, its batches with the shortest tasks
+first. When the last task of a batch is placed, the next batch of the same family becomes a candidate. If the family has no batch left, a
+batch of another family becomes a candidate.
 """
 
 from __future__ import annotations
@@ -45,15 +68,18 @@ Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
 USUAL_CANDIDATES = 64
 MAX_CANDIDATES = 256
-"""Maximum candidates. There are more than ``USUAL_CANDIDATES`` only if there are more sets of shared files."""
+"""Maximum candidates. There are more than ``USUAL_CANDIDATES`` candidates only if there are more families than that."""
 
 Family = tuple[tuple[int, ...], int, int]
 """Properties that are equal for the batches of a family: shared files, width, number of the mask of allowed workers."""
 
 
 def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
-    """Places tasks as long as at least one candidate could start at one lane before the horizon. Slow lanes count, too: they get tasks when
-    fast lanes have enough. Therefore some placements start after the horizon."""
+    """Places tasks as long as any candidate could start on any lane before the horizon, which is ``now`` + ``horizon_s``.
+
+    A candidate is placed on the lane where it ends first. This can be a fast lane that becomes free after the horizon, while a slow lane is
+    free earlier. So the plan can contain tasks that start after the horizon.
+    """
     placements: list[Placement] = []
     if not any(len(batch.seconds) for batch in batches):
         return placements
@@ -64,7 +90,7 @@ def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, 
 
 
 class _Queue:
-    """Batches that are not candidates yet, by family."""
+    """Batches that are not candidates yet, by family (see ``Family``)."""
 
     def __init__(self, batches: Sequence[TaskBatch], masks: list[int], heuristic: Heuristic) -> None:
         users: Counter[int] = Counter()
@@ -89,12 +115,13 @@ class _Queue:
         self._family_order = deque(_representatives_first(families))
 
     def places(self) -> int:
-        """Returns how many candidates the table should have."""
+        """Returns the number of rows that the table of candidates should have."""
         wanted = sum(1 if family in self._one_suffices else len(members) for family, members in self._families.items())
         return min(wanted, MAX_CANDIDATES, max(len(self._families), USUAL_CANDIDATES))
 
     def take(self, after: int | None) -> int | None:
-        """Returns the batch that replaces the batch ``after``. It is of the same family if possible; otherwise the families take turns."""
+        """Returns the next batch for the table; None if no further batch needs a row. ``after``: the batch whose row becomes free; None if
+        the row is new. A batch of the same family comes first. If this family has no batch left, the other families take turns."""
         if after is not None and self._families[self._family_of[after]]:
             return self._families[self._family_of[after]].popleft()
         while self._family_order:
@@ -107,7 +134,8 @@ class _Queue:
 
 
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
-    """Returns first the families with a file that no earlier family has, then all other families."""
+    """Sorts families. A family comes early if it needs no shared file, or if it needs a shared file that no family before it in
+    ``families`` needs. All other families follow."""
     seen: set[int] = set()
     with_new_files: list[Family] = []
     others: list[Family] = []
@@ -118,7 +146,8 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A table with one row per candidate. For each block of groups, it has the earliest end of the candidate and the group of this end."""
+    """A table with one row per candidate, and one column per block of groups of workers (see ``chart``). A cell has the earliest time at
+    which the candidate could end at a worker of the block, and the group of this worker."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)
@@ -150,7 +179,7 @@ class _Candidates:
             self._enter(row, None)
 
     def _enter(self, row: int, after: int | None) -> None:
-        """Gives this row to the next batch that can run at some worker."""
+        """Gives this row of the table to the next batch that can run at some worker. ``after``: the batch that had the row before."""
         while (number := self._queue.take(after)) is not None:
             after, batch = number, self._batches[number]
             self._batch[row] = number
@@ -169,7 +198,7 @@ class _Candidates:
         self._there[row], self._missing[row], self._ready[row], self._best[row] = np.inf, -np.inf, np.inf, np.inf
 
     def _refresh(self, rows: slice, blocks: slice) -> None:
-        """Computes the ends of tasks: of one row at all blocks, or of all rows at the blocks of one site."""
+        """Computes the ends of candidates: of one row at all blocks, or of all rows at some blocks."""
         columns, length = self._columns, self._columns.shape[1]
         ready, seconds, width = self._ready[rows, blocks], self._seconds[rows, None], self._width[rows]
         # The arrays have long rows and reuse memory. Many short rows and new arrays would cost more time than the sums.
@@ -193,7 +222,7 @@ class _Candidates:
             self._second[rows, blocks] = flat[cells + times.reshape(*ready.shape, length).argmin(axis=2)]
 
     def choose(self) -> tuple[int, int] | None:
-        """Returns the row with the best metric, and the block where its task ends first."""
+        """Returns the row with the best metric, and the block where its task ends first; None if no candidate can run."""
         if not self._best.size:
             return None
         block = self._best.argmin(axis=1)
@@ -247,7 +276,7 @@ class _Candidates:
         return placement
 
     def _note_transfers(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
-        """Records transfers: the link is busy for longer, and for other rows these files are now in transfer."""
+        """Updates the table for new transfers: the link is busy for longer, and candidates need no further transfers of these files."""
         for row in {row for transfer in transfers for row in self._users[transfer.file]}:
             self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
         ready = np.maximum(self._there[:, site], self._links.free_s[site] + self._missing[:, site])
@@ -262,7 +291,8 @@ class _Candidates:
             self._refresh(slice(row, row + 1), slice(None))
 
     def may_start(self, limit: float) -> bool:
-        """Returns whether any candidate could start at any worker before ``limit``. Keeps such a pair, which the next call checks first."""
+        """Returns True if any candidate could start at any worker before ``limit``. One such pair of candidate and worker is stored. To
+        save time, the next call checks the stored pair first."""
         if limit == np.inf:
             return True
         columns = self._columns

@@ -15,13 +15,13 @@ from pilotfish.model.states import ASSIGNED
 BANDWIDTH = 1e6
 """Assumed bytes per second of an unmeasured link. Small files are sent first, to measure it."""
 DISK = 500e6
-"""Assumed bytes per second of copies to this machine. They go from disk to disk and are not measured."""
+"""Assumed bytes per second of copies to this machine. These copies go from disk to disk and are not measured."""
 MAX_SIDE_PART = 0.1
-"""A file may share the link with other transfers if it takes at most this part of their remaining time."""
+"""A file may share the link with other transfers if its transfer takes at most this part of the remaining time of the other transfers."""
 MAX_WAIT_S = 0.5
 """Maximum seconds that a core may wait for files."""
 OVERDUE_S = 1.0
-"""If a file has not arrived in time, it is expected after this many more seconds."""
+"""If a file has not arrived by its expected time, it is expected this many seconds from now."""
 PROBE_S = 5.0
 """After the first small file, an unmeasured link gets no other file for this many seconds, or until it is measured."""
 MIN_PROBE_BYTES, MIN_PROBE_S = 100_000, 0.01
@@ -53,7 +53,7 @@ class LinkProbe(NamedTuple):
 
 
 class LinkEstimates:
-    """Tracks the transfers for assigned tasks. Files are assumed to arrive one after the other over the link of a site."""
+    """Tracks the transfers of files for assigned tasks. The files are assumed to arrive one after the other over the link of a site."""
 
     def __init__(self) -> None:
         self._in_transfer: dict[str, dict[str, tuple[float, Task, float]]] = {}
@@ -61,29 +61,32 @@ class LinkEstimates:
         self._seen_view: PolicyView | None = None
         self._arrivals: dict[str, dict[str, float]] = {}
         self._free_at: dict[str, float] = {}
-        """For the current view: expected arrivals at each site, and when all of them will be over."""
+        """``_arrivals``: for the current view, the expected arrivals at each site, by digest. ``_free_at``: for each site, the time of the
+        last of these arrivals."""
         self._probes: dict[str, LinkProbe] = {}
         self._rates: dict[str, float] = {}
         """For each site: bytes per second of the first transfer, used until the link is measured."""
 
     def bandwidth(self, view: PolicyView, site: str) -> float:
-        """Returns the estimated bytes per second from the master to a site. If forecasts have large errors, the estimate is reduced. The
-        first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
+        """Returns the estimated bytes per second from the master to a site. The larger the error of the forecast is, the more the estimate
+        is reduced: the first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
         measured = view.state.forecasts.bandwidth(site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
 
     def _is_known(self, view: PolicyView, site: str) -> bool:
-        """Returns whether the speed of the link is known. The master measures only files that it sends itself. Therefore the first
-        transfer also gives a speed: its bytes divided by its time."""
+        """Returns True if the speed of the site's link is known. The master measures only transfers that it makes itself. So this method
+        measures the first transfer to the site: when all its files have arrived, it stores their bytes, divided by the elapsed time, as the
+        speed of the link."""
         probe = self._probes.get(site)
         if probe is not None and site not in self._rates and all(is_at(view, record, site) for record in probe.files):
             self._rates[site] = sum(record.size for record in probe.files) / max(view.now - probe.since, MIN_PROBE_S)
         return site == LOCAL or site in self._rates or view.state.forecasts.bandwidth(site) is not None
 
     def arrival(self, view: PolicyView, record: ContentRecord, site: str) -> float:
-        """Returns when a content arrives at the site: now if it is there, infinity if it must be sent."""
+        """Returns the time at which a content is at the site: now if a worker of the site has it, the expected arrival if it is in
+        transfer, and infinity if neither is true."""
         return view.now if is_at(view, record, site) else self._expected_arrivals(view, site).get(record.digest, NEVER)
 
     def link_free_at(self, view: PolicyView, site: str) -> float:
@@ -91,7 +94,7 @@ class LinkEstimates:
         return self._free_at[site]
 
     def _expected_arrivals(self, view: PolicyView, site: str) -> dict[str, float]:
-        """Returns the expected arrivals at a site. A transfer is over when its task has left the site or runs there."""
+        """Returns the expected arrival times at a site, by digest. A transfer is over when its task has left the site or runs there."""
         if self._seen_view is not view:
             self._seen_view, self._arrivals, self._free_at = view, {}, {}
         found = self._arrivals.get(site)
@@ -105,7 +108,7 @@ class LinkEstimates:
         return found
 
     def must_wait(self, view: PolicyView, task: Task, site: str) -> bool:
-        """Returns whether a core would only wait for files: the task's files are in transfer, or the link is busy with other files."""
+        """Returns True if a core would only wait for files: the task's files are in transfer, or the link is busy with other files."""
         missing = [record for record in needs(task) if not is_at(view, record, site)]
         if not missing:
             return False
@@ -120,13 +123,14 @@ class LinkEstimates:
         return sum(record.size for record in missing) / self.bandwidth(view, site) > MAX_SIDE_PART * busy_s > 0
 
     def all_in_transfer(self, view: PolicyView, task: Task, site: str) -> bool:
-        """Returns whether files of the task are missing at the site and all missing files are in transfer."""
+        """Returns True if files of the task are missing at the site and all missing files are in transfer."""
         missing = [record.digest for record in needs(task) if not is_at(view, record, site)]
         return bool(missing) and all(digest in self._expected_arrivals(view, site) for digest in missing)
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
-        """Returns a task whose missing files are the first transfer to a site; None if the link was used before. The first transfer
-        measures the link. It should be small, because a transfer cannot be stopped."""
+        """Chooses a task whose missing files are sent first, to measure the link of the site: the first task in ``tasks`` that needs files
+        which the site does not have. ``tasks`` should contain tasks with small files, because a transfer cannot be stopped. Returns None if
+        no task needs missing files, if the speed of the link is known, or if a task was chosen before."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:
@@ -137,7 +141,7 @@ class LinkEstimates:
         return None
 
     def measured_probes(self, view: PolicyView) -> int:
-        """Returns how many first transfers were measured."""
+        """Returns the number of links whose first transfer was measured."""
         return sum(self._is_known(view, site) for site in self._probes)
 
     def note_started(self, view: PolicyView, task: Task, site: str) -> None:

@@ -1,8 +1,9 @@
 """Assigns tasks by a plan and makes a new plan when the situation has changed.
 
-The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks or workers were added or removed,
-or when a worker is idle. It uses the expected ends of running tasks and transfers, the replicas, and the speeds of hosts and links. Between
-two plans, each worker gets the tasks that the plan has for it. A task that the plan has for one worker does not go to another idle worker.
+The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks were added, when workers have
+joined or left, when a link was measured, or when a worker has room but no planned task. A plan is computed from the expected ends of
+running tasks and transfers, the contents at each site, and the speeds of hosts and links. Between two plans, each worker gets only the
+tasks that the plan has for this worker. If another worker is idle, it does not get these tasks.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ if TYPE_CHECKING:
     from pilotfish.policies.planning.heuristics import Heuristic
 
 UNKNOWN_TASK_S = 1.0
-"""Assumed seconds of a task of cost 1 if its class is unknown. If tasks of its class have run longer, twice their time is assumed."""
+"""Assumed seconds of a task of cost 1 if its class is unknown. If the first task of the class has already run for longer than half of this
+time, twice its elapsed time is assumed instead."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5.0, 120.0
 """Minimum and maximum seconds between two plans."""
 INTERVAL_PER_PLACEMENT_S, INTERVAL_PER_TASK_S = 0.001, 1e-4
-"""Each placement and each planned task adds this to the minimum seconds between two plans. Computing them takes much less time."""
+"""Seconds that each placement and each planned task add to the minimum time between two plans. The computation itself takes much less time,
+so the master stays free for other work.
+"""
 IDLE_REPLAN_S = 1.0
-"""Seconds after a plan before an idle worker can cause a new plan."""
+"""Minimum seconds from a plan to a new plan that is made because of an idle worker."""
 OVERDUE_PART = 0.25
-"""If a task runs longer than expected, it is assumed to need this part of its expected time in addition."""
+"""If a task runs longer than expected, its end is expected after this part of its expected time, counted from now."""
 MAX_TASKS = 4_000
 """Maximum tasks in one plan, so that the master is never busy with a plan for long."""
 
@@ -71,7 +75,7 @@ class PlannedMatcher:
         self._waiting: dict[Run, int] = {}
         """For each run: the number of tasks that waited for other tasks at the last plan. If fewer wait now, some ready tasks are new."""
         self._has_unplanned = False
-        """Whether a ready task that is in no plan and an idle worker exist."""
+        """Whether there is an idle worker, and a ready task that is in no plan."""
         self._left = 0
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
@@ -120,7 +124,7 @@ class PlannedMatcher:
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
     def _is_stale(self, view: PolicyView, idle: bool, shapes: Sequence[TaskShape]) -> bool:
-        """Returns whether a new plan is needed. ``idle``: the plan has no task for a worker that has room."""
+        """Returns True if a new plan is needed. ``idle``: a worker has room, but the plan has no task for it."""
         if view.now >= self._next_at:
             return True
         if view.now >= self._not_before and (self._has_unplanned or self._planned_for != self._fingerprint(view, shapes)):
@@ -164,7 +168,8 @@ class PlannedMatcher:
         return ready
 
     def _all_in_transfer(self, view: PolicyView, worker: Worker) -> bool:
-        """Returns whether all ready tasks that suit this worker wait for files in transfer. If so, the worker can get such a task now."""
+        """Returns True if every ready task of the plan that this worker could run waits only for files in transfer to the worker's site. In
+        this case, an idle worker may get one of these tasks now."""
         for group in self._groups.values():
             while group and group[-1].state != READY:
                 group.pop()
@@ -173,7 +178,7 @@ class PlannedMatcher:
         return True
 
     def _start_probe(self, view: PolicyView, worker: Worker) -> Task | None:
-        """Returns a task with small inputs if the link of the worker's site is not measured. The plan need not contain it."""
+        """Returns a task with small inputs that measures the link of the worker's site; None if the link needs no measurement."""
         found = self.links.start_probe(view, (task for task in self._probes if self._can_start(view, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():
@@ -192,7 +197,7 @@ class PlannedMatcher:
         self.ends[task] = view.now + self.seconds(view, task) * view.state.forecasts.slowness(worker.id, worker.site)
 
     def _plan(self, view: PolicyView, shapes: Sequence[TaskShape]) -> None:
-        from pilotfish.policies.planning.chart_from_state import ChartBuilder  # imports numpy
+        from pilotfish.policies.planning.chart_from_state import ChartBuilder  # imported late, because it imports numpy
 
         self.plans += 1
         self.ends = {task: end for task, end in self.ends.items() if task.worker is not None}
@@ -221,18 +226,17 @@ class PlannedMatcher:
         self._has_unplanned = False
 
     def _expected_ends(self, view: PolicyView) -> dict[Task, float]:
-        """Returns when the tasks that are at workers are expected to end."""
         ends: dict[Task, float] = {}
         for worker in view.workers:
             for task in (*worker.active, *worker.ahead):
                 end = self.ends.get(task, view.now)
-                # A task without a future end takes longer than expected, or was assigned without a plan.
+                # If the end is not in the future, the task takes longer than expected, or was assigned without a plan.
                 ends[task] = end if end > view.now else view.now + OVERDUE_PART * self.seconds(view, task)
         return ends
 
 
 def _representatives(shape: TaskShape, max_tasks: int) -> Iterable[Task]:
-    """Returns all ready tasks. If there are too many, it returns the first tasks and some tasks for each needed file."""
+    """Returns all ready tasks of the shape; if there are too many, only the first tasks and some tasks for each needed file."""
     if len(shape.queue) <= max_tasks:
         return shape.queue
     if not shape.queue_by_content:

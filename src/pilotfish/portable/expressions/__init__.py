@@ -1,1 +1,1 @@
-"""The language of requirements and ranks: syntax, evaluation, worker properties, matching by rank."""
+"""Implements the language of requirements and ranks: syntax, evaluation, worker properties, matching by rank."""

@@ -3,13 +3,14 @@
     memory >= 8G and site in ("lyon", "cern")        a requirement: true or not
     cores + 10 * held / wanted                       a rank: larger is better
 
-A property is undefined (None here) if it is unknown, or if it is not a number, a text or a truth value. An operation with an undefined
-value is undefined, except if its result does not depend on this value: ``undefined and false`` is false. A division by zero is undefined. A
-text counts as undefined if it is used as a number or compared with a number. An evaluation never raises an exception. Its time is linear in
-the length of the expression: length and depth are limited, and numbers do not grow.
+A property is undefined (None in the code) if it is unknown, or if it is not a number, a text or a truth value. An operation with an
+undefined value is undefined. There is one exception: if the operation has the same result whatever the undefined value could be, it has
+this result. So ``undefined and false`` is false. A division by zero is undefined. A text counts as undefined if it is used as a number or
+compared with a number. An evaluation never raises an exception. Its time is linear in the length of the expression: length, depth and the
+size of numbers are limited.
 
-A tree is compiled to nested closures, which are 1.5 times as fast as walking the tree. If a part must be a number, it is compiled so that
-it gives a number or None; then its parent needs no check.
+A syntax tree is compiled to nested closures, which are 1.5 times as fast as walking the tree. If a part of an expression must be a number,
+the closure of this part returns a number or None. So the calling closure needs no check.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ class Expression:
         self.names = names
 
     def holds(self, properties: Properties) -> bool:
-        """Returns whether a requirement is met; False if it is undefined."""
+        """Returns True if this requirement is true for the properties; False if it is false or undefined."""
         return bool(self._evaluate(properties))
 
     def rank(self, properties: Properties) -> float:
-        """Returns the value of a rank; 0 if it is undefined or not finite."""
+        """Returns the value of this rank; 0 if the value is undefined or not finite."""
         value = self._evaluate(properties)
         return float(value) if value is not None and -_INFINITY < value < _INFINITY else 0.0
 
     @property
     def clauses(self) -> Tuple[Expression, ...]:
-        """The parts of an ``and``, which must all be true. If the expression is no ``and``, it is the only part."""
+        """The parts of an ``and``, which must all be true. An expression without ``and`` is its own only part."""
         tree, _ = read(self._text)
         parts = [tree[1], *(part for _, part in tree[2])] if tree[0] == "and" else [tree]
         return tuple(parse(show(part)) for part in parts)
@@ -85,7 +86,7 @@ def _parse(text: str) -> Expression:
 # --- from trees to closures -----------------------------------------------------------------------------------------------------------
 
 _EITHER, _NUMBER, _TEXT = range(3)
-"""Kinds of values that a part of an expression can be required to give. Truth values are the numbers 1 and 0."""
+"""Kinds of values: a number or a text, only a number, only a text. Truth values are the numbers 1 and 0."""
 _PLAIN = frozenset((int, float, bool))
 _OPERATORS = {
     "==": operator.eq,
@@ -131,7 +132,7 @@ def _compile(node: Node, required: int) -> Evaluate:
 
 
 def _kind(node: Node) -> int:
-    """Returns the kind of value that a part gives."""
+    """Returns the kind of value that a part of an expression has: ``_NUMBER``, ``_TEXT``, or ``_EITHER`` if this is unknown."""
     if node[0] == "value":
         return _TEXT if isinstance(node[1], str) else _NUMBER
     return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
@@ -155,8 +156,8 @@ def _load(name: str, required: int) -> Evaluate:
 
 
 def _as_number(value: Any) -> Any:
-    """Returns a number, or None. Infinity is allowed, because a time can be unlimited. NaN gives None. Long integers become floats,
-    which limits the time of an evaluation."""
+    """Returns the value if it is a number, otherwise None. NaN does not count as a number. Infinity counts as a number, because a time can
+    be unlimited. Long integers become floats, which limits the time of an evaluation."""
     if not isinstance(value, (int, float)):
         return None
     try:
@@ -209,7 +210,8 @@ def _negation(node: Node) -> Evaluate:
 
 
 def _junction(node: Node) -> Evaluate:
-    """Compiles ``and`` and ``or``. A false part makes an ``and`` false and a true part makes an ``or`` true, whatever the others are."""
+    """Compiles ``and`` and ``or``. If one part is false, ``and`` is false, even if another part is undefined. If one part is true, ``or``
+    is true, even if another part is undefined."""
     parts = tuple(_compile(part, _NUMBER) for part in (node[1], *(part for _, part in node[2])))
 
     def every(properties: Properties) -> Any:
@@ -273,7 +275,7 @@ def _comparison(node: Node) -> Evaluate:
 
 
 def _chain(node: Node) -> Evaluate:
-    """Compiles ``a < b < c`` as ``a < b and b < c``. But b is evaluated only once; otherwise nested chains would take exponential time."""
+    """Compiles ``a < b < c`` as ``a < b and b < c``, but evaluates b only once. Otherwise nested chains would need exponential time."""
     first = _compile(node[1], _EITHER)
     rest = tuple((_OPERATORS[sign], _of_texts(sign), _compile(part, _EITHER)) for sign, part in node[2])
 

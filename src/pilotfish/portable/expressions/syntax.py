@@ -1,6 +1,6 @@
 """Parses the text of an expression into a tree and prints it again.
 
-A tree consists of tuples. Operators of one level form one flat node, so that the tree of a long sum is not deep. The nodes are:
+A tree consists of tuples. Operators of equal precedence form one flat node, so that the tree of a long sum is not deep. The nodes are:
 
     ("value", value, spelling)     ("name", name)                ("call", function, arguments)
     ("not", node)                  ("negative", node)            ("in", node, values, negated)
@@ -38,7 +38,7 @@ def read(text: str) -> Tuple[Node, Tuple[str, ...]]:
 
 
 def show(node: Node, min_level: int = 0) -> str:
-    """Returns the text of a tree. If its operator binds less tightly than ``min_level``, the text is in parentheses."""
+    """Returns the text of a tree. If the operator of the tree binds less tightly than ``min_level``, the text is in parentheses."""
     kind = node[0]
     level = _KINDS.index(kind) if kind in _KINDS else _COMPARE if kind == "in" else _ATOM
     if kind == "value":
@@ -249,7 +249,7 @@ class _Parser:
         return node
 
     def _level(self) -> int:
-        """Returns the level of the next operator; -1 if there is none."""
+        """Returns the precedence level of the next operator; -1 if there is none."""
         kind = self._kind()
         return _COMPARE if kind == "not" and self._tokens[self._at + 1][0] == "in" else _LEVELS.get(kind, -1)
 

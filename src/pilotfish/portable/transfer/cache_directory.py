@@ -4,7 +4,7 @@ ab/abcdef...       a complete content, named by its digest; read-only
 incoming/abcdef... a content that is arriving
 incoming/private-… a copy that is being made
 users              an empty file, locked by the processes that use the directory
-held/abcdef...POOL an empty file: this content must not be evicted, because this pool depends on it
+held/abcdef...POOL an empty file: the content ``abcdef...`` must not be evicted, because the pool ``POOL`` depends on this content
 """
 
 from __future__ import annotations
@@ -34,13 +34,9 @@ class CachedFile(NamedTuple):
     path: str
     digest: str
 
-    @property
-    def is_private(self) -> bool:
-        return not self.digest and os.path.basename(self.path).startswith(PRIVATE)
-
 
 class DirectoryUsers:
-    """A shared lock of all processes that use a directory. If a process can get the exclusive lock, it is the only user."""
+    """A lock that all users of a directory share. A process that can get the exclusive lock is the only user."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
@@ -52,7 +48,7 @@ class DirectoryUsers:
             os.close(self._descriptor)
 
     def is_alone(self) -> bool:
-        """Returns whether no other process uses the directory; False if this is unknown."""
+        """Returns True if no other process uses the directory; False if this is unknown."""
         try:
             return lock(self._descriptor)
         except WriterBusy:
@@ -64,7 +60,7 @@ class DirectoryUsers:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            pass  # the file system has no locks; or another process checks at this moment and will find us the next time
+            pass  # the file system has no locks, or another process has the exclusive lock for a moment and will see us at its next check
 
 
 def is_digest(value: Any) -> bool:
@@ -83,7 +79,7 @@ def held_path(directory: str, digest: str, pool: str) -> str:
 
 
 def hold_marks(directory: str, since: float = 0.0) -> List[Tuple[str, str]]:
-    """Returns the pairs of digest and pool of held contents. Marks older than ``since`` are removed."""
+    """Returns (digest, pool) for each mark of a held content: a file in ``held/``. Removes marks that are older than ``since``."""
     marks = []
     for entry in _entries(os.path.join(directory, "held")):
         try:
@@ -101,7 +97,8 @@ def incoming_directory(directory: str) -> str:
 
 
 def make_private(directory: str) -> None:
-    """Creates or checks a directory to which only this user can write. Another user may have created it before, for example in /tmp."""
+    """Creates a directory to which only this user can write. If the directory exists, checks that no other user can write to it: in /tmp,
+    another user may have created it."""
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -113,8 +110,8 @@ def make_private(directory: str) -> None:
         if status.st_uid != os.geteuid():
             raise CacheError("contents cannot be kept in %r: it belongs to user %d; name another directory" % (directory, status.st_uid))
         if status.st_mode & 0o022:
-            message = "contents cannot be kept in %r: others may write there; name another directory, or empty it and type chmod 700 %s"
-            raise CacheError(message % (directory, directory))
+            message = "contents cannot be kept in %r: others may write there; name a directory of your own, such as %s/pilotfish-cache"
+            raise CacheError(message % (directory, directory.rstrip("/")))
         if status.st_mode & 0o077:
             os.fchmod(descriptor, 0o700)
     finally:
@@ -151,10 +148,10 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def remove_unused(file: CachedFile, stale: bool = False) -> bool:
-    """Removes a file. Returns whether it was removed. Links in sandboxes remain.
+    """Removes a file of the cache. Returns True if it was removed. Links to the file in sandboxes remain.
 
     A complete content is kept if it was used after it was listed. An incomplete content is kept if a process writes it. If the file system
-    has no locks, this is unknown; then the file is removed only if ``stale`` is true.
+    has no locks, it is unknown whether a process writes the content; then an incomplete content is removed only if ``stale`` is true.
     """
     try:
         if not file.digest:

@@ -1,7 +1,7 @@
-"""Keeps contents on a node by digest. All agents of the node share them, and they outlive this process.
+"""Keeps contents on a node by digest. All agents of the node share the contents. The contents remain when this process ends.
 
-A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail and tasks may have
-links to it. The directory is authoritative. Data in memory only make reads of the directory unnecessary.
+A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail, and because tasks may
+have links to it. The cache contains what its directory contains. Data in memory only save reads of the directory.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .file_locks import READ, Stamp, WriterBusy, has_no_writer, is_named, is_reg
 from .incoming_content import COMPLETE, IncomingContent, InUse, NoSpace, TooLarge, with_space
 
 VERIFY_S = 600.0
-"""Seconds until a content is hashed again."""
+"""Seconds after which a content is hashed again when it is used."""
 JUST_USED_S = 60.0
-"""A content is not evicted during this many seconds after its last use."""
+"""A content is not evicted during this many seconds after its last use, if other processes use the cache, too."""
 ABANDONED_S = 3600.0
-"""Seconds until an incomplete content may be evicted."""
+"""Seconds after the last write until an incomplete content may be evicted."""
 STUCK_S = 60.0
 """Another writer counts as stuck if it makes no progress for this many seconds."""
 STALE_S = 86400.0
-"""Seconds until an incomplete content is removed even if its lock cannot be checked."""
+"""Seconds after the last write until an incomplete content is removed even if its lock cannot be checked."""
 HOLD_EXPIRES_S = 30 * 86400.0
 """Seconds until a hold expires if its pool does not renew it."""
 RESCAN_S = 300.0
@@ -56,15 +56,15 @@ _NEVER_FITS = "a file of %d bytes does not fit into the content cache in %r, whi
 
 
 class _Checked(NamedTuple):
-    """The state of a content when it was hashed, and the time."""
+    """The state of a content when it was hashed, and the time of the hashing."""
 
     stamp: Stamp
     at: float
 
 
 class ContentCache:
-    """The cache in one directory. All methods are thread-safe. ``is_needed`` returns whether this process needs a content. It must not call
-    methods of the cache."""
+    """The cache in one directory. All methods are thread-safe. ``is_needed``: function that returns True if this process needs a content.
+    This function must not call methods of the cache."""
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class ContentCache:
         self.damaged = 0
         """Number of contents found damaged."""
         self.used_bytes = 0
-        """Number of used bytes, estimated without reading the directory."""
+        """Number of bytes that the cache used when its directory was last read, corrected by what this process has added and removed since
+        then."""
         self.evicted: Callable[[str], None] = lambda digest: None
         """Called with the digest of each removed content, from any thread."""
         self._is_needed = is_needed
@@ -98,7 +99,7 @@ class ContentCache:
         self._checking: Set[str] = set()
         self._arriving: Dict[str, IncomingContent] = {}
         self._stuck: Dict[str, Tuple[int, float]] = {}
-        """For each content that another process writes: its number of bytes, and since when this number is unchanged."""
+        """For each content that another process writes: the number of its bytes, and since when this number has not changed."""
         self._pinned: Dict[str, int] = {}
         self._foreign_digests: Dict[Tuple[str, Stamp], str] = {}
         make_private(directory)
@@ -106,7 +107,7 @@ class ContentCache:
         self._scan()
 
     def has(self, digest: str, size: int) -> bool:
-        """Returns whether the content is complete and has this size. The content is not read."""
+        """Returns True if the content is complete and has this size. The content is not read."""
         try:
             status = os.lstat(content_path(self.directory, digest))
         except OSError:
@@ -114,7 +115,7 @@ class ContentCache:
         return stat.S_ISREG(status.st_mode) and status.st_size == size
 
     def is_unchanged(self, digest: str) -> bool:
-        """Returns whether the content is unchanged since it was hashed. The content is not read."""
+        """Returns True if the content is unchanged since it was hashed. The content is not read."""
         known = self._checked.get(digest)
         try:
             return known is not None and known.stamp == stamp_of(os.lstat(content_path(self.directory, digest)))
@@ -144,7 +145,7 @@ class ContentCache:
         os.utime(file, ns=(int(self._clock() * 1e9), os.stat(file).st_mtime_ns))
 
     def pin(self, digest: str) -> None:
-        """Keeps the content until ``unpin`` was called as often as ``pin``."""
+        """Protects the content from eviction until ``unpin`` was called as often as ``pin``."""
         with self._changed:
             self._pinned[digest] = self._pinned.get(digest, 0) + 1
 
@@ -156,32 +157,32 @@ class ContentCache:
                 del self._pinned[digest]
 
     def serve(self, pool: str) -> None:
-        """Holds contents for this pool from now on. Renews the holds that the pool had before."""
+        """Sets the pool for which ``hold`` marks contents. Renews the marks that the pool has already."""
         self._pool = pool
         for digest in self.held():
             self.hold(digest)
 
     def hold(self, digest: str) -> None:
-        """Marks the content, so that no process evicts it before ``release``."""
+        """Marks the content for the pool of this cache, so that no process evicts the content before ``release``."""
         final_path = held_path(self.directory, digest, self._pool)
         os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
         os.close(os.open(final_path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(final_path)
 
     def held(self) -> List[str]:
-        """Returns the contents that our pool holds."""
+        """Returns the digests of the contents that the pool of this cache holds."""
         return [digest for digest, pool in hold_marks(self.directory) if pool == self._pool]
 
     def release(self, digests: Iterable[str]) -> None:
-        """Removes the marks of our pool."""
+        """Removes the marks that ``hold`` set for the pool of this cache."""
         for digest in digests:
             remove(held_path(self.directory, digest, self._pool))
 
     # --- reading --------------------------------------------------------------------------------------------------------------------
 
     def verified_path(self, digest: str, size: int) -> Optional[str]:
-        """Returns the path of an undamaged content, or None if there is no such content. Marks the content as used. If this process does
-        not need the content (``is_needed``), other processes may remove it after a minute."""
+        """Returns the path of an undamaged content of this size. Returns None if the content is absent, is damaged or has another size.
+        Marks the content as used, so that no other process removes it during the next minute."""
         path = content_path(self.directory, digest)
         try:
             descriptor = os.open(path, READ)
@@ -199,7 +200,7 @@ class ContentCache:
             os.close(descriptor)
 
     def _is_sound(self, digest: str, descriptor: int) -> bool:
-        """Returns whether the content is undamaged. It is hashed if a check is due. Other threads that need it wait for the result."""
+        """Returns True if the content is undamaged. Hashes the content if a check is due. Other threads that need the content wait."""
         with self._changed:
             while digest in self._checking:
                 self._changed.wait()
@@ -236,7 +237,7 @@ class ContentCache:
     # --- writing --------------------------------------------------------------------------------------------------------------------
 
     def incoming(self, digest: str, size: int) -> IncomingContent:
-        """Begins or resumes writing a content. Raises WriterBusy if another writer is active, or if the content is already complete."""
+        """Begins or resumes the writing of a content. Raises WriterBusy if another writer is active, or if the content is complete."""
         content_path(self.directory, digest)
         descriptor, path = self._open_incoming(digest, size)
         try:
@@ -279,7 +280,7 @@ class ContentCache:
             # Another process completed or removed the file before we had the lock: try again.
 
     def _is_stuck(self, digest: str, available: int) -> bool:
-        """Returns whether the other writer made no progress for a while. It may hang and keep its lock."""
+        """Returns True if the process that has locked a content hangs: ``available``, its written bytes, has not changed for long."""
         now = self._clock()
         before, since = self._stuck.get(digest, (-1, now))
         if before != available:
@@ -296,7 +297,7 @@ class ContentCache:
                 self.used_bytes -= incoming.size - incoming.offset
 
     def adopt(self, path: str) -> Tuple[str, int]:
-        """Moves a finished file into the cache. Returns digest and size. If a process still writes to the file, a copy is kept."""
+        """Moves a finished file into the cache. Returns digest and size. Keeps a copy instead if a process could still write to it."""
         with opened(path) as source:
             if not is_regular(source):
                 raise ValueError("%r is no regular file" % path)
@@ -309,7 +310,7 @@ class ContentCache:
             return kept
 
     def adopt_copy(self, digest: str, size: int, path: str, on_progress: Callable[[int], None] = lambda offset: None) -> bool:
-        """Copies a user's file into the cache if it has this content. Returns whether it has this content."""
+        """Copies a user's file into the cache if the file has this digest and size. Returns True if it was copied."""
         content_path(self.directory, digest)
         try:
             with opened(path, READ & ~os.O_NOFOLLOW) as source:
@@ -330,8 +331,8 @@ class ContentCache:
             return False
 
     def _move_in(self, source: int, path: str) -> Optional[Tuple[str, int]]:
-        """Renames the file into the cache. Returns digest and size. Returns None if renaming fails, if the file has another link, or if a
-        process has it open for writing."""
+        """Renames the file ``path`` into the cache. Returns digest and size of the file. Returns None if renaming fails, if the file has
+        another link, if a process has the file open for writing, or if the file changes meanwhile. ``source``: descriptor of the file."""
         private = self._private_name()
         try:
             os.rename(path, private)
@@ -353,7 +354,8 @@ class ContentCache:
     def _copy_in(
         self, source: int, size: int, digest: Optional[str] = None, on_progress: Callable[[int], None] = lambda offset: None
     ) -> Tuple[str, int]:
-        """Copies a file, and keeps the copy if it has the expected digest. Returns digest and size. ``on_progress`` gets the offset."""
+        """Copies a file, and keeps the copy if it has the expected digest. Returns digest and size. ``on_progress`` gets the number of
+        bytes copied so far."""
         target, path = self._private_file()
         following = StreamingDigest(target)
 
@@ -391,7 +393,7 @@ class ContentCache:
             return os.open(path, _CREATE | flags, 0o600)
 
     def keep(self, descriptor: int, path: str, digest: str) -> str:
-        """Moves a file whose bytes were just hashed to its final path."""
+        """Moves a file to its final path and returns this path. The caller has just hashed the file."""
         final_path = content_path(self.directory, digest)
         os.makedirs(os.path.dirname(final_path), 0o700, exist_ok=True)
         os.fchmod(descriptor, 0o444)
@@ -413,7 +415,8 @@ class ContentCache:
             return sum(incoming.size - incoming.offset for incoming in self._arriving.values())
 
     def free_space(self, length: int) -> bool:
-        """Evicts contents because the disk is full. Returns whether it freed space. Keeps files with other links, which would free none."""
+        """Evicts contents because the disk is full. Returns True if this freed space. Keeps contents that have hard links outside of the
+        cache, because their removal would free no space."""
         with self._space_lock:
             return self._evict([found for found in self._scan() if found.links == 1], max(length, 1)) > 0
 
@@ -453,7 +456,8 @@ class ContentCache:
             unused_s = now - found.used_at
             if not found.digest and unused_s > STALE_S and remove_unused(found, stale=True):
                 continue
-            if found.is_private and unused_s > JUST_USED_S and remove_unused(found):
+            is_private = not found.digest and os.path.basename(found.path).startswith(PRIVATE)
+            if is_private and unused_s > JUST_USED_S and remove_unused(found):
                 continue  # its writer has ended, and no other process can continue it
             self.used_bytes += arriving.get(found.path, found.size)
             if found.digest:

@@ -18,7 +18,7 @@ def digest_of(descriptor: int) -> str:
 
 
 class StreamingDigest:
-    """Computes the SHA-256 of a growing file. For a long file, it uses its own thread, because hashing is slower than writing."""
+    """Computes the SHA-256 of a growing file. Hashes a long file in its own thread, because hashing is slower than writing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -28,12 +28,13 @@ class StreamingDigest:
         self._hashed = 0
         self._is_complete = False
         self._unread_end: Optional[memoryview] = None
-        """The last bytes of the file if they are still in memory. Then they are not read from the file."""
+        """The last bytes of the file, if they are still in memory. The hash takes them from there and not from the file."""
         self._error: Optional[OSError] = None
         self._thread: Optional[threading.Thread] = None
 
     def grow(self, length: int, end: Optional[memoryview] = None) -> None:
-        """Takes the new length of the file. ``end``: the bytes that were just added; they must not change until the next call."""
+        """Reports that the file now has this length. If a thread hashes the file, the thread continues up to this length. ``end``: the
+        bytes that were just added; they must not change until the next call."""
         with self._changed:
             while self._unread_end is not None and self._error is None:
                 self._changed.wait()

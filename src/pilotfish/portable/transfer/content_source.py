@@ -1,4 +1,4 @@
-"""Answers one request with a content of a content source. The content is a file, or it is still arriving."""
+"""Answers a request for a content, or stores a content. A requested content is a complete file, or it is still arriving."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDLE_S = 60.0
 BUSY_S = 1.0
 
 CountBytes = Callable[[str, str, int, int], None]
-"""Called for each extent that was moved, with asker, digest, bytes sent and bytes received."""
+"""A function that is called for each extent that was sent or received, with asker, digest, bytes sent and bytes received."""
 
 
 class ContentSource(Protocol):
@@ -68,7 +68,7 @@ class PartialFileReader(ContentReader):
     """Reads a content that is still arriving. The other side verifies it."""
 
     def __init__(self, incoming: IncomingContent) -> None:
-        """Raises AskLater if writing has ended."""
+        """Raises AskLater if the content is no longer arriving: it is complete now, or the writer has given up."""
         descriptor = incoming.open_to_read()
         if descriptor is None:
             raise AskLater(BUSY_S)
@@ -83,7 +83,7 @@ class PartialFileReader(ContentReader):
 
 
 def answer(channel: TransferChannel, source: ContentSource, asker: str, count: CountBytes) -> None:
-    """Waits for one request and answers it. After ConnectionCut or ProtocolViolation, the caller must close the connection."""
+    """Waits for one request and answers the request. After ConnectionCut or ProtocolViolation, the caller must close the connection."""
     request, body = channel.receive(IDLE_S)
     if body or not 3 <= len(request) <= 5 or not is_digest(request[1]) or not is_count(request[2]):
         raise ProtocolViolation("it requested %.200r" % (request,))

@@ -9,13 +9,13 @@ from typing import Callable, Iterator, List, Optional, Tuple
 
 BLOCK_BYTES = 1 << 20
 HOLE_BYTES = 64 * 1024
-"""Bytes of a block. If a block contains only zeros and its offset is a multiple of this length, it becomes a hole."""
+"""Bytes of a block. Each call of ``write_sparsely`` divides its bytes into blocks. A block of zeros becomes a hole."""
 _ZEROS = bytes(HOLE_BYTES)
 _FICLONE = 0x40049409
 
 
 def clone(source: int, target: int) -> bool:
-    """Shares the blocks of a file with an empty file (copy-on-write): this is fast and needs no space. Returns whether it is supported."""
+    """Copies a file to an empty file by sharing its blocks, which is fast and needs no space. Returns False if that is not supported."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:
@@ -24,7 +24,8 @@ def clone(source: int, target: int) -> bool:
 
 
 def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[int], None]] = None) -> None:
-    """Copies ``size`` bytes into an empty file. If the source is shorter, the copy is shorter too. ``on_progress`` gets the offset."""
+    """Copies ``size`` bytes into an empty file. If the source is shorter, the copy is shorter too. ``on_progress`` gets the offset up to
+    which bytes are copied."""
     block = memoryview(bytearray(BLOCK_BYTES))
     for offset, extent_length, is_hole in extents(source, 0, size):
         if is_hole:
@@ -43,7 +44,8 @@ def copy(source: int, target: int, size: int, on_progress: Optional[Callable[[in
 
 
 def extents(descriptor: int, offset: int, limit: int, min_hole_bytes: int = 1) -> Iterator[Tuple[int, int, bool]]:
-    """Yields offset and length of each extent in a range, and whether it is a hole. Holes shorter than ``min_hole_bytes`` count as data."""
+    """Yields offset and length of each extent in a range, and True if it is a hole. A hole shorter than ``min_hole_bytes`` counts as data,
+    except at the end of the range."""
     while offset < limit:
         data = _seek(descriptor, offset, limit, os.SEEK_DATA)
         if data - offset >= min_hole_bytes or data == limit:
@@ -76,7 +78,7 @@ def write_sparsely(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _nonzero_extents(view: memoryview) -> List[Tuple[int, int]]:
-    """Returns start and end of each extent that must be written."""
+    """Returns start and end of each extent that is not a block of zeros."""
     found: List[Tuple[int, int]] = []
     for start in range(0, len(view), HOLE_BYTES):
         end = min(start + HOLE_BYTES, len(view))

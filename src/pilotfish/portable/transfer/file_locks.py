@@ -1,4 +1,4 @@
-"""Locks and identifies files by descriptor and not by name."""
+"""Locks and identifies open files by their descriptors, because a name may later refer to another file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WriterBusy(Exception):
 
 @contextlib.contextmanager
 def opened(path: str, flags: int = READ) -> Iterator[int]:
-    """Opens a file for a block of code, which gets the descriptor."""
+    """Opens a file for the ``with`` block, which gets the descriptor."""
     descriptor = os.open(path, flags)
     try:
         yield descriptor
@@ -34,7 +34,7 @@ def opened(path: str, flags: int = READ) -> Iterator[int]:
 
 
 def stamp(descriptor: int) -> Stamp:
-    """Returns the identity and state of a file. They change if the file is replaced or written."""
+    """Returns a stamp that changes if the file is replaced or written: its identity, mode, size and modification time."""
     return stamp_of(os.fstat(descriptor))
 
 
@@ -47,7 +47,7 @@ def is_regular(descriptor: int) -> bool:
 
 
 def is_named(path: str, descriptor: int) -> bool:
-    """Returns whether the path still names this file."""
+    """Returns True if the path still names this file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
@@ -68,7 +68,7 @@ def lock(descriptor: int) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Unlocks the file. Closing it is not enough if there are duplicates of the descriptor."""
+    """Unlocks the file. Closing the file is not enough if there are duplicates of the descriptor."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError:
@@ -76,7 +76,7 @@ def unlock(descriptor: int) -> None:
 
 
 def has_no_writer(descriptor: int) -> bool:
-    """Returns whether no process has the file open for writing. If this cannot be checked, it returns True."""
+    """Returns True if no process has the file open for writing, or if the system cannot tell."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # a harmless signal, in case another process opens the file now
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)

@@ -1,7 +1,7 @@
-"""Receives one content into the cache, and resumes it after a lost connection.
+"""Receives one content into the cache, and continues after a lost connection.
 
-The received part outlives this process; the next writer continues it. Only one process writes at a time. The writer has a lock on the file.
-The lock ends with the writer. Other processes may read the received part.
+The received part remains when this process ends, so that the next writer continues it. Only one process at a time writes the content: the
+writer locks the file, and the lock ends with the process. Other processes may read the received part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TooLarge(NoSpace):
 
 
 class InUse(NoSpace):
-    """The contents in the cache are in use. Try again later."""
+    """There is no space, because the contents in the cache are in use. Try again later."""
 
 
 class IncomingContent:
@@ -74,7 +74,7 @@ class IncomingContent:
         self._grow(len(view), view)
 
     def skip(self, length: int) -> None:
-        """Adds this many zeros as a hole."""
+        """Adds zeros without writing them: the file gets a hole of this length."""
         self._check_length(length)
         with_space(self._owner, self.size - self.offset, lambda: os.ftruncate(self._descriptor, self.offset + length))
         self._grow(length)
@@ -135,8 +135,8 @@ class IncomingContent:
         self.close()
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Waits until more than ``offset`` bytes are available, writing has ended (see ``state``), or the time is over. Returns the number
-        of available bytes."""
+        """Waits until one of three things happens: more than ``offset`` bytes are available, writing has ended (see ``state``), or
+        ``timeout_s`` seconds are over. Returns the number of available bytes."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self.offset <= offset and self.state == GROWING:
@@ -147,13 +147,13 @@ class IncomingContent:
             return self.offset
 
     def open_to_read(self) -> Optional[int]:
-        """Returns a descriptor for ``pread``; None if writing has ended. It stays valid if the file is renamed or removed."""
+        """Returns a descriptor for ``pread``; None if writing has ended. The descriptor stays valid if the file is renamed or removed."""
         with self._changed:
             return os.dup(self._descriptor) if self._descriptor >= 0 else None
 
 
 def with_space(owner: ContentCache, length: int, write: Callable[[], Written]) -> Written:
-    """Calls ``write``. If the disk is full, it frees space and calls ``write`` a second time."""
+    """Calls ``write``. If the disk is full, frees space in the cache and calls ``write`` a second time."""
     for first_try in (True, False):
         try:
             return write()

@@ -60,7 +60,7 @@ def _closed_after_error(channel: TransferChannel, *reusable: Type[Exception]) ->
 
 
 def has_ended(channel: TransferChannel) -> bool:
-    """Returns whether the other side closed an idle connection. An idle connection is readable only if it was closed."""
+    """Returns True if the other side closed an idle connection. An idle connection is readable only in this case."""
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
     return bool(ready.poll(0))
@@ -80,7 +80,7 @@ def fetch(
 
 
 def send_request(channel: TransferChannel, digest: str, size: int, offset: int, no_redirect: bool = False) -> None:
-    """Sends a request and does not wait for its answer. Answers come in the order of requests; read each with ``receive_answer``."""
+    """Sends a request and does not wait for its answer. Answers come in the order of requests. Read each answer with ``receive_answer``."""
     with _closed_after_error(channel):
         channel.send(["get", digest, size, offset, no_redirect])
 
@@ -88,8 +88,8 @@ def send_request(channel: TransferChannel, digest: str, size: int, offset: int, 
 def receive_answer(channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress = lambda length: None) -> str:
     """Reads the answer to a request. Returns the path of the content.
 
-    After AskElsewhere, AskLater, ContentAbsent and DigestMismatch the connection can be used again. It is closed after ConnectionCut,
-    ProtocolViolation, or a write error (NoSpace, OSError). ``incoming`` keeps the received part, except after DigestMismatch.
+    After AskElsewhere, AskLater, ContentAbsent and DigestMismatch, the connection can be used again. After ConnectionCut, ProtocolViolation
+    and write errors (NoSpace, OSError), the connection is closed. ``incoming`` keeps the received part, except after DigestMismatch.
     """
     with _closed_after_error(channel, TransferRefused):
         message = receive_content(channel, size, incoming, on_progress, ANSWER_S)
@@ -101,8 +101,9 @@ def receive_answer(channel: TransferChannel, size: int, incoming: IncomingConten
 def push(channel: TransferChannel, digest: str, size: int, path: str, progress: Optional[UploadProgress] = None) -> None:
     """Uploads the file ``path``, which has this digest and size.
 
-    After AskLater and DigestMismatch (the received bytes are not the content) the connection can be used again. It is closed after
-    ConnectionCut, ProtocolViolation and NoSpace (at the other side), and if the file cannot be read (ContentAbsent, OSError).
+    After AskLater and DigestMismatch (the received bytes are not the content), the connection can be used again. After ConnectionCut,
+    ProtocolViolation and NoSpace (at the receiver), the connection is closed. It is also closed if the file cannot be read (ContentAbsent,
+    OSError).
     """
     progress = progress or UploadProgress()
     with contextlib.closing(FileReader(path, size)) as reading, _closed_after_error(channel, AskLater, DigestMismatch):
@@ -130,7 +131,6 @@ def _send(channel: TransferChannel, reading: FileReader, progress: UploadProgres
 
 
 def _refusal(message: List[Any]) -> Exception:
-    """Returns the exception for an answer that is no content."""
     kind, fields = message[0], message[1:]
     if kind == "elsewhere" and len(fields) == 1 and isinstance(fields[0], list):
         return AskElsewhere(fields[0])

@@ -5,8 +5,8 @@
     ["put", digest, size]                   is answered by   ["from", offset]; or by   ["busy", seconds], ["full", reason]
     then pieces, holes and the end          are answered by   ["kept"], ["damaged"], ["full", reason]
 
-Both sides block, in threads. Received messages are checked here. If a side violates the protocol, it is disconnected
-(``ProtocolViolation``).
+Both sides use threads with blocking calls. Received messages are checked here. If one side violates the protocol, the other side closes the
+connection (``ProtocolViolation``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SIZE = 1 << 62
 SMALL_BUFFER_BYTES = 64 * 1024
 JOIN_BYTES = 256 * 1024
 MIN_HOLE_BYTES = 64 * 1024
-"""Minimum size of a hole. Shorter holes are sent as zeros."""
+"""Minimum size of a hole. Shorter holes are sent as zeros, except at the end of the sent range."""
 SILENCE_S = 60.0
 """Seconds of silence until the other side counts as dead."""
 FOLLOW_S = 20.0
@@ -37,7 +37,7 @@ NOTHING = memoryview(b"")
 
 Answer = Tuple[List[Any], memoryview]
 OnProgress = Callable[[int], None]
-"""Called with the length of each extent that was moved."""
+"""Is called with the length of each extent that was sent or received."""
 
 
 class ConnectionCut(Exception):
@@ -52,7 +52,7 @@ class ProtocolViolation(ConnectionCut):
 
 
 class TransferRefused(Exception):
-    """The other side answered, but sent no content. The connection can be used again. ``answer``: the message that was sent."""
+    """The other side answered, but sent no content. The connection can be used again. ``answer``: the other side's message."""
 
     answer: List[Any]
 
@@ -67,7 +67,7 @@ class AskElsewhere(TransferRefused):
 
 
 class AskLater(TransferRefused):
-    """The other side is busy. Ask again after this many seconds."""
+    """The other side is busy. Ask again after ``seconds`` seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("ask again in %g s" % seconds)
@@ -101,8 +101,8 @@ class ContentReader:
         return self.size
 
     def wait(self, offset: int, timeout_s: float) -> int:
-        """Waits until more than ``offset`` bytes are available, no more bytes will come, or the time is over. Returns the number of
-        available bytes."""
+        """Waits until one of three things happens: more than ``offset`` bytes are available, it is clear that no more bytes will come, or
+        ``timeout_s`` seconds are over. Returns the number of available bytes."""
         return self.size
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class ContentReader:
 
 
 class TransferChannel:
-    """Frames over an authenticated, blocking connection, for one thread. A body is valid until the second ``receive`` after it."""
+    """Sends and receives frames over a blocking connection, for one thread. The second ``receive`` after a body overwrites that body."""
 
     def __init__(self, connection: TlsStream, silence_s: float = SILENCE_S) -> None:
         self.connection = connection
@@ -150,7 +150,7 @@ class TransferChannel:
         self.connection.rest()
 
     def pending(self) -> bool:
-        """Returns whether a buffer contains received bytes. A selector does not see them."""
+        """Returns True if a buffer contains received bytes. A selector watches only the socket and does not see these bytes."""
         return self._end > self._start or self.connection.pending()
 
     def piece(self) -> memoryview:
@@ -202,7 +202,7 @@ class TransferChannel:
                 raise ConnectionCut(str(error)) from None
 
     def _fill(self, count: int) -> None:
-        """Receives until the small buffer has this many bytes."""
+        """Receives until the buffer for prefixes and headers has ``count`` bytes that are not read yet."""
         if not self._small:
             self._small = memoryview(bytearray(SMALL_BUFFER_BYTES))
         if self._start + count > SMALL_BUFFER_BYTES or self._start == self._end:
@@ -241,7 +241,7 @@ def is_count(value: Any, limit: int = MAX_SIZE) -> bool:
 
 
 def send_content(channel: TransferChannel, reading: ContentReader, offset: int, on_progress: OnProgress) -> None:
-    """Sends the content from the offset to its end. While the content still grows, the function waits for more bytes."""
+    """Sends a content from ``offset`` to its end. If the content is still arriving, waits for more bytes."""
     size = reading.size
     while offset < size:
         limit = min(reading.available(), size)
@@ -275,8 +275,8 @@ def _send_data(channel: TransferChannel, reading: ContentReader, offset: int, en
 def receive_content(
     channel: TransferChannel, size: int, incoming: IncomingContent, on_progress: OnProgress, first_timeout_s: Optional[float] = None
 ) -> Optional[List[Any]]:
-    """Receives the missing bytes of a content. Returns None at its end. Returns any other message that arrives. ``first_timeout_s``:
-    seconds until the first frame must arrive."""
+    """Receives the missing bytes of a content. Returns None after the last byte. If another message arrives instead of a part of the
+    content, returns that message. ``first_timeout_s``: seconds until the first frame must arrive."""
     while True:
         try:
             header, body = channel.receive(first_timeout_s)
@@ -296,7 +296,7 @@ def receive_content(
 
 
 def _store(answer: Answer, size: int, incoming: IncomingContent) -> int:
-    """Stores a piece or hole if it begins at the expected offset. Returns its length."""
+    """Stores a piece or hole and returns its length. Raises ProtocolViolation if it does not begin at the expected offset."""
     header, body = answer
     offset, left = incoming.offset, size - incoming.offset
     if header[0] == "piece" and header[1:] == [offset] and 0 < len(body) <= left:

@@ -1,4 +1,4 @@
-"""Serves many transfer connections with few threads, first come, first served.
+"""Serves many transfer connections with few threads, in the order of their requests.
 
 An idle connection needs no thread. A thread answers one request, then it serves the next connection in the queue.
 """
@@ -64,7 +64,7 @@ class TransferServer:
         self._watcher.start()
 
     def add_connection(self, asker: str, connection: TlsStream) -> None:
-        """Serves a connection from now on. It never blocks."""
+        """Starts to serve a connection. This method never blocks."""
         served = _ServedConnection(asker, TransferChannel(connection))
         with self._changed:
             if self._closed:
@@ -92,14 +92,14 @@ class TransferServer:
         os.close(self._wake_write)
 
     def count(self, asker: str, digest: str, out: int, into: int) -> None:
-        """Called for each extent that was moved. ``out``: bytes sent; ``into``: bytes received."""
+        """Reports the sent bytes of an extent to ``on_sent``. ``out``: bytes sent; ``into``: bytes received, which are not reported."""
         if out:
             self.on_sent(asker, out)
 
     # --- queue; call with the lock held ----
 
     def _wait_or_queue(self, served: _ServedConnection) -> None:
-        """Queues a connection that has a pending request. Watches an idle connection."""
+        """Queues the connection if a request has arrived. Otherwise watches the connection until a request arrives."""
         if served.channel.pending():
             self._queue(served)
             return
@@ -160,7 +160,7 @@ class TransferServer:
                     self._close_connection(served)
 
     def _answer(self, served: _ServedConnection) -> bool:
-        """Answers one request. Returns whether the connection can be used again."""
+        """Answers one request. Returns True if the connection can be used again."""
         try:
             answer(served.channel, self.source, served.asker, self.count)
             self.on_unconfirmed(served.asker, unsent(served.channel.fileno()))

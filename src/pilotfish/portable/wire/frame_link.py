@@ -1,7 +1,7 @@
 """Sends and receives frames over an authenticated connection without blocking.
 
-``dial`` blocks. The agent calls it in a thread, so that slots never wait for a slow network. It returns a FrameLink on which both sides
-have proved that they have the key.
+Only ``dial`` blocks. The agent calls ``dial`` in a thread, so that slots never wait for a slow network. ``dial`` returns a FrameLink after
+each side has proved to the other side that it has the key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def dial(credentials: Credentials, timeout_s: float = DIAL_TIMEOUT_S) -> FrameLi
 
 
 def connect(credentials: Credentials, timeout_s: float) -> FrameLink:
-    """Tries the endpoints in the order of the credentials, until one proves itself. Returns a blocking link to it."""
+    """Tries the endpoints of the credentials in their order, until one proves that it has the key. Returns a blocking link to it."""
     failures = []
     for endpoint in credentials.endpoints:
         try:
@@ -73,7 +73,7 @@ def _connect(endpoint: Dict[str, Any], credentials: Credentials, timeout_s: floa
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Enables keep-alive. If the other machine disappears, this is detected after about 15 s, even if no data are sent."""
+    """Enables keep-alive, so that the loss of the other machine is detected after about 15 s, even if no data are sent."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
@@ -83,7 +83,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> int:
-    """Performs the dialler's part of the handshake. Returns the master's epoch."""
+    """Performs the dialler's part of the handshake. Returns the epoch of the master, which grows with each start of a master."""
     banner = link.wait_for_frame()
     if banner[0] != "pilotfish" or banner[1] != PROTOCOL:
         raise LinkLost("it speaks %r, we speak pilotfish %d; use the same version on both sides" % (banner[:2], PROTOCOL))
@@ -99,8 +99,8 @@ def prove(link: FrameLink, key: bytes, role: str, key_id: str, binding: str) -> 
 
 
 class FrameLink:
-    """Frames over an authenticated connection. Heartbeats are sent before other waiting frames. Otherwise a large transfer could delay them
-    beyond the lease."""
+    """Sends and receives frames over an authenticated connection. Heartbeats are sent before other waiting frames. Otherwise, a large
+    transfer could delay a heartbeat for longer than the lease."""
 
     def __init__(self, connection: TlsStream) -> None:
         self.connection = connection
@@ -109,7 +109,7 @@ class FrameLink:
         self.has_more = False
         self.contact: Any = None
         self.dialler = 0
-        """For a link to a peer: the id of the side that dialled; ``contact`` is the peer."""
+        """For a link to a peer: the id of the side that dialled. ``contact`` names the peer."""
         self._urgent: Deque[List[Any]] = deque()
         self._waiting: Deque[List[Any]] = deque()
         self._current: Deque[memoryview] = deque()
@@ -162,7 +162,7 @@ class FrameLink:
         (self._urgent if header[0] == "beat" else self._waiting).append(frame_buffers(header, parts))
 
     def flush(self) -> bool:
-        """Writes as much as possible now. Returns whether everything is written."""
+        """Writes until nothing is left or the connection accepts no more bytes. Returns True if nothing is left."""
         while True:
             if not self._current and not self._take_next():
                 return True
@@ -179,7 +179,7 @@ class FrameLink:
                 self._current[0] = chunk[count:]
 
     def _take_next(self) -> bool:
-        """Takes the next frames and splits them into pieces. TLS requires a failed write to be repeated with the same bytes."""
+        """Splits the next frames into pieces, because TLS must repeat a failed write with equal bytes. Returns False if there is none."""
         buffers: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):

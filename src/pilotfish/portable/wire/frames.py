@@ -122,7 +122,7 @@ class FrameReader:
             self._filled += count
 
     def frames(self) -> Iterator[Frame]:
-        """Yields the complete frames. Bodies belong to the caller."""
+        """Yields the complete frames. The reader never overwrites their bodies."""
         if self._large is not None:
             if self._filled < self._total:
                 return

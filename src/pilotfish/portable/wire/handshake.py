@@ -1,7 +1,7 @@
 """Lets both sides of a connection prove that they have the same key.
 
-The listener sends a nonce. The dialler answers with its own nonce and a proof. Then the listener proves itself in the same way. A proof is
-valid for one role, one key, both nonces and one channel, so that it cannot be used for another connection.
+The listener sends a nonce. The dialler answers with its own nonce and a proof. Then the listener sends its own proof. A proof is valid for
+one role, one key, both nonces and one channel, so that it cannot be used for another connection.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Claim(NamedTuple):
 
 
 def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> str:
-    """Makes the proof that a side has the key. ``side``: the side that proves itself. ``nonces``: first the nonce of the other side."""
+    """Makes the proof that ``side`` has the key. ``nonces``: first the nonce of the other side, then the nonce of ``side``."""
     words = ("pilotfish-%d" % PROTOCOL, side, claim.role, claim.key_id, *nonces, claim.binding)
     return hmac.new(key, b"|".join(word.encode("ascii", "replace") for word in words), hashlib.sha256).hexdigest()
 
 
 def verify_proof(given: Any, key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> bool:
-    """Returns whether ``given`` is the proof that ``side`` makes with the key. ``given`` may have any type."""
+    """Returns True if ``given`` is the proof that ``side`` makes with the key. ``given`` may have any type."""
     expected = make_proof(key, side, claim, nonces).encode()
     return isinstance(given, str) and hmac.compare_digest(expected, given.encode("ascii", "replace"))
 
@@ -62,7 +62,7 @@ class Credentials(NamedTuple):
 
     @property
     def pool(self) -> str:
-        """A name that is unique for each pool of a user and does not depend on the address of the master; empty without TLS."""
+        """Returns a name that differs between the pools of a user and does not depend on the address of the master; empty without TLS."""
         prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
         return "-" + prints[0][:16] if prints else ""
 

@@ -1,7 +1,8 @@
 """Runs TLS 1.3 between memory buffers over one socket.
 
 With memory buffers, a session can be passed to another owner, a handshake can be interrupted, and many records can be read at once. An
-SSLSocket reads and wakes up once per record. Memory buffers need a quarter less CPU time. On a busy CPU, they need half the time.
+SSLSocket instead reads once per record and wakes up each time. Compared with an SSLSocket, a transfer with memory buffers needs a quarter
+less CPU time. On a busy CPU, the transfer takes half as long.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class TlsSession(NamedTuple):
 
 
 class TlsStream:
-    """Bytes over one socket. ``ahead``: decrypted bytes that ``recv_into`` returns first. Without a session, bytes are not encrypted. On a
-    non-blocking socket, ``send`` may raise BlockingIOError. Then repeat it with the same bytes."""
+    """Sends and receives bytes over a socket, unencrypted if ``session`` is None. ``ahead``: bytes that were already received and
+    decrypted; ``recv_into`` returns them first. On a non-blocking socket, ``send`` may raise BlockingIOError. In this case, repeat the call
+    with the same bytes."""
 
     def __init__(self, sock: socket.socket, session: Optional[TlsSession], ahead: bytes = b"") -> None:
         self.sock = sock
@@ -51,7 +53,7 @@ class TlsStream:
         self._room = memoryview(b"")
 
     def pending(self) -> bool:
-        """Returns whether bytes in memory can be received now. A selector watches only the socket and does not see these bytes."""
+        """Returns True if bytes in memory can be received now. A selector watches only the socket and does not see these bytes."""
         if not self._ahead and self._session is not None and (self._session.incoming.pending or self._session.tls.pending()):
             try:
                 self._ahead = memoryview(self._session.tls.read(READ_BYTES))
@@ -74,7 +76,7 @@ class TlsStream:
             self.send(data)
 
     def recv_into(self, buffer: Any, /) -> int:
-        """Receives bytes. With a session: if ``ahead`` was empty and ``buffer`` is not full afterwards, ``pending`` is false."""
+        """Receives bytes until ``buffer`` is full or no more bytes are pending. If ``ahead`` has bytes, receives only those."""
         if self._ahead:
             count = min(len(buffer), len(self._ahead))
             buffer[:count] = self._ahead[:count]
@@ -143,7 +145,7 @@ def secure(sock: socket.socket, fingerprint: str) -> TlsStream:
 
 
 def shake_hands(sock: socket.socket, context: ssl.SSLContext, server_side: bool = False) -> Tuple[TlsStream, bytes]:
-    """Performs a TLS handshake. Returns the stream and the certificate of the other side, which is empty if there is none."""
+    """Performs a TLS handshake. Returns the stream and the certificate of the other side. The certificate is empty if there is none."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     stream = TlsStream(sock, TlsSession(context.wrap_bio(incoming, outgoing, server_side), incoming, outgoing))
     return stream, stream.shake_hands()

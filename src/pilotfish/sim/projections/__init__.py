@@ -1,1 +1,1 @@
-"""Implements predict, whatif and replay."""
+"""Implements `pilotfish predict`, `pilotfish whatif` and `pilotfish replay`."""

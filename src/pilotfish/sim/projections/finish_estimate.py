@@ -1,6 +1,5 @@
-"""Estimates the finish time of a run from many projections, and what the time is spent on.
-
-The breakdown of the time (waiting, staging, execution) comes from the median projection. It follows the chain of tasks that ends last.
+"""Estimates the finish time of a run, and what the time is spent on, from many projections. The time is divided into parts, such as
+waiting, staging and execution. These are the parts of one chain of tasks: the chain that ends last in the median projection.
 """
 
 from __future__ import annotations
@@ -24,8 +23,15 @@ from pilotfish.sim.projections.projection import Projection
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Seconds to the finish, along the chain of tasks that ends last. The first five values add up to the total: waiting for a core,
-    waiting for tasks of other runs, start-up, staging, execution. ``tail_s`` is the part of the total in which a core is idle."""
+    """The seconds until the finish, divided into parts along the chain of tasks that ends last. The first five parts add up to the total.
+
+    * ``waiting_s``: waiting for a core.
+    * ``behind_s``: waiting for tasks of other runs.
+    * ``starting_s``: start-up of tasks.
+    * ``staging_s``: staging.
+    * ``execution_s``: execution.
+    * ``tail_s``: time at the end in which at least one core is idle.
+    """
 
     waiting_s: float = 0.0
     behind_s: float = 0.0
@@ -36,14 +42,16 @@ class TimeBreakdown:
 
 
 class _Cores:
-    """The cores of one host. It is not recorded which cores a task had, so a task takes the cores that were free for longest."""
+    """The cores of one host. The simulation does not record which cores a task used. Therefore each task is assumed to use the cores that
+    have been free longest."""
 
     def __init__(self, count: int) -> None:
         self._free: list[tuple[float, int, TaskInterval | None]] = [(-inf, number, None) for number in range(count)]
         self._count = count
 
     def take(self, interval: TaskInterval, cores: int) -> TaskInterval | None:
-        """Takes cores for a task. Returns the previous task of the core that was taken last, if there is one."""
+        """Assigns cores to a task. Returns the previous task at these cores; None if there is none. If several tasks used these cores
+        before, returns the task that ended last."""
         before: TaskInterval | None = None
         for _ in range(cores):
             if self._free and self._free[0][0] <= interval.started_at:
@@ -54,25 +62,29 @@ class _Cores:
         return before
 
     def idle_since(self, busy: int) -> float:
-        """Returns when the first core became idle. ``busy``: number of cores that are still in use."""
+        """Returns the time since which at least one core is idle; infinity if no core is idle. ``busy``: number of cores in use now."""
         ends = sorted(ended for ended, _, _ in self._free)
         return ends[busy] if busy < len(ends) else inf
 
 
 def parents_of(state: State) -> dict[int, list[int]]:
-    """Returns the unfinished dependencies of each task."""
+    """Returns for each task the unfinished tasks on which it depends."""
     found: dict[int, list[int]] = {}
     for run in state.runs.values():
         for task in run.tasks if run.unfinished else ():
             if task.state < DONE:
                 for child in task.children or ():
                     found.setdefault(task_id(run.id, child), []).append(task.id)
+        for index, children in run.followers.items():
+            for child in children:
+                found.setdefault(task_id(run.id, child), []).append(task_id(run.id, index))
     return found
 
 
 def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """Returns the breakdown for the runs ``own``. It follows the chain of tasks from the last task backwards. Before each task in
-    the chain comes the task that ended last: either the previous task at the same cores, or a dependency."""
+    """Returns the breakdown for the runs ``own``. Follows the chain of tasks backwards, from the task of these runs that ends last. Two
+    kinds of tasks can delay a task: the previous tasks at the same cores, and the tasks on which it depends. The predecessor in the chain
+    is the task that ended last of all these tasks."""
     now, state = world.snapshot_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
@@ -119,7 +131,7 @@ def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterv
 
 
 def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
-    """Returns when the first core became idle. Hosts that have left are not considered."""
+    """Returns the time since which at least one core is idle. Hosts that have left are not considered."""
     found = inf
     for worker in world.machine.state.workers.values():
         connection = world.machine.connections.get(worker.id)
@@ -138,7 +150,7 @@ def has_files(task: Task) -> bool:
 
 MIN_SAMPLES, MAX_SAMPLES = 20, 60
 COMPLETIONS = 20_000
-"""Target number of simulated task ends per prediction. It limits the number of samples."""
+"""Target number of simulated task ends per prediction. This number limits the number of samples."""
 MAX_TASKS_ALONE = 4_000
 """Up to this number of simulated tasks, one process is used, because starting more processes would take longer."""
 MIN_S = 1e-3
@@ -151,7 +163,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFinish:
-    """Result of one sample. ``end_s``: seconds from now, infinite if a task cannot run at any worker; ``stuck``: number of such tasks."""
+    """Result of one sample. ``end_s``: seconds from now, infinite if tasks cannot run at any worker; ``stuck``: number of these tasks."""
 
     end_s: float
     parts: TimeBreakdown
@@ -163,7 +175,8 @@ class ProjectedFinish:
 class FinishEstimate:
     variation: Variation
     ends_s: list[float]
-    """Finish times in the order of seeds, so that two variations can be compared seed by seed."""
+    """Seconds from now until the finish, one value per sample. The values are in the order of the seeds, so that two variations can be
+    compared seed by seed."""
     parts: TimeBreakdown
     stuck: int
     guessed: dict[str, int] = field(default_factory=dict)
@@ -174,12 +187,13 @@ class FinishEstimate:
 
     @property
     def merit_s(self) -> float:
-        """Geometric mean of the finish times, for sorting variations. All variations use the same seeds, so differences come from the
-        variations. The median of a few samples would show these differences less clearly."""
+        """Geometric mean of the finish times. Variations are sorted by this value, because the median of a few samples would show small
+        differences less clearly. All variations use the same seeds, so the differences are not due to chance."""
         return exp(fmean(log(max(end, MIN_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
     def interval(self, factor: float = 1.0) -> tuple[float, float]:
-        """Returns the 80 % interval. ``factor``: factor by which past errors widen the interval of the samples."""
+        """Returns the 80 % interval: the interval of the samples, widened by ``factor`` and by MARGIN. ``factor`` is learned from past
+        errors."""
         low, middle, high = self.quantile((1 - COVERAGE) / 2), self.median_s, self.quantile((1 + COVERAGE) / 2)
         return widened(low, middle, factor * MARGIN), widened(high, middle, factor * MARGIN)
 
@@ -204,7 +218,7 @@ def widened(edge: float, middle: float, factor: float) -> float:
 
 
 def simulate_sample(snapshot: PoolSnapshot, variation: Variation, seed: int, run: int | None) -> ProjectedFinish:
-    """Simulates one sample until one run, or all runs, are finished."""
+    """Simulates one sample until the run (None: every run) is finished."""
     world = Projection(snapshot, variation, seed)
     state = world.machine.state
     parents = parents_of(state)

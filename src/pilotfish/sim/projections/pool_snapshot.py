@@ -1,6 +1,6 @@
 """Captures the state of a pool and the history of its attempts. Defines variations of the pool for predictions.
 
-Many projections in several processes can start from one snapshot, because the state is stored as bytes.
+The state is stored as bytes, so that many projections in several processes can start from one snapshot.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class AttemptHistory:
     assigned_at: dict[tuple[str, int], float] = field(default_factory=dict)
     """For each worker and task: the time of assignment. Prefetched tasks are not included, because it is unknown when they get cores."""
     durations: dict[str, Durations] = field(default_factory=dict)
-    """For each class and task: worker, site, run, and measured seconds per unit of cost."""
+    """For each task class, one entry per ended task: worker, site, run, and measured seconds per unit of cost."""
     launches: dict[str, deque[float]] = field(default_factory=dict)
-    """For each site: seconds between assignment and result of tasks, without the execution time."""
+    """For each site: seconds between assignment and result of tasks without input files, not including the execution time."""
 
     run_ends: dict[str, float] = field(default_factory=dict)
-    """End times of runs, by uid. Runs that the pool has removed are included."""
+    """End times of runs without cancelled tasks, by uid. Runs that the pool has removed are included."""
 
     def observe(self, state: State, fact: f.Fact, at: float) -> None:
-        """Takes a fact that was just applied to the state."""
+        """Updates the history with a fact. The state must already contain the effect of the fact."""
         if isinstance(fact, f.TasksDone):
             self._done(state, fact, at)
         elif isinstance(fact, f.TasksAssigned | f.TasksDuplicated | f.TasksClaimed):
@@ -59,7 +59,8 @@ class AttemptHistory:
             self.run_ends[run.uid] = run.ended_at
 
     def started_at(self, worker: Worker, task: Task, beat_s: float) -> float | None:
-        """Returns the estimated start of a task at a worker; None if the task has not started or its start is unknown."""
+        """Returns the estimated time at which a task started at a worker; None if the task has not started or the time is unknown.
+        ``beat_s``: seconds between two heartbeats."""
         assigned_at, seen = self.assigned_at.get((worker.id, task.id)), worker.started.get(task)
         if seen is not None:
             # A start is reported with the next heartbeat.
@@ -90,12 +91,12 @@ class AttemptHistory:
 MIN_LAUNCHES = 5
 """Minimum observed starts at a site. With fewer starts, the start-up time is not used, because the first starts take longer."""
 CLOSED = "as far as is known"
-"""Reason for closing an open run in a snapshot. Later submissions of its client cannot be predicted."""
+"""Reason with which a snapshot closes an open run. It is closed because later submissions of its client cannot be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A change to the pool for `whatif`. ``more``: additional pilots for each site, or additional local cores; negative: fewer."""
+    """A change to the pool for `whatif`. ``more``: by site, the number of additional pilots (``local``: cores); negative: fewer."""
 
     text: str = "as it is"
     policy: str = ""
@@ -155,13 +156,11 @@ class PoolSnapshot:
 
 
 def _rows(state: State) -> Iterator[f.AnyFact]:
-    """Yields the state as facts. Finished runs without files, and data that only workers read, are not included."""
+    """Yields the state as facts. Leaves out finished runs without files, and data that only workers read."""
     over = {run.id: None for run in state.runs.values() if run.finished and not run.contents}
     shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
-    for fact in state_snapshot.dump(state):
+    for fact in state_snapshot.dump(state, without=over):
         row = fact.row
-        if fact.kind in ("run", "tasks") and row[0] in over:
-            continue
         if fact.kind == "shares":
             fact = f.Restored("shares", [row[0], [account for account in row[1] if account[0] in shares]])
         if fact.kind == "tasks":

@@ -24,7 +24,7 @@ MIN_HALF_WIDTH = 0.02
 
 
 class Prediction(msgspec.Struct):
-    """One prediction. Seconds count from ``at``. ``factor``: the factor that scaled the interval of the samples."""
+    """A prediction for one run. Seconds count from the time ``at``. ``factor``: the factor by which the interval was scaled."""
 
     at: float
     uid: str
@@ -43,12 +43,13 @@ class Prediction(msgspec.Struct):
 
     @property
     def error(self) -> float:
-        """Relative error of the median."""
+        """Relative error of the predicted median."""
         return abs(self.median_s - self.took_s) / self.took_s
 
     @property
     def strain(self) -> float:
-        """Error of the median, in half-widths of the unscaled interval. 1: the actual time was at an end of the interval."""
+        """Error of the median, divided by the half-width of the unscaled interval, both on a logarithmic scale. If the actual time was at
+        an end of this interval, the strain is 1."""
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
@@ -82,7 +83,9 @@ class PredictionRecord:
         self.predictions = kept
 
     def factor(self) -> float:
-        """Returns the scaling factor with which 80 % of the past intervals would have been right (a conformal quantile)."""
+        """Returns the factor by which prediction intervals are widened, or narrowed if it is less than 1. With this factor, 80 % of the
+        past intervals would have contained the actual time (a conformal quantile). The factor is limited to the range from MIN_FACTOR to
+        MAX_FACTOR. Returns 1 if fewer than MIN_TESTED predictions can be compared with a finished run."""
         strains = sorted(prediction.strain for prediction in self.tested[-LATEST:])
         if len(strains) < MIN_TESTED:
             return 1.0

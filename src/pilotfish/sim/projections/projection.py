@@ -1,7 +1,7 @@
 """Simulates how a pool continues from a snapshot. The real machine and policy run with simulated hosts in place of the workers.
 
-Task times and queue waits are drawn from observed values. Random numbers are drawn in the same order for every variation. So two variations
-with the same seed differ by the variation and not by chance.
+Task times and queue waits are drawn from distributions of observed values. The random numbers are drawn in the same order for every
+variation. So if two variations have the same seed, their results differ only because of the variations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pilotfish import plugins
 from pilotfish.core.apply import apply
+from pilotfish.core.data import replicas
 from pilotfish.core.machine import Machine
 from pilotfish.core.pilots.factory_interface import PilotProposal
 from pilotfish.core.pilots.pilot_records import Pilot
@@ -28,7 +29,6 @@ from pilotfish.model import effects as e
 from pilotfish.model import facts as f
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.contents import Content
 from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.site import JOINED, LOCAL, PilotSize
 from pilotfish.model.states import ACTIVE, DONE
@@ -39,9 +39,10 @@ from pilotfish.sim.shared_link import STREAMS
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 SMOOTHING = 0.3
-"""Width of the noise around an observed value, relative to the spread, if there is one observation. It is smaller for many observations."""
+"""Noise is added to each observed log duration. With one observation, the standard deviation of the noise is this fraction of the standard
+deviation of the log durations. With more observations, the noise is smaller."""
 UNSEEN = 4.0
-"""Weight of the fitted distribution, as a number of observations."""
+"""The fitted distribution has the same weight as this many observations."""
 SPREAD, SPREAD_WEIGHT = 0.8, 4.0
 """Prior standard deviation of log durations, and its weight as a number of observations."""
 MAX_SPREAD = 1.5
@@ -53,16 +54,16 @@ MAX_PROBABILITY = 1.0 - 1e-9
 
 
 class DurationSamples:
-    """Draws durations from the durations of ended tasks and the elapsed times of running tasks.
+    """Draws durations. The distribution is made from the durations of ended tasks and the elapsed times of running tasks.
 
     A running task is a censored observation: its duration is longer than its elapsed time (Kaplan and Meier). Each sample of a prediction
-    gives the observations random weights (the Bayesian bootstrap), so samples differ more if there are few observations. A part of the
-    durations is drawn from a fitted lognormal distribution, because durations outside the observed range are possible. With more
-    observations, this part and its spread become smaller.
+    gives the observations random weights (the Bayesian bootstrap), so samples differ more if there are few observations. Because durations
+    outside the observed range are possible, a part of the durations is drawn from a fitted lognormal distribution instead. This part is
+    smaller if there are more observations.
     """
 
     def __init__(self, seen: Sequence[float], running: Sequence[float], rng: np.random.Generator) -> None:
-        """``seen``: durations of ended tasks; ``running``: elapsed seconds of running tasks. They must not both be empty."""
+        """``seen``: durations of ended tasks; ``running``: elapsed seconds of running tasks. At least one of the two has an element."""
         values = np.maximum(np.array([*seen, *running], dtype=float), MIN_S)
         over = np.array([True] * len(seen) + [False] * len(running))
         order = np.argsort(values, kind="stable")
@@ -73,7 +74,7 @@ class DurationSamples:
         left[left < MIN_S] = 0.0
         self._values: NDArray[np.float64] = np.append(values, values[-1] * LONGER)
         self._below: NDArray[np.float64] = np.append(1.0 - left, 1.0)
-        """Cumulative probability at each value."""
+        """For each element of ``_values``: the probability that a duration is not longer than this value."""
         count = max(1, len(seen))
         logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
         middle = float(np.sum(masses * logs))
@@ -112,7 +113,7 @@ MIN_SAMPLES = 5
 """Minimum remembered tasks of a class. With fewer tasks, forecasts are used."""
 UNKNOWN_S, MIN_GUESS_S = 60.0, 5.0
 UNKNOWN_FACTORS = (0.15, 0.4, 0.7, 1.0, 1.4, 2.5, 6.0)
-"""Possible factors between a guess and the actual value."""
+"""Possible ratios of an actual value to a guess."""
 WORKER_DOUBT, NEW_WORKER_DOUBT = 0.35, 0.3
 """Standard deviations of log slowness: of a worker without measurements, and of a worker that has not joined yet."""
 LOCAL_WAIT_S = 1.0
@@ -136,7 +137,7 @@ class Projection(LightWorld):
         self.now = self.snapshot_at = snapshot.now
         self.variation = variation
         self.guessed: dict[str, int] = {}
-        """Classes without measurements, and the number of tasks of each."""
+        """Classes without measurements, and the number of tasks of each class."""
         self._snapshot = snapshot
         self._seed = seed
         self._rng = np.random.default_rng([seed, 1])
@@ -189,7 +190,7 @@ class Projection(LightWorld):
                 (task, worker)
                 for task in tasks
                 for worker, _ in speculative_copies.attempts(state, task)
-                if self._started_at(worker, task) is not None
+                if (worker.id, task.id) in self._snapshot.started_at
             ]
             elapsed = [self._elapsed(worker, task) for task, worker in running]
             durations = self._durations_of(name, number, elapsed)
@@ -201,7 +202,7 @@ class Projection(LightWorld):
                 self._durations[task.id] = durations.draw_beyond(self._rng, least)
 
     def _durations_of(self, name: str, run: int, elapsed: list[float]) -> DurationSamples:
-        """Returns durations for a class in a run. Tasks of the same run are preferred, because a class may contain very different tasks."""
+        """Returns durations for a task class in a run, preferably of tasks of this run: a class may contain very different tasks."""
         forecasts = self.machine.state.forecasts
         durations = self._snapshot.durations.get(name, ())
         own = [one for one in durations if one[2] == run]
@@ -225,16 +226,13 @@ class Projection(LightWorld):
             found = self._slowness[worker] = self.machine.state.forecasts.slowness(worker, site)
         return found
 
-    def _started_at(self, worker: Worker, task: Task) -> float | None:
-        return self._snapshot.started_at.get((worker.id, task.id))
-
     def _elapsed(self, worker: Worker, task: Task) -> float:
         started_at = self._snapshot.started_at[worker.id, task.id]
         elapsed = max(0.0, self.snapshot_at - started_at - self._snapshot.launches.get(worker.site, 0.0))
         return elapsed / _cost(task) / self._slowness[worker.id]
 
     def _draw_wait(self, pilot: str, site: str, elapsed: float) -> float:
-        """Draws the seconds that a pilot still waits."""
+        """Draws the seconds that a pilot still waits. ``elapsed``: the seconds that it has waited so far."""
         if site not in self._waits:
             self._waits[site] = self._waits_of(site, elapsed)
         return self._waits[site].draw_beyond(np.random.default_rng([self._seed, 2, *pilot.encode()]), elapsed) - elapsed
@@ -273,7 +271,7 @@ class Projection(LightWorld):
         for pilot in queued:
             self._start_later(pilot, self.now - pilot.requested_at)
         self.machine.decide_again = True
-        self._turn()  # needed even without workers
+        self._turn()  # without workers, no message would cause the first turn
         for site, count in variation.more:
             self._add(site, count)
 
@@ -286,7 +284,9 @@ class Projection(LightWorld):
             for _ in range(count):
                 self.machine.request_pilot(PilotProposal(site, self._usual_size(site), "what if"), by_user=True)
             for worker in here[max(0, len(here) + count) :] if count < 0 else ():
-                self._release(worker)
+                connection = self.machine.connections.get(worker.id)
+                if connection is not None and connection.link is not None:
+                    self.hosts[connection.link].leave()
         self.machine.decide_again = True
         self._turn()
 
@@ -309,7 +309,7 @@ class Projection(LightWorld):
             attempt = SimulatedAttempt(
                 task.id, speculative_copies.attempt_at(state, worker, task), dict(needs).get(CORES, 0) / UNIT, self.now
             )
-            started_at = self._started_at(worker, task)
+            started_at = self._snapshot.started_at.get((worker.id, task.id))
             if started_at is not None:
                 attempt.started_at = attempt.assigned_at = started_at
                 left = self._durations[task.id] - self._elapsed(worker, task)
@@ -333,7 +333,7 @@ class Projection(LightWorld):
         active_counts: dict[str, int] = {}
         for host, attempt in sorted(self._waiting, key=lambda one: one[1].assigned_at):
             name = host.site.name
-            wanted = _contents(self.machine.state.task(attempt.task))
+            wanted = [record.content for record in replicas.needs(self.machine.state.task(attempt.task))]
             for content in wanted:
                 if (
                     not self.disks[name].has(content.digest)
@@ -346,11 +346,6 @@ class Projection(LightWorld):
             host.add_waiting(attempt, tuple(halved))
         for host in self.hosts.values():
             host.start_attempts()
-
-    def _release(self, worker: Worker) -> None:
-        connection = self.machine.connections.get(worker.id)
-        if connection is not None and connection.link is not None:
-            self.hosts[connection.link].leave()
 
     # --- pilots -----------------------------------------------------------------------------------------------------------------------
 
@@ -416,10 +411,6 @@ class Projection(LightWorld):
 def _cost(task: Task) -> float:
     cost = task.shape.run.cost(task.id & INDEX_MASK)
     return cost if cost > 0 else 1.0
-
-
-def _contents(task: Task) -> tuple[Content, ...]:
-    return tuple(record.content for record in (*task.shape.run.spec_contents.get(task.spec, ()), *task.contents))
 
 
 def link_bandwidth(state: State, site: str) -> float:

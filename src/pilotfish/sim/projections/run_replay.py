@@ -1,7 +1,8 @@
 """Simulates a finished run again under another policy.
 
-Task times (divided by the slowness of the worker), arrival times, dependencies, and the presence of workers are those that were measured.
-Links are modelled from forecasts, with one shared disk per site. No task fails, and the pool has no other runs.
+The simulation uses measured values: the time of each task (divided by the slowness of the worker that ran it), the times at which tasks
+were submitted, the dependencies, and the times at which workers were present. Links are modelled from forecasts, with one shared disk per
+site. No task fails, and the pool has no other runs.
 """
 
 from __future__ import annotations
@@ -34,13 +35,12 @@ MIN_S = 1e-6
 
 @dataclass(slots=True)
 class RunHistory:
-    """Facts about one run that its state does not keep."""
+    """Data about one run that the state of the pool does not keep."""
 
     run: int
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """For each submission: its time and number of tasks."""
     dependencies: dict[int, list[int]] = field(default_factory=dict)
-    """Dependencies of each task."""
     ran: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For each task: the worker and the site that ran it."""
 
@@ -52,7 +52,9 @@ class RunHistory:
                     self.ran[task & INDEX_MASK] = fact.worker, worker.site if worker is not None else ""
         elif type(fact) is f.TasksAdded and fact.run == self.run:
             self.arrivals.append((at, len(fact.specs)))
-            self.dependencies.update(fact.deps)
+            for deps in (fact.deps, fact.after_any):
+                for index, needed in deps.items():
+                    self.dependencies[index] = [*self.dependencies.get(index, ()), *needed]
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +76,7 @@ def max_cores(present: Sequence[WorkerStay]) -> float:
 
 
 def similar_stays(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
-    """Returns workers like those in ``present``, with ``cores`` cores together. They are present during the whole run."""
+    """Returns workers like those in ``present``, with ``cores`` cores in total. These workers are present during the whole run."""
     found: list[WorkerStay] = []
     for stay in cycle(present):
         if cores <= 0:

@@ -1,13 +1,13 @@
 """Generates the published APST sweep: tasks with shared input files on three clusters.
 
 There are 1,200 tasks in six groups. Costs differ by a factor of up to 20. All tasks of a group read the same file. The six files have 1, 1,
-20, 20, 100 and 100 MB. The first cluster has 32 hosts and a fast link. The link to the second cluster (8 hosts) is 20 times slower. The
-link to the third cluster (16 hosts) is 40 times slower. There are four scenarios:
+20, 20, 100 and 100 MB. The first cluster has 32 hosts and a fast link. The second cluster has 8 hosts, and its link is 20 times slower. The
+third cluster has 16 hosts, and its link is 40 times slower than the first link. There are four scenarios:
 
 a) No file is staged in advance.
-b) Both files of 100 MB are at the second cluster.
-c) As in b. In addition, one file of 100 MB and both files of 20 MB are at the third cluster.
-d) All files are at all clusters.
+b) Both files of 100 MB are at the second cluster in advance.
+c) As in b. In addition, one file of 100 MB and both files of 20 MB are at the third cluster in advance.
+d) All files are at all clusters in advance.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pilotfish.errors import BadInput
+from pilotfish import errors
+from pilotfish.errors import BadInput, Correction
 from pilotfish.model.quantities import parse_bytes, parse_seconds
 
 MAX_SHOWN = 80
@@ -21,8 +21,8 @@ MAX_BYTES, MIN_BANDWIDTH = 100 * 10**12, 1000.0
 def nearest(given: object, known: Iterable[str], otherwise: str = "") -> str:
     """Returns the fix for an unknown word. ``otherwise``: the fix if no known word is similar; the default lists all known words."""
     names = list(known)
-    near = difflib.get_close_matches(str(given)[:MAX_SHOWN], names, 1)
-    return f"did you mean {near[0]}?" if near else otherwise or f"known are: {', '.join(names)}"
+    near = errors.nearest(str(given)[:MAX_SHOWN], names)
+    return Correction(f"did you mean {near}?", given, near) if near else otherwise or f"known are: {', '.join(names)}"
 
 
 def shown(value: object) -> str:
@@ -31,8 +31,8 @@ def shown(value: object) -> str:
 
 
 class FieldReader:
-    """Reads typed fields of a table. ``where``: prefix of the field names in messages, such as ``grid.toml: work.`` or ``--``. ``joined``
-    combines two tables; fields of the second table take precedence."""
+    """Reads typed fields of a table. ``where``: the text before field names in messages, such as ``grid.toml: work.`` or ``--``. ``joined``
+    combines this table with a later table; if both have a field, the later value counts."""
 
     def __init__(self, table: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         if not isinstance(table, Mapping):

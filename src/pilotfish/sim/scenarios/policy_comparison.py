@@ -20,8 +20,8 @@ HEARTBEAT_S = 1.0
 
 @dataclass(slots=True)
 class SimulationResult:
-    """Result of one policy with one seed. ``area_s`` and ``path_s`` are lower bounds of the makespan: the time if all cores were always
-    busy, and the longest chain of tasks."""
+    """Result of one policy with one seed. ``area_s`` and ``path_s`` are lower bounds of the makespan. ``area_s``: the makespan if all cores
+    were always busy. ``path_s``: the time of the longest chain of tasks on the fastest host."""
 
     policy: str
     seed: int
@@ -35,7 +35,7 @@ class SimulationResult:
 
 @dataclass(slots=True)
 class SimulationTrace:
-    """All events of a simulation, for a chart."""
+    """A simulation and its result, for a chart."""
 
     result: SimulationResult
     work: Workload
@@ -48,7 +48,7 @@ def simulate(scenario: Scenario, case: tuple[str, int]) -> SimulationResult:
 
 
 def record_trace(scenario: Scenario, policy: str, seed: int = 0, record_intervals: bool = True) -> SimulationTrace:
-    """Runs one simulation and records all events."""
+    """Runs one simulation. The trace contains the times of all tasks if ``record_intervals`` is True."""
     work = scenario.work.work(seed)
     world = LightWorld(scenario.sites, work, plugins.load("policies", policy)(), seed, record_intervals=record_intervals)
     if policy == "stealing":

@@ -60,7 +60,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class ScenarioOptions:
-    """Command-line options. They take precedence over the file."""
+    """Command-line options, which take precedence over the file."""
 
     sites: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -85,7 +85,8 @@ def read_scenario(table: Mapping[str, Any], where: str, options: ScenarioOptions
     if not sites:
         raise BadInput(f"{where}there is no site", 'name one: --site "here 8", or in a file [[site]] with name and hosts')
     _refuse_clashes(sites, work, where)
-    return Scenario(tuple(sites), work, _policies(top, options.policies), _seeds(top, options.seeds))
+    seeds = top if options.seeds is None else FieldReader({"seeds": options.seeds}, "--", ("seeds",))
+    return Scenario(tuple(sites), work, _policies(top, options.policies), seeds.count("seeds", DEFAULT_SEEDS, MAX_SEEDS))
 
 
 def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -107,11 +108,6 @@ def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
         if name not in known:
             raise BadInput(f"{label}: there is no policy {shown(name)}", nearest(name, [*known, "all"]))
     return tuple(dict.fromkeys(found))
-
-
-def _seeds(top: FieldReader, wanted: int | None) -> int:
-    fields = top if wanted is None else FieldReader({"seeds": wanted}, "--", ("seeds",))
-    return fields.count("seeds", DEFAULT_SEEDS, MAX_SEEDS)
 
 
 # --- sites ----------------------------------------------------------------------------------------------------------------------------
@@ -151,7 +147,7 @@ def _read_site(fields: FieldReader, digests: Sequence[str]) -> SimulatedSite:
 
 
 def _staged(fields: FieldReader, digests: Sequence[str]) -> tuple[str, ...]:
-    """Returns the files that are at the site from the start. The field contains ``all``, or numbers counted from 1."""
+    """Returns the files that are at the site from the start. The field ``files`` is ``all`` or numbers of files; the first file is 1."""
     wanted = fields.get("files", [])
     if wanted == "all":
         return tuple(digests)

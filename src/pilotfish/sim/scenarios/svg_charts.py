@@ -1,7 +1,7 @@
 """Draws charts of simulations as SVG: bar charts of makespans, and Gantt charts.
 
-A chart has its own background, light or dark as the reader prefers. In a Gantt chart, each core has a row. The rows of a site are together,
-and the transfers to the site are above them. While a core waits for a file, its row is paler.
+The background of a chart is light or dark, as the reader's display is set. In a Gantt chart, each core has a row. The rows of a site are
+together, and the transfers to the site are above them. The time in which a core waits for a file is drawn paler.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ MIN_WAIT = 0.002
 
 @dataclass(slots=True)
 class ChartBlocks:
-    """Draws rectangles of one colour as one SVG path, which keeps the file small. A rectangle that is narrower than ``merge`` is joined
-    with the rectangle on its left."""
+    """Draws rectangles of one colour as one SVG path, which keeps the file small. A new rectangle is joined with the rectangle on its left
+    if the new rectangle is narrower than ``merge`` and the gap between the two is narrower than ``merge``."""
 
     merge: float
     parts: list[str] = field(default_factory=list)
@@ -224,7 +224,7 @@ def _draw_row(
 
 
 def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[str, list[list[TaskInterval]]]:
-    """Returns the tasks of each shown core in order, by site. If there are too many cores, the shown cores are chosen evenly."""
+    """Returns the rows of each site. A row has the tasks of one core. If there are too many cores, only every n-th core is shown."""
     hosts: dict[str, dict[int, list[TaskInterval]]] = {site.name: {} for site in sites}
     for interval in trace.world_result.intervals:
         hosts[interval.site].setdefault(interval.host, []).append(interval)
@@ -239,7 +239,7 @@ def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[
 
 
 def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInterval]]:
-    """Assigns each task to the first free core. It is not recorded which core the task had."""
+    """Assigns each task to the first free core, because the simulation does not record the core of a task."""
     rows: list[list[TaskInterval]] = [[] for _ in range(cores)]
     for interval in sorted(intervals, key=lambda one: one.started_at):
         row = next((one for one in rows if not one or one[-1].ended_at <= interval.started_at + 1e-6), rows[-1])
@@ -248,7 +248,7 @@ def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInter
 
 
 def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, SimulatedTransfer]]:
-    """Places concurrent transfers in different lanes. Returns the lane, the number of lanes, and the transfer."""
+    """Places concurrent transfers in different lanes. Returns for each transfer its lane, the number of all lanes, and the transfer."""
     ends: list[float] = []
     placed: list[tuple[int, SimulatedTransfer]] = []
     for one in sorted(transfers, key=lambda one: one.requested_at):
@@ -259,7 +259,7 @@ def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, Si
 
 
 def _legend(colours: ChartColours) -> tuple[list[str], float]:
-    """Draws the legend. Returns it and the y position below it."""
+    """Draws the legend. Returns its SVG elements and the y position below the legend."""
     entries = [(label, f'fill="{colour}"') for label, colour in colours.legend()] if len(colours.numbers) > 1 else []
     entries += [("waits for its file", 'class="w" opacity="0.35"')] if colours.by_file else []
     x, y, parts = float(MARGIN), 31.0, []

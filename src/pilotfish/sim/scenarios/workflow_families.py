@@ -1,7 +1,7 @@
-"""Generates workflows like Montage or BLAST, of any size. Their structures are those of the families of WfCommons.
+"""Generates workflows of a family, such as Montage or BLAST, of any size. They have the structures of the families of WfCommons.
 
-An example: ``family("montage", 1000, seed=1)``. Run times and file sizes have the means and deviations of published executions
-(WfInstances, on the Chameleon cloud).
+For example, ``family("montage", 1000, seed=1)`` returns a workflow. Run times and file sizes have the means and deviations of published
+executions (WfInstances, on the Chameleon cloud).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkflowSketch:
         return name
 
     def add(self, program: str, parents: Sequence[int] = (), inputs: Sequence[str] = (), size: float = KB) -> int:
-        """Adds a task. It reads the outputs of its parents and writes one file of about ``size`` bytes."""
+        """Adds a task that reads the outputs of its parents and writes one file of about ``size`` bytes. Returns the index of the task."""
         index = len(self._tasks)
         made = self.file(f"{program}-{index}.out", size)
         read = tuple(self._tasks[parent].outputs[0] for parent in parents)
@@ -49,7 +49,7 @@ class WorkflowSketch:
         return Workflow(self.name, tuple(self._tasks), self._files)
 
     def _near(self, mean: float, deviation: float) -> float:
-        """Draws a lognormal value, which is positive and sometimes much larger than the mean."""
+        """Draws a lognormal value. Such a value is positive, and sometimes much larger than the mean."""
         spread = math.log1p((deviation / mean) ** 2)
         return self._random.lognormvariate(math.log(mean) - spread / 2, math.sqrt(spread))
 

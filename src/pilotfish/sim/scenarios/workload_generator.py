@@ -1,11 +1,10 @@
 """Generates a workload for each seed.
 
-A workload consists of similar tasks, a workflow of a family, a given workflow, a task list, or the published APST sweep.
+A workload is one of these: similar tasks, a workflow of a family, a given workflow, a task list, or the published APST sweep.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import random
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 
+from pilotfish import errors
 from pilotfish.applications.wfcommons import Workflow, read_workflow
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, Correction
 from pilotfish.model.quantities import parse_seconds
 from pilotfish.sim.scenarios.apst_sweep import FILES, SCENARIOS, sweep
 from pilotfish.sim.scenarios.field_reader import FieldReader, nearest, shown
@@ -65,8 +65,11 @@ def parse_distribution(value: object, field: str) -> Distribution:
         return Distribution(first=_positive(value, field, value))
     form, parts = call[1].lower(), [part.strip() for part in call[2].split(",")]
     if form not in FORMS:
-        near = difflib.get_close_matches(form, FORMS, 1)
-        raise BadInput(f"{field} = {value!r}: there is no distribution {form}", f"did you mean {FORMS[near[0]]}?" if near else FIX)
+        near = errors.nearest(form, FORMS)
+        raise BadInput(
+            f"{field} = {value!r}: there is no distribution {form}",
+            Correction(f"did you mean {FORMS[near]}?", form, near) if near else FIX,
+        )
     wanted = FORMS[form].count(",") + 1
     if len(parts) != wanted or not all(parts):
         raise BadInput(
@@ -121,8 +124,12 @@ TaskListReader = Callable[[str], Workload]
 
 @dataclass(slots=True, frozen=True)
 class FileGroup:
-    """Files of equal size. ``shared``: "groups" (one file for each group of consecutive tasks), "all" (all files for all tasks) or "none"
-    (one file per task)."""
+    """Files of equal size. ``shared`` says which tasks read which files:
+
+    - "groups": the tasks are divided into groups of consecutive tasks, and each group reads one file.
+    - "all": all tasks read all files.
+    - "none": each task reads ``count`` files of its own.
+    """
 
     size: int
     count: int = 1
@@ -131,7 +138,8 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """Generates workloads. ``fixed``: a workload that all seeds have in common. ``seconds`` then gives the time for cost 1."""
+    """Generates workloads. ``seconds``: distribution of the task times. ``fixed``: tasks that are the same for all seeds. For these tasks,
+    and for the tasks of ``apst``, ``seconds`` is the distribution of a factor by which their task times are multiplied."""
 
     tasks: int = 0
     seconds: Distribution = ONE_SECOND
@@ -174,7 +182,7 @@ class WorkloadPlan:
 
 
 def error_factor(error: float, rng: random.Random) -> float:
-    """Returns a random factor between 1 - error and 1 + error."""
+    """Returns a random factor between 1 - error and 1 + error, but at least MIN_FACTOR."""
     return max(MIN_FACTOR, 1 + rng.uniform(-error, error)) if error else 1.0
 
 
@@ -183,7 +191,7 @@ def _digest(number: int) -> str:
 
 
 def _add_files(work: Workload, file_groups: tuple[FileGroup, ...]) -> None:
-    """Adds files to the tasks. Shared files are numbered first, in the order of their definition."""
+    """Adds files to the tasks. Shared files get the first numbers, in the order in which the file groups are defined."""
     shared = [
         (kind, _digest(number)) for number, kind in enumerate(one for one in file_groups if one.shared != "none" for _ in range(one.count))
     ]
@@ -251,7 +259,7 @@ def _count(fields: FieldReader, text: str) -> int:
 
 
 def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> float | None:
-    """Reads the relative error of costs. ``timed``: the source defines the task times, so the field ``seconds`` is refused."""
+    """Reads ``hints``, the relative error of costs. ``timed``: the source defines the task times, so the field ``seconds`` is refused."""
     if timed and "seconds" in fields:
         raise fields.refuse("seconds", f" is not wanted: {fields.get('from')} says it", "leave it out")
     value = fields.get("hints", default)

@@ -1,8 +1,12 @@
-"""Reads a journal, and continues after damage: first the newest intact snapshot, then all later segments.
+"""Reads a journal: first the newest intact snapshot, then all later segments. Skips damaged parts and reports them.
 
-The reader changes the disk only after it has read the last record. Then it removes an incomplete write at the end. It makes all records
-durable, because their writer may have died before its sync. It removes files that a snapshot has replaced. Each step can be interrupted and
-repeated.
+While the reader reads, it does not change the disk. After the last record, it does three things:
+
+1. It removes an incomplete write at the end.
+2. It makes all records durable, because the master that wrote them may have died before its sync.
+3. It removes files that a snapshot has replaced, unless it found damage.
+
+Each of these steps can be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -17,15 +21,7 @@ from pilotfish.errors import JournalError
 from pilotfish.store.disk import Disk, FileIdentity
 from pilotfish.store.journal.record_format import HEAD_BYTES, HEADER_BYTES, SEGMENT, SNAPSHOT, VERSION
 from pilotfish.store.journal.record_scan import RecordScan
-from pilotfish.store.journal.segment_files import (
-    JournalListing,
-    OpenSegment,
-    find_pool,
-    list_files,
-    open_file,
-    segment_name,
-    snapshot_name,
-)
+from pilotfish.store.journal.segment_files import JournalListing, OpenSegment, find_pool, list_files, open_file, segment_name, snapshot_name
 from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_whole
 
 
@@ -33,7 +29,8 @@ from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_who
 class Damage:
     """Bytes that should be records but are not.
 
-    ``what`` is "damaged", "missing" (the whole file) or "unused" (a damaged snapshot; an older snapshot and all later segments replace it).
+    ``what``: "damaged", "missing" (the whole file is missing) or "unused" (a damaged snapshot that is not used, because older files have
+    the same content).
     """
 
     file: str
@@ -44,10 +41,10 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Missing records.
+    """Missing records, from sequence number ``first`` to ``last``.
 
-    If ``durable`` is False, the records may never have been on disk, for example because of a power cut. Such records were never
-    acknowledged.
+    ``durable``: True if the records were on disk, so that they were lost by damage. If False, the records may never have been on disk, for
+    example because of a power cut; in this case, they were never acknowledged.
     """
 
     first: int
@@ -59,8 +56,8 @@ class Gap:
 class DamageReport:
     """Damage that was found while reading. An entry is added before the reader returns the first record after the damage.
 
-    If there are ``damages``, write a snapshot soon. Until then, every start finds them again. ``durable`` of a gap is known only after the
-    last record.
+    If there are ``damages``, the caller should write a snapshot soon. Until then, every start finds the same damage again. The field
+    ``durable`` of a gap is correct only after the last record has been read.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -78,7 +75,7 @@ class Tail:
     size: int = 0
     descriptor: int = -1
     files: dict[str, FileIdentity] = field(default_factory=dict)
-    """The other files of the journal."""
+    """The files of the journal besides the segment that is written next."""
     snapshot: str = ""
 
 
@@ -114,9 +111,10 @@ class JournalReader:
             raise JournalError(f"the journal in {self._directory} cannot be read: {error.strerror or error}.", "Check the disk.") from error
 
     def _choose_snapshot(self) -> int:
-        """Returns the number of the newest snapshot; 0 means the start of the journal.
+        """Returns the number of the snapshot from which to read; 0 means the start of the journal.
 
-        If that snapshot is damaged and all segments after an older snapshot still exist, returns the older snapshot.
+        This is usually the newest snapshot. If the newest snapshot is damaged, reading begins at an older snapshot or at the start of the
+        journal, provided that all segments from there on still exist. Otherwise the damaged snapshot is read.
         """
         present = set(self._listing.segments)
         bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]
@@ -193,7 +191,8 @@ class JournalReader:
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
         """Removes an incomplete write and returns the tail.
 
-        If the header is lost or the device could not be read, the segment stays unchanged and a new segment follows.
+        If the header is lost, the file has an older format, or the device could not be read, the segment stays unchanged and a new segment
+        follows.
         """
         if file.header is None or file.header.version != VERSION or file.unreadable:
             self._disk.sync(file.descriptor)
@@ -247,7 +246,7 @@ class JournalReader:
 
 
 class ReadOnlyDisk(Disk):
-    """Disk that changes nothing. Only the master repairs a journal."""
+    """Disk on which calls that repair a journal do nothing, because only the master repairs a journal."""
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -275,9 +274,4 @@ def open_read_only(directory: str | os.PathLike[str]) -> JournalReader:
         raise JournalError(f"the journal in {path} cannot be read: {error.strerror or error}.") from error
     if pool is None:
         raise JournalError(f"there is no journal in {path}.")
-    return JournalReader(disk, path, pool, listing, lambda tail: _close(disk, tail))
-
-
-def _close(disk: Disk, tail: Tail) -> None:
-    if tail.descriptor >= 0:
-        disk.close(tail.descriptor)
+    return JournalReader(disk, path, pool, listing, lambda tail: disk.close(tail.descriptor) if tail.descriptor >= 0 else None)

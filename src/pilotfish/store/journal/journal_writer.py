@@ -5,9 +5,9 @@
     journal.append([b"...", b"..."])       # written, not yet durable
     journal.sync()                         # durable: the caller may act on the records
 
-The journal does not read the bytes of a record. After a failed sync it accepts no more records, because the system may have dropped the
-pages, and a second sync would succeed without them. If the disk is full, the journal removes the incomplete write, and continues when
-there is space.
+The content of a record is of no importance to the journal. After a failed sync, the journal accepts no more records: the operating system
+may have dropped the unsynced pages, and a second sync would then succeed without them. If the disk is full, the journal removes the
+incomplete write, and accepts records again when there is space.
 """
 
 from __future__ import annotations
@@ -20,25 +20,8 @@ from dataclasses import dataclass
 from pilotfish.errors import JournalError, JournalFull
 from pilotfish.store.disk import DISK, FULL, Disk, FileIdentity, create_durably, write_all
 from pilotfish.store.journal.journal_reader import JournalReader, Tail
-from pilotfish.store.journal.record_format import (
-    HEADER_BYTES,
-    POOL_BYTES,
-    SEGMENT,
-    SNAPSHOT,
-    FileHeader,
-    encode_header,
-    frame,
-    seed_of,
-)
-from pilotfish.store.journal.segment_files import (
-    JournalListing,
-    find_pool,
-    list_files,
-    open_file,
-    segment_name,
-    snapshot_name,
-    write_pool,
-)
+from pilotfish.store.journal.record_format import HEADER_BYTES, POOL_BYTES, SEGMENT, SNAPSHOT, FileHeader, encode_header, frame, seed_of
+from pilotfish.store.journal.segment_files import JournalListing, find_pool, list_files, open_file, segment_name, snapshot_name, write_pool
 from pilotfish.store.journal.snapshot_file import SnapshotWriter, snapshot_is_whole
 
 SEGMENT_BYTES = 64 << 20
@@ -99,7 +82,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Returns the size of the journal on disk, without the reserve."""
+        """Returns the size of the journal on disk, without reserved space."""
         return self._size + sum(identity.size for identity in self._other_files.values())
 
     @property
@@ -128,7 +111,7 @@ class Journal:
         return self._next_sequence - 1
 
     def begin_sync(self) -> None:
-        """Starts writing the last append to the device, so that ``sync`` waits less."""
+        """Starts writing the last appended records to the device, so that ``sync`` waits less."""
         self._disk.drop_cached(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
@@ -155,9 +138,9 @@ class Journal:
             self._trouble = self._trouble or "it is closed"
 
     def begin_snapshot(self) -> SnapshotWriter:
-        """Begins a new segment and returns the writer of a snapshot. The snapshot must contain exactly the present state.
+        """Begins a new segment and returns the writer of a snapshot. The caller must write exactly the present state to the snapshot.
 
-        Write and commit the snapshot in this process or in a forked child. Then call ``finish_snapshot``. If the snapshot failed, call
+        Write and commit the snapshot in this process or in a forked child. Then call ``finish_snapshot`` or, if the snapshot failed,
         ``abandon_snapshot``.
         """
         self._require_usable()
@@ -194,7 +177,7 @@ class Journal:
         writer.discard()
 
     def release_reserve(self) -> bool:
-        """Frees the reserved space, so that the journal can record that the disk is full. Returns False if the space was free already."""
+        """Frees the reserved space, so that the next record fits on the full disk. Returns False if no space was reserved."""
         with suppress(OSError):
             self._disk.remove(self._path(RESERVE_FILE))
             return True
@@ -218,7 +201,7 @@ class Journal:
         return True
 
     def find_changed_files(self) -> list[ChangedFile]:
-        """Lists files that other programs changed. If there are any, write a snapshot at once, because it replaces all files."""
+        """Lists journal files that other programs changed. If there are any, write a snapshot at once: a snapshot replaces all files."""
         found = [changed for name, identity in self._other_files.items() if (changed := self._find_change(name, identity))]
         if self._descriptor >= 0:
             identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
@@ -238,7 +221,7 @@ class Journal:
         return ChangedFile(name, "truncated" if found.size < expected.size else "extended")
 
     def _resume(self, tail: Tail) -> None:
-        """Continues writing where reading ended."""
+        """Prepares the journal to write after the last record that was read."""
         self._trouble = ""
         self._number, self._size, self._descriptor = tail.number, tail.size, tail.descriptor
         self._length = tail.size
@@ -275,7 +258,7 @@ class Journal:
         self._disk.close(descriptor)
 
     def _begin_segment(self, number: int) -> None:
-        """Creates a segment. The segment is durable under its name before it is used. Until then, the old segment is the last one."""
+        """Creates a durable segment, then makes it the current segment. If it cannot be created, the old segment stays the current one."""
         name = segment_name(number)
         header = FileHeader(SEGMENT, number, self._next_sequence, self.pool)
         try:
@@ -290,7 +273,7 @@ class Journal:
     def _preallocate(self) -> None:
         """Reserves space for later records. A sync that does not extend the file is a third faster, and cannot fail for lack of space.
 
-        Readers take zeros at the end of a segment for reserved space. If the file system cannot reserve space, nothing is reserved.
+        Readers treat zeros at the end of a segment as reserved space. If the file system cannot reserve space, nothing is reserved.
         """
         self._length = self._size
         if self._preallocates:

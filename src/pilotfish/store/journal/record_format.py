@@ -3,11 +3,13 @@
     header   magic 8, version 2, kind 2, number 4, first sequence 8, pool 16, crc 4   (frozen: all later versions keep it)
     record   marker 4, check 4, crc 4, length 4, sequence 8, unsynced 4, body
 
-The numbers are sizes in bytes. ``check`` is a checksum of length, sequence and unsynced. After damage, it shows whether the head of a
-record is valid before the body is read. ``crc`` is a checksum of these fields, ``check`` and the body. Both checksums start from a seed
-made of the pool and the number of the file. Therefore records of another journal, or bytes inside a payload, are never taken for records of
-this file. ``unsynced`` is the number of earlier records that were not yet durable when this record was written. The records before them
-were durable. If one of those durable records is missing, the cause is damage and not a crash.
+In these two lines, the number after the name of a field is the size of the field in bytes. ``check`` is a checksum of length, sequence and
+unsynced, so that these three fields can be tested before the body is read. ``crc`` is a checksum of length, sequence, unsynced, ``check``
+and body. Both checksums start from a seed that is made of the id of the pool and the kind and number of the file. So records of another
+file, or bytes inside a payload, are never taken for records of this file.
+
+``unsynced`` is a number N. When this record was written, the last N records before it were not yet durable, and all records before those N
+were durable. If a durable record is missing, the cause is damage and not a crash.
 """
 
 from __future__ import annotations
@@ -40,8 +42,6 @@ POOL_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Header of a segment or snapshot."""
-
     kind: int
     number: int
     first_sequence: int
@@ -117,6 +117,6 @@ def decode_end(data: bytes, seed: int) -> int | None:
 
 
 def proven_durable(head: bytes) -> int:
-    """Returns the last sequence number that was certainly on disk when this record was written."""
+    """Returns the last sequence number that was certainly on disk when the record with this ``head`` was written."""
     _, sequence, unsynced = FIELDS.unpack_from(head, FIELDS_AT)
     return int(sequence) - int(unsynced) - 1

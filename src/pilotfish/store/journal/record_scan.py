@@ -1,7 +1,7 @@
 """Scans the records of one file and skips damage.
 
-A fast loop reads intact, consecutive records. At damage, a slower path takes over. If the head of the damaged record is valid, the scan
-skips only this record. Otherwise it searches for the next valid head.
+A fast loop reads intact, consecutive records. At damage, a slower path takes over. If the head of the damaged record is valid, the slower
+path skips only this record. Otherwise, it searches for the next valid head.
 """
 
 from __future__ import annotations
@@ -10,16 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from pilotfish.store.journal.record_format import (
-    FIELDS,
-    FIELDS_AT,
-    HEAD_BYTES,
-    MARKER,
-    MAX_BODY,
-    PREFIX,
-    RECORD_HEAD,
-    proven_durable,
-)
+from pilotfish.store.journal.record_format import FIELDS, FIELDS_AT, HEAD_BYTES, MARKER, MAX_BODY, PREFIX, RECORD_HEAD, proven_durable
 
 CHUNK_BYTES = 1 << 20
 
@@ -29,7 +20,7 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(slots=True)
 class RecordScan:
-    """One scan of a file. Iterate over ``batches`` to the end. After that, the other fields describe the file."""
+    """One scan of a file. Iterate over ``batches`` to the end. After that, ``records``, ``damages`` and ``gaps`` are complete."""
 
     read: Read
     start: int
@@ -38,10 +29,10 @@ class RecordScan:
     expected: int
     """Sequence number of the next record."""
     good_end: int = 0
-    """End of the last intact record. Only bytes that are no records follow."""
+    """Offset at which the last intact record ends. After the scan, only bytes that are no records follow."""
     records: int = 0
     proven: int = 0
-    """Highest sequence number that was on disk, according to a later record."""
+    """Highest sequence number that must have been on disk, as a later record says."""
     damages: list[tuple[int, int]] = field(default_factory=list)
     """(start, end) offsets of bytes that are not records."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -86,7 +77,7 @@ class RecordScan:
         return batch
 
     def _skip_or_read(self) -> None:
-        """Handles bytes that are no intact record in sequence: reads more bytes, or skips them."""
+        """Handles bytes that are not the next intact record: reads more bytes, or skips damaged or missing records."""
         position, buffer = self._position, self._buffer
         offset = self._base + position
         if offset >= self.size:
@@ -131,7 +122,7 @@ class RecordScan:
             position += 1
 
     def _is_blank(self, start: int, end: int) -> bool:
-        """Returns whether a range has only zeros. Then it is reserved space, or its data did not reach the disk."""
+        """Returns True if a range has only zeros. Such a range is reserved space, or its data did not reach the disk."""
         return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:

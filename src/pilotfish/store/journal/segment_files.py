@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from pilotfish.store.disk import PAGE_BYTES, Disk, create_durably, read_all
-from pilotfish.store.journal.record_format import (
-    HEADER_BYTES,
-    POOL_BYTES,
-    SEGMENT,
-    FileHeader,
-    decode_header,
-    require_readable,
-    seed_of,
-)
+from pilotfish.store.journal.record_format import HEADER_BYTES, POOL_BYTES, SEGMENT, FileHeader, decode_header, require_readable, seed_of
 
 POOL_FILE = "journal.id"
 _NAME = re.compile(r"(?:journal-(\d{8,})\.log|snapshot-(\d{8,}))\Z")
@@ -117,7 +109,8 @@ def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> byt
 
 
 def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | None:
-    """Finds the id of the pool in its own file. If that file is lost, finds the id in any intact header."""
+    """Returns the id of the pool from the file POOL_FILE. If that file is lost, returns the id from any intact header. Returns None if
+    there is no intact header."""
     with suppress(FileNotFoundError):
         if found := _POOL_LINE.match(_first_bytes(disk, os.path.join(directory, POOL_FILE), 128)):
             pool = bytes.fromhex(found[1].decode())
@@ -130,7 +123,7 @@ def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | No
 
 
 def write_pool(disk: Disk, directory: str, pool: bytes) -> None:
-    """Writes the id of the pool to its own file. With the id, the records of a file are readable even if its header is lost."""
+    """Writes the id of the pool to the file POOL_FILE. With the id, records can be read even if the header of their segment is lost."""
     if len(pool) != POOL_BYTES:
         raise ValueError(f"a pool id has {POOL_BYTES} bytes, not {len(pool)}")
     content = b"pilotfish-journal %s %08x\n" % (pool.hex().encode(), crc32(pool))

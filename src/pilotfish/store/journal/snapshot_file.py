@@ -1,6 +1,6 @@
 """Writes and verifies snapshot files. A snapshot replaces all segments before it.
 
-Usually a forked child writes the snapshot to a temporary file. The file gets its final name after it is complete, durable and verified.
+Usually a forked child writes the snapshot to a temporary file. When this file is complete, durable and verified, it gets its final name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WRITE_BYTES = 256 << 10
 
 
 class SnapshotWriter:
-    """Writer of one snapshot. It opens its file at the first write, so that a forked child shares no file with its parent.
+    """Writer of one snapshot. The writer opens its file at the first write. So a forked child that writes the snapshot shares no open file
+    with its parent.
 
     Records are buffered, so that callers may write them one by one.
     """
@@ -96,7 +97,7 @@ class SnapshotWriter:
 
 
 def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
-    """Returns the offset at which the records end, and their number; None if the end of the snapshot is lost."""
+    """Returns the offset at which the records end, and the number of records. The number is None if the end of the snapshot is lost."""
     end = file.size - HEAD_BYTES
     if end < HEADER_BYTES:
         return file.size, None
@@ -105,7 +106,7 @@ def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
 
 
 def is_whole(file: OpenSegment) -> bool:
-    """Reads the whole snapshot. Returns whether all records are there and intact."""
+    """Reads the whole snapshot. Returns True if all its records are there and intact."""
     end, count = record_bounds(file)
     if count is None or file.header is None:
         return False
@@ -116,9 +117,7 @@ def is_whole(file: OpenSegment) -> bool:
 
 
 def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes, *, read: bool) -> bool:
-    """Returns whether a snapshot is intact. If ``read`` is False, checks only its beginning and end.
-
-    That is enough for a snapshot that was verified when it was written.
-    """
+    """Returns True if a snapshot is intact. ``read``: whether to read the whole file. If False, only the beginning and the end are checked.
+    This is enough for a snapshot that was verified when it was written."""
     with closing(open_file(disk, directory, SNAPSHOT, number, pool)) as file:
         return is_whole(file) if read else file.header is not None and record_bounds(file)[1] is not None

@@ -1,0 +1,1 @@
+"""Encodes Python calls and decodes their results."""

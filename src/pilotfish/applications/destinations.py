@@ -1,0 +1,88 @@
+"""Reads the destinations of output files: ``frame.png=frames/1.png`` copies the output file ``frame.png`` to ``frames/1.png``.
+
+A destination is relative to the directory of the run: the directory of ``--into`` or ``into=``, or else the current directory of the
+command. A destination that ends with a slash is a directory, in which the file keeps its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from pilotfish.applications.safe_paths import check_name
+from pilotfish.errors import BadInput
+from pilotfish.model.contents import MAGIC
+
+_SEPARATOR = re.compile(r"(?<!=)=(?!=)")
+
+
+def split_output(text: str) -> tuple[str, str]:
+    """Splits ``NAME=DESTINATION``. Without a destination, returns an empty destination. ``==`` stands for an equals sign."""
+    parts = _SEPARATOR.split(text, maxsplit=1)
+    name, destination = parts if len(parts) == 2 else (text, None)
+    if destination == "" or not name:
+        raise BadInput(f"--output {text}: the {'destination' if name else 'name'} is empty", "write --output NAME=DESTINATION")
+    return name.replace("==", "="), (destination or "").replace("==", "=")
+
+
+def check_destination(name: str, destination: object, field: str) -> str:
+    """Checks the destination of an output with this name, and returns it. The destination must be relative and must not contain ``..``.
+    ``~`` at the beginning is the home directory, so it is not relative."""
+    shown = f"{field}: {name}={destination}"
+    if not isinstance(destination, (str, os.PathLike)):
+        raise BadInput(f"{field}: the destination {destination!r} of {name!r} is not text", 'write {"frame.png": "frames/1.png"}')
+    text = os.path.expanduser(os.fspath(destination))
+    if text.startswith("/") or ".." in text.split("/"):
+        fix = "give a path below the directory of the run; --into DIR (into= in Python) names another directory"
+        raise BadInput(f"{shown}: the destination leads out of the directory of the run", fix)
+    is_directory = text.endswith("/") or text == "."
+    if MAGIC.intersection(name) and not is_directory:
+        raise BadInput(f"{shown}: the pattern may match several files", f"end the destination with a slash: {name}={text}/")
+    folder = text.rstrip("/")
+    if is_directory and folder in ("", "."):
+        return "./"
+    checked = "/".join(check_name(folder, field))
+    return f"{checked}/" if is_directory else checked
+
+
+def output_directory(path: str | os.PathLike[str]) -> str:
+    """Returns the absolute path of a directory for output files. ``~`` at the beginning is the home directory."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def check_destinations(outputs: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Returns the destinations in ``outputs`` by name. Outputs that are a list of names have no destinations."""
+    if not isinstance(outputs, Mapping):
+        return {}
+    checked = {name: "/".join(check_name(name.rstrip("/") or name, "outputs")) for name in outputs}
+    return {checked[name]: check_destination(name, path, "outputs") for name, path in outputs.items()}
+
+
+def destination_of(file: str, destinations: Mapping[str, str]) -> str | None:
+    """Returns the destination of a file in the sandbox, or None if no output in ``destinations`` matches the file. ``destinations`` maps
+    names and patterns of outputs to destinations."""
+    parts = file.split("/")
+    for output, destination in destinations.items():
+        if not _matches(parts, output.split("/")):
+            continue
+        return destination + file if destination.endswith("/") else destination + file[len(output) :]
+    return None
+
+
+def known_destination(output: str, destination: str) -> str | None:
+    """Returns the destination of an output before the output exists. Returns None if the output is a pattern."""
+    return None if MAGIC.intersection(output) else destination_of(output, {output: destination})
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Tests whether a file, or a directory above it, matches a pattern. ``parts``: the components of the path of the file; ``pattern``: the
+    components of the pattern."""
+    if not pattern:
+        return True
+    if not parts:
+        return False
+    if pattern[0] == "**" and pattern[1:]:
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

@@ -1,0 +1,158 @@
+"""Finds the arguments of a command that an interpreter runs as code, such as ``echo {}`` in ``sh -c 'echo {}'``.
+
+A value that replaces a placeholder in such a script could become code: the value ``; rm -rf x`` would remove files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+NEVER = "(?!)"
+R_FLAG = "-[qsv]|--(?!gui|debugger).*"
+"""Options of R: see ``flag``."""
+SHELL_RECIPE = """sh -c '... "$1" ...' sh {}"""
+
+
+class Interpreter(NamedTuple):
+    """A program that takes code as an argument. The texts are regular expressions for whole words."""
+
+    names: str
+    code_option: str
+    """Matches the option before the code. If the code is in the same word, as in ``-c'print(1)'``, a group of the match contains the code.
+    If it is empty, the first argument is code, as in ``awk '{ print }'``."""
+    flag: str
+    """Matches options without a value in the next word, in addition to ``--option=value``. After any other option, the next word may be
+    its value or an argument."""
+    recipe: str
+    """How to pass a value as an argument instead."""
+    value_option: str = NEVER
+    """Matches options whose value is always the next word."""
+    last_option: str = "--"
+    """Matches the option after which there is no code."""
+    code_is_argument: bool = False
+    """Whether the code is the first word after the option that is not itself an option, as in ``sh -c -e 'echo'``. Otherwise the code is
+    the word directly after the option."""
+    code_is_last: bool = True
+    """Whether all words after the code are arguments. If not, more code may follow, as in ``perl -e 'a' -e 'b'``."""
+    operands: int = 0
+    """Maximum number of arguments before the code option, such as the file in ``flock FILE -c 'echo'``."""
+
+
+def _short(flags: str, letters: str, long: str = "--eval|--print") -> tuple[str, str]:
+    """Returns the regular expressions ``code_option`` and ``flag``. ``flags``: letters of options without a value, which may come before
+    the letter of a code option in the same word, as in ``perl -lne``. After any other letter, the rest of the word is the value of
+    the option, as in ``perl -Ilib``. ``long``: long options for code."""
+    return f"-[{flags}]*[{letters}](.*)|(?:{long})(?:=(.*))?", f"-[{flags}]*|-[{flags}]*(?![{flags}])[A-Za-z].+"
+
+
+_RUN_WITH = "pilotfish run --env X={} -- "
+INTERPRETERS = (
+    Interpreter(
+        "(?:a|ba|da|k|mk|z|c|tc|fi)?sh",
+        "-[A-Za-z]*c[A-Za-z]*()|--command(?:=(.*))?",
+        "[-+][A-NP-Za-np-z]*|--",
+        SHELL_RECIPE,
+        last_option=NEVER,
+        code_is_argument=True,
+    ),
+    Interpreter(
+        "i?python|pypy",
+        *_short("bBdEhiIOPqsSuvVx", "c"),
+        "python -c 'import sys; ... sys.argv[1] ...' {}",
+        last_option="-[bBdEhiIOPqsSuvVx]*m.*",
+    ),
+    Interpreter("perl", *_short("0-9acfgilnpsStTuUvwWX", "eE"), "perl -e '... $ARGV[0] ...' {}", code_is_last=False),
+    Interpreter("ruby", *_short("acdhlnpsSUvwyi", "e"), "ruby -e '... ARGV[0] ...' {}", code_is_last=False),
+    Interpreter("node", "-[a-z]?[ep]()|--(?:eval|print)(?:=(.*))?", "-[ihv]", "node -e '... process.argv[1] ...' {}", code_is_last=False),
+    Interpreter("julia", *_short("vhqi", "eE"), "julia -e '... ARGS[1] ...' {}", code_is_last=False),
+    Interpreter("Rscript", "-e(.*)", R_FLAG, "Rscript -e '... commandArgs(TRUE)[1] ...' {}", code_is_last=False),
+    Interpreter("R", "-e(.*)", R_FLAG, "R -e '... commandArgs(TRUE)[1] ...' --args {}", last_option="--args", code_is_last=False),
+    Interpreter("php", *_short("nqC", "rRBE", "--run"), "php -r '... $argv[1] ...' -- {}", code_is_last=False),
+    Interpreter(
+        "octave(?:-cli)?", "--eval(?:=(.*))?", "-[qfHWi]*", _RUN_WITH + """octave --eval '... getenv("X") ...'""", code_is_last=False
+    ),
+    Interpreter("matlab", "-(?:r|batch)()", "-no.*", _RUN_WITH + """matlab -batch '... getenv("X") ...'"""),
+    Interpreter("gnuplot", "-e()", "-[pd]|-persist", _RUN_WITH + """gnuplot -e '... system("echo $X") ...'""", code_is_last=False),
+    Interpreter(
+        "[gmn]?awk",
+        "",
+        "-[vF].+|--",
+        "awk -v x={} '...'",
+        value_option="-[vF]",
+        last_option="-f.*|--file.*",
+        code_is_argument=True,
+    ),
+    Interpreter("su|runuser", *_short("flmpP", "c", "--(?:session-)?command"), _RUN_WITH + """su -c '... "$X" ...' USER""", operands=1),
+    Interpreter("flock", *_short("eFnosuvx", "c", "--command"), "flock FILE PROGRAM {}", operands=1),
+    Interpreter("script", *_short("aefq", "c", "--command"), _RUN_WITH + """script -qc '... "$X" ...'""", operands=1),
+    Interpreter("env", *_short("0iv", "S", "--split-string"), "env NAME=VALUE PROGRAM {}"),
+)
+ANY_INTERPRETER = Interpreter(
+    ".*[{].*",
+    "-[A-Za-z]{0,3}[ceE]()|--(?:eval|print|command)(?:=(.*))?",
+    "-[A-Za-z]{0,3}[ceE]",
+    SHELL_RECIPE,
+    last_option=NEVER,
+    code_is_argument=True,
+    code_is_last=False,
+)
+"""A program that a placeholder names: a value may be an interpreter."""
+STARTERS = frozenset(("env", "exec", "flock", "mpiexec", "mpirun", "nice", "nohup", "setsid", "srun", "stdbuf", "time", "timeout", "xargs"))
+"""Programs that start the program in their arguments."""
+COMMON_WORDS = frozenset(("R", "env", "flock", "node", "script", "su"))
+"""Interpreters whose names are also common words. They count only where a program is expected."""
+
+
+def script_arguments(command: Sequence[str]) -> dict[int, str]:
+    """Finds the scripts in a command. Maps the position of each script to a text that says how to pass a value to the script as an
+    argument."""
+    found: dict[int, str] = {}
+    starts = os.path.basename(command[0]) in STARTERS if command else False
+    for place, word in enumerate(command):
+        name = os.path.basename(word).rstrip("0123456789.")
+        interpreter = next((one for one in INTERPRETERS if re.fullmatch(one.names, name)), None)
+        may_be_program = starts or place == 0
+        if interpreter is None and "{" in name and may_be_program:
+            interpreter = ANY_INTERPRETER
+        if interpreter is not None and name in COMMON_WORDS and not may_be_program:
+            continue
+        if interpreter is not None:
+            found |= dict.fromkeys(_scripts_after(command, place, interpreter), interpreter.recipe)
+    return found
+
+
+def _scripts_after(command: Sequence[str], place: int, interpreter: Interpreter) -> Iterator[int]:
+    """Yields the positions of the scripts of the interpreter at ``place``."""
+    code_follows, may_be_value, operands = not interpreter.code_option, False, interpreter.operands
+    words = iter(range(place + 1, len(command)))
+    for index in words:
+        word = command[index]
+        is_option = word[:1] in ("-", "+")
+        if code_follows and not (is_option and interpreter.code_is_argument):
+            yield index
+            if interpreter.code_is_last and not may_be_value:
+                return
+            code_follows, may_be_value = may_be_value, False
+        elif not is_option:
+            operands -= not may_be_value
+            may_be_value = False
+            if operands < 0:
+                return
+        elif re.fullmatch(interpreter.last_option, word):
+            return
+        else:
+            match = re.fullmatch(interpreter.code_option, word, re.DOTALL) if interpreter.code_option else None
+            if match and any(match.groups()):
+                yield index
+                if interpreter.code_is_last:
+                    return
+            elif match:
+                code_follows = True
+            is_flag = re.fullmatch(f"{interpreter.flag}|--.*=.*", word, re.DOTALL) is not None
+            may_be_value = (match is None or interpreter.code_is_argument) and not is_flag
+            if re.fullmatch(interpreter.value_option, word):
+                may_be_value = False
+                next(words, None)

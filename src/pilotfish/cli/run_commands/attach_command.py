@@ -1,0 +1,364 @@
+"""Implements attach: follows a run until the run ends or the user presses Ctrl-C, and prints the outcome."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from pilotfish.cli.commands.status_commands import shown_command, with_parameters
+from pilotfish.cli.commands.why_command import show_reasons
+from pilotfish.cli.run_commands.live_output import LiveOutput
+from pilotfish.cli.shared_options import json_option, pool_option, run_argument
+from pilotfish.cli.terminal.error_messages import CANNOT, NOT_STARTED, SOME_FAILED, show_error
+from pilotfish.cli.terminal.progress import RunProgress
+from pilotfish.cli.terminal.screen import Column, Screen, clean, describe_transfers, duration, plural
+from pilotfish.client.descriptions.task_descriptions import describe
+from pilotfish.client.outputs.output_delivery import DeliveredFiles, deliver_outputs
+from pilotfish.client.outputs.task_output import failure_note, failure_with_output, fetch_output, last_line
+from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run, state_of_run, why_manager_failed
+from pilotfish.client.waiting_reasons import HOPELESS, QUEUED, SITES_AT_FAULT, STARTING, is_hopeless, reason_codes
+from pilotfish.core.explain.rerun_advice import rerun_command
+from pilotfish.errors import PilotfishError
+from pilotfish.model.states import FAILED
+from pilotfish.model.task import DEPENDENCY, NO_DIRECTORY
+
+POLL_S = 0.1
+ASK_WHY_AFTER_S = 0.3
+ASK_WHY_AGAIN_S = 5.0
+RECOUNT_S = 1.0
+SHOWN_FAILURES = 5
+INCOMPLETE = "incomplete"
+INCOMPLETE_NOTE = "It is incomplete: its program ended before it closed the run, and may have wanted to submit more tasks."
+CANCELLED = "cancelled"
+SEEN_RUNNING = 1000
+QUEUE_SHOWN_AFTER_S = 10.0
+"""Queued pilots are mentioned only after this many seconds, because short queue waits are normal."""
+WORTH_SHOWING = (
+    HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
+)
+
+FAILURE_COLUMNS = (
+    Column("TASK", lambda failure: failure["task"]),
+    Column("COMMAND", lambda failure: failure["command"], elastic=True),
+    Column("FAILURE", lambda failure: failure_with_output(failure["message"], failure["wrote"]), elastic=True),
+)
+
+
+@dataclass(slots=True)
+class RunTiming:
+    """Start and elapsed time of a run, and the number of tasks whose end the client has seen."""
+
+    started: float
+    elapsed_s: float = 0.0
+    ended: int = 0
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """The state of a run when the client stops following the run."""
+
+    run: int
+    counts: dict[str, int]
+    tasks: int
+    left: str = ""
+    """Why the client stopped following an unfinished run: ``interrupted`` or ``hopeless``. If the run ended, it is empty."""
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    """The first failed tasks. ``wrote`` is the last line of standard error; it may be empty."""
+    parameters: list[str] = field(default_factory=list)
+    """Parameter values of the tasks in ``failures``. If the terminal is too narrow for the commands, these values are shown instead."""
+    manager_output: str = ""
+    """If the run was cancelled: the last output line of its application manager, which may tell the reason."""
+    state: str = ""
+    """State of the run in one word, as in ``status``."""
+    exit_status: int | None = None
+    """Exit status that the FINAL node or the abort of a DAG gives; None if the tasks decide."""
+    timing: RunTiming = field(default_factory=lambda: RunTiming(time.monotonic()))
+    delivered: DeliveredFiles | None = None
+    """The output files that were copied. None if the run has no output files, or if it has not ended."""
+
+    @property
+    def bad(self) -> int:
+        return self.counts.get("failed", 0) + self.counts.get("cancelled", 0)
+
+
+class RunFollower:
+    """Counts the tasks of a run while the client follows the run."""
+
+    def __init__(
+        self,
+        master: PoolSession,
+        row: dict[str, Any],
+        progress: RunProgress,
+        costs: list[float] | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.outcome = RunOutcome(row["run"], dict(row["counts"]), row["tasks"])
+        self.progress = progress
+        self.costs = costs
+        self._master = master
+        self._running: set[int] = set()
+        self._shown_codes: set[str] = set()
+        self._began_at = time.monotonic()
+        self._open = row["state"] == "open"
+        self._has_contents = bool(row.get("contents"))
+        self._has_explained_open = False
+        self._ask_open_at = 0.0
+        if started is not None:
+            self.outcome.timing.started = started
+        self._recount_at = time.monotonic()
+        self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        counts = self.outcome.counts
+        progress.total = row["tasks"]
+        # A run that this command started is read from its first task, so that the times of all tasks are known.
+        ended = 0 if started is not None else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
+        self.cursor = row.get("ends", ended) if ended else 0  # tasks that were rerun ended several times
+        if ended:
+            progress.begin(row.get("elapsed_s") or 0.0, ended, counts.get("failed", 0))
+        if costs:
+            progress.work_total = sum(costs)
+
+    def read_running(self) -> None:
+        """Ask the master which tasks already run. Updates report only later starts. So call this after ``watch_run``."""
+        rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
+        self._running.update(row["index"] for row in rows)
+        self.progress.running = len(self._running)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running)
+
+    def apply(self, update: RunUpdate) -> None:
+        """Count the started and ended tasks of an update. If the update has an error, raise the error: no more updates will come."""
+        if update.lost is not None:
+            raise update.lost
+        self._running.update(update.began)
+        for item in update.ended:
+            self._running.discard(item.index)
+            self.outcome.timing.ended += 1
+            self.progress.ended(item.state == FAILED, self.costs[item.index] if self.costs else None)
+        self.progress.running = len(self._running)
+
+    def recount(self) -> None:
+        """Read the number of tasks and the transfers from the master, at intervals. Both may change while the run is followed."""
+        if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
+            self._recount_at = time.monotonic() + RECOUNT_S
+            row = self._master.ask("run", run=self.outcome.run)
+            self._open, self._has_contents = row["state"] == "open", bool(row.get("contents"))
+            self.progress.note = describe_transfers(row.get("moving"))
+            self.progress.total = self.outcome.tasks = row["tasks"]
+
+    def explain_open(self, screen: Screen) -> None:
+        """If all tasks have ended, and the run only waits for its program to return, print once how long the run will wait."""
+        if self._has_explained_open or not self._open or self._running or time.monotonic() < self._ask_open_at:
+            return
+        self._ask_open_at = time.monotonic() + RECOUNT_S
+        answer = self._master.ask("why", run=self.outcome.run)
+        if any("ends_in_s" in (reason.get("data") or {}) for reason in answer.get("reasons", ())):
+            self._has_explained_open = True
+            self.progress.clear()
+            screen.line(clean(answer["sentence"]))
+
+    def conclude(self) -> None:
+        """Read the final state from the master."""
+        outcome = self.outcome
+        row = self._master.ask("run", run=outcome.run)
+        outcome.counts, outcome.tasks, outcome.state = dict(row["counts"]), row["tasks"], state_of_run(row)
+        if row["counts"].get("failed"):
+            rows = self._master.ask("tasks", run=outcome.run, state="failed", limit=SHOWN_FAILURES)
+            tasks = describe(self._master, row, rows)
+            found = list(tasks.found)
+            outcome.failures = [self._failure(task.row, task.command) for task in found]
+            outcome.parameters = [task.parameters(tasks.names) for task in found]
+        elif outcome.state == CANCELLED:
+            outcome.manager_output = last_line(why_manager_failed(self._master, row))
+        if outcome.timing.elapsed_s <= 0:
+            outcome.timing.elapsed_s = row.get("elapsed_s") or max(0.0, (row.get("ended_at") or 0.0) - (row.get("opened_at") or 0.0))
+
+    def _failure(self, row: dict[str, Any], command: str) -> dict[str, Any]:
+        wrote = ""
+        with suppress(PilotfishError):
+            wrote = fetch_output(self._master, row).last_error_line()
+        failure = row.get("failure") or {}
+        about = {"task": row["id"], "command": command, "cause": "", "blame": "", **failure}
+        return {**about, "message": failure_note(failure), "wrote": wrote}
+
+    def explain_waiting(self, screen: Screen) -> bool:
+        """If no task has started, print the reasons. Return True if waiting is useless because nothing can run the tasks."""
+        if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
+            return False
+        self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
+        answer = self._master.ask("why", run=self.outcome.run)
+        codes = reason_codes(answer)
+        if STARTING in codes:
+            self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
+        early = {QUEUED} if time.monotonic() < self._began_at + QUEUE_SHOWN_AFTER_S else set()
+        if codes & WORTH_SHOWING - self._shown_codes - early:
+            self._shown_codes |= codes
+            self.progress.clear()
+            show_reasons(screen, answer)
+        return is_hopeless(self._master, answer)
+
+
+def follow(
+    master: PoolSession,
+    run: int,
+    quiet: bool = False,
+    costs: list[float] | None = None,
+    started: float | None = None,
+    live: LiveOutput | None = None,
+) -> RunOutcome:
+    """Follow the run until the run ends or the user presses Ctrl-C. After the end of the run, copy its output files. The progress line goes
+    to standard error.
+
+    ``costs``: costs of the tasks, if this command knows them. ``started``: if this command started the run, the time at which the user
+    began to wait. For other runs, the master knows the elapsed time. ``live``: shows the output of the only task of a run, or None. With
+    ``live``, the progress line is shown only during transfers.
+    """
+    screen = Screen.of(sys.stderr)
+    progress = RunProgress(screen, time.monotonic)
+    follower = RunFollower(master, master.ask("run", run=run), progress, costs, started)
+    outcome = follower.outcome
+    watcher = master.watch_run(run, follower.cursor)
+    follower.read_running()
+    try:
+        while True:
+            update = watcher.next(POLL_S)
+            if update is not None:
+                follower.apply(update)
+                if update.finished:
+                    break
+            elif follower.explain_waiting(screen):
+                outcome.left = "hopeless"
+                break
+            follower.recount()
+            follower.explain_open(screen)
+            if live is not None and not progress.note:
+                progress.clear()
+                if follower.is_running:
+                    live.poll()
+            elif not quiet:
+                progress.draw()
+        if not outcome.left:
+            progress.clear()
+            outcome.delivered = deliver_outputs(master, run)
+    except KeyboardInterrupt:
+        outcome.left = "interrupted"
+    finally:
+        progress.clear()
+    if started is not None:
+        outcome.timing.elapsed_s = time.monotonic() - started
+    follower.conclude()
+    return outcome
+
+
+def exit_status_of(outcome: RunOutcome) -> int:
+    """Return the exit status of the command: 0 if all tasks succeeded, SOME_FAILED if not, NOT_STARTED if nothing can run the tasks. After
+    Ctrl-C, return 0, because the run continues. A DAG may determine another exit status."""
+    if outcome.left:
+        return NOT_STARTED if outcome.left == "hopeless" else 0
+    if outcome.exit_status is not None:
+        return outcome.exit_status
+    return SOME_FAILED if outcome.bad or outcome.state in (INCOMPLETE, CANCELLED) else 0
+
+
+def show_outcome(screen: Screen, outcome: RunOutcome, as_json: bool = False) -> int:
+    """Print the outcome and return the exit status."""
+    if as_json:
+        screen.json(
+            {
+                "run": outcome.run,
+                "state": outcome.state,
+                "left": outcome.left,
+                "tasks": outcome.tasks,
+                "counts": outcome.counts,
+                "failures": outcome.failures,
+                "elapsed_s": round(outcome.timing.elapsed_s, 3),
+                **({} if outcome.delivered is None else outcome.delivered.as_data()),
+            }
+        )
+    elif outcome.left:
+        show_left(screen, outcome)
+    else:
+        _show_end(screen, outcome)
+        if outcome.delivered is not None and outcome.delivered.describe():
+            screen.line(outcome.delivered.describe())
+    return final_status(outcome, exit_status_of(outcome), as_json)
+
+
+def final_status(outcome: RunOutcome, status: int, as_json: bool = False) -> int:
+    """Print an error if output files were not copied. Return ``status``, or the status of this error if ``status`` is 0."""
+    problem = outcome.delivered.error() if outcome.delivered is not None else None
+    if problem is None:
+        return status
+    show_error(problem, as_json)
+    return status or CANNOT
+
+
+def _show_end(screen: Screen, outcome: RunOutcome) -> None:
+    counts, run = outcome.counts, outcome.run
+    parts = [f"{counts[word]:,} {word}" for word in ("done", "failed", "cancelled") if counts.get(word)]
+    summary = ", ".join(parts) or ("cancelled" if outcome.state == CANCELLED else "nothing to do")
+    screen.line(f"Run {run}: {plural(outcome.tasks, 'task')}, {summary} in {duration(outcome.timing.elapsed_s)}.")
+    if outcome.state == INCOMPLETE:
+        screen.line(f"{INCOMPLETE_NOTE} More: pilotfish why {run}")
+    if outcome.manager_output:
+        screen.line(f"Last output of its application manager: {clean(outcome.manager_output)}")
+        screen.line(f"All output:    pilotfish logs {run}")
+    if outcome.failures:
+        rows = [{**failure, "parameters": text} for failure, text in zip(outcome.failures, outcome.parameters, strict=True)]
+        screen.table(with_parameters(screen, FAILURE_COLUMNS, rows), rows)
+        screen.line(f"All failures:  pilotfish tasks {run} --state failed")
+        causes = {failure.get("cause", "") for failure in outcome.failures}
+        if causes - {DEPENDENCY} == {NO_DIRECTORY}:
+            # Logs and rerun do not help here: the task wrote nothing, and it would fail again in the same way.
+            screen.line("Fix:            --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
+        else:
+            screen.line(f"Output:        pilotfish logs {outcome.failures[0]['task']}")
+            command = rerun_command(run, outcome.failures, some_cancelled=bool(counts.get("cancelled")))
+            if command:
+                screen.line(f"Rerun:         {command}")
+
+
+def show_left(screen: Screen, outcome: RunOutcome) -> None:
+    if outcome.left == "interrupted":
+        ended = outcome.counts.get("done", 0) + outcome.bad
+        screen.line(f"Left run {outcome.run}. The work goes on: {ended:,} of {plural(outcome.tasks, 'task')} so far.")
+    else:
+        screen.line(f"Run {outcome.run} is kept, and starts as soon as something fits.")
+    screen.line(f"  come back   pilotfish attach {outcome.run}")
+    screen.line("  look        pilotfish status")
+    screen.line(f"  cancel it   pilotfish cancel {outcome.run}")
+
+
+@click.command()
+@run_argument()
+@click.option("--overwrite", is_flag=True, help="Replace existing files at the destinations of output files.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide progress.")
+@pool_option
+@json_option
+def attach(run: str | None, overwrite: bool, quiet: bool, pool: str, as_json: bool) -> int:
+    """Follow a run until it finishes, then copy its output files.
+
+    RUN is the number or name of a run; by default the last run. Ctrl-C detaches; the run continues.
+    """
+    master = connect(pool)
+    row = find_run(master, run)
+    screen = Screen.of()
+    if not as_json and not quiet and row["state"] != "done":
+        screen.line(f"Run {row['run']}: {clean(shown_command(row))}")
+    outcome = follow(master, row["run"], quiet=quiet or as_json)
+    if overwrite and outcome.delivered is not None:
+        outcome.delivered = deliver_outputs(master, row["run"], overwrite=True)
+    if row["command"].startswith("--dag "):
+        from pilotfish.cli.run_commands.dag_rescue import keep_rescue_of
+
+        keep_rescue_of(master, row, outcome, quiet or as_json)
+    status = show_outcome(screen, outcome, as_json)
+    if outcome.tasks == 1 and outcome.counts.get("done") and not (as_json or quiet or outcome.left):
+        screen.line(f"Output:        pilotfish logs {outcome.run}.0")
+    return status

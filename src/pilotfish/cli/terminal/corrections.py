@@ -1,0 +1,159 @@
+"""Corrects the typed command line, so that an error message can show a command that works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any
+
+import click
+
+from pilotfish.errors import Correction, PilotfishError, did_you_mean
+from pilotfish.model.states import TASK_STATES
+
+
+def corrected_command(group: click.Group, arguments: Sequence[str], hint: str) -> str:
+    """Returns the typed command without the mistake. Returns an empty text if the wrong word does not occur exactly once, or if the parser
+    refuses the corrected command too."""
+    words = _corrected_words(arguments, hint) if isinstance(hint, Correction) and hint.wrong else []
+    return shlex.join(["pilotfish", *words]) if words and _is_accepted(group, words) else ""
+
+
+def _corrected_words(arguments: Sequence[str], hint: Correction) -> list[str]:
+    # After ``--``, the words belong to the program of the user.
+    end = arguments.index("--") if hint.wrong.startswith("-") and "--" in arguments else len(arguments)
+    typed, others = list(arguments[:end]), arguments[end:]
+    if hint.words:
+        place = typed.index(hint.wrong) if typed.count(hint.wrong) == 1 else -1
+        return [*typed[:place], *hint.words, *typed[place + hint.replaced :], *others] if place >= 0 else []
+    word = re.compile(rf"(?<![\w.]){re.escape(hint.wrong)}(?![\w.])")
+    found = [index for index, argument in enumerate(typed) for _ in word.finditer(argument)]
+    if len(found) != 1:
+        return []
+    changed = word.sub(lambda _: hint.right, typed[found[0]])
+    return [*typed[: found[0]], *([changed] if changed else []), *typed[found[0] + 1 :], *others]
+
+
+def _is_accepted(group: click.Group, words: Sequence[str]) -> bool:
+    """Returns whether the parser accepts a command. The command is not executed."""
+    command: click.Command | None = group
+    context, name, rest = click.Context(group, info_name="pilotfish"), None, list(words)
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            while isinstance(command, click.Group) and rest:
+                name, command, rest = command.resolve_command(context, rest)
+            if command is not None and not isinstance(command, click.Group):
+                command.make_context(name, rest, context)
+    except click.exceptions.Exit:
+        return True  # an option such as --help
+    except (click.ClickException, PilotfishError):
+        return False
+    return True
+
+
+def _slurm_minutes(text: str) -> str:
+    """Writes a time limit of Slurm as a duration: ``10`` are minutes, ``10:30`` are minutes and seconds, ``1-12`` are days and hours."""
+    for pattern, shown in ((r"(\d+)", r"\1m"), (r"(\d+):(\d+)", r"\1m\2s"), (r"(\d+)-(\d+)", r"\1d\2h")):
+        if re.fullmatch(pattern, text):
+            return re.sub(pattern, shown, text)
+    return text
+
+
+def _slurm_megabytes(text: str) -> str:
+    return f"{text}M" if text.isdecimal() else text
+
+
+def _array(text: str) -> str | None:
+    """Writes the indices of a job array as a parameter: ``1-3,8`` as ``i=1..3,8``, and ``1-10:2`` as ``i=1:10:2``."""
+    if stepped := re.fullmatch(r"(\d+)-(\d+):(\d+)", text):
+        return "i=" + ":".join(stepped.groups())
+    return "i=" + re.sub(r"(\d+)-(\d+)", r"\1..\2", text) if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
+
+
+def _as_typed(text: str) -> str:
+    return text
+
+
+Conversion = Callable[[str], str | None]
+"""Converts a value. Returns None if the value cannot be written for Pilotfish."""
+OPTIONS_ELSEWHERE: dict[str, tuple[str, Conversion]] = {
+    **dict.fromkeys(("-j", "--jobs", "-P", "--max-procs", "--processes"), ("--local-cores", _as_typed)),
+    **dict.fromkeys(("-c", "--cpus-per-task", "--cpus", "-n", "--ntasks", "--ntasks-per-node"), ("--cores", _as_typed)),
+    **dict.fromkeys(("--mem", "--mem-per-cpu"), ("--memory", _slurm_megabytes)),
+    **dict.fromkeys(("--timeout", "--walltime"), ("--time", _as_typed)),
+    "-t": ("--time", _slurm_minutes),
+    **dict.fromkeys(("-J", "--job-name"), ("--name", _as_typed)),
+    **dict.fromkeys(("-a", "--arg-file"), ("--each-line", _as_typed)),
+    "--array": ("--param", _array),
+    "-N": ("--nodes", _as_typed),
+    "--colsep": ("--params-from", _as_typed),
+    **dict.fromkeys(("--dryrun", "--just-print"), ("--dry-run", _as_typed)),
+    **dict.fromkeys((f"--{state}" for state in TASK_STATES), ("--state", _as_typed)),
+}
+"""Options of GNU parallel, xargs, make and Slurm, with the option of Pilotfish that has the same purpose, and the conversion of the value.
+The states of tasks are values of ``--state``."""
+SITE_OPTIONS = frozenset({"-p", "--partition", "-q", "--qos", "--queue", "-A", "--account"})
+"""Options of batch systems that Pilotfish has as keys of a site, such as ``queue``."""
+
+
+def suggest_option(name: str, known: Sequence[click.Parameter], elsewhere: Collection[str], arguments: Sequence[str]) -> str:
+    """Returns a hint for an unknown option. ``known``: the parameters of the command. ``elsewhere``: the options of ``pilotfish run``,
+    which are not taken for typing errors. Returns an empty text if the option is not known from other programs and no option is similar."""
+    options = {option: parameter for parameter in known for option in parameter.opts if option.startswith("-")}
+    ours, convert = OPTIONS_ELSEWHERE.get(name, ("", _as_typed))
+    if ours in options:
+        return _replaced_option(name, ours, convert, options[ours], arguments)
+    if name in SITE_OPTIONS:
+        return "It is a key of the site, such as queue or account: pilotfish site --help"
+    if name.lstrip("-") in {parameter.name for parameter in known if isinstance(parameter, click.Argument)}:
+        return Correction("Leave out the name of the option.", name, "")
+    if name in elsewhere:
+        return f"{name} is an option of another command: pilotfish run --help"
+    return did_you_mean(name, options)
+
+
+def _replaced_option(name: str, ours: str, convert: Conversion, parameter: click.Parameter, arguments: Sequence[str]) -> str:
+    hint = f"Did you mean {ours!r}?"
+    if name[2:] in TASK_STATES:
+        return Correction(hint, name, "", (ours, name[2:]))
+    if getattr(parameter, "is_flag", False):
+        return Correction(hint, name, ours)
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for word, after in zip(options, [*options[1:], ""], strict=True):
+        if word == name:
+            value = convert(after)
+            return hint if value is None else Correction(hint, name, "", (ours, value), 2)
+        # In ``-j2``, the value follows the letter without a space.
+        joined = word[len(name) :] if word.startswith(name) and (len(name) == 2 or word[len(name)] == "=") else ""
+        if joined:
+            value = convert(joined.removeprefix("="))
+            return hint if value is None else Correction(hint, word, "", (ours, value))
+    return hint
+
+
+def correct_value(parameter: click.Parameter, arguments: Sequence[str], hint: str) -> str:
+    """Adds a valid value of the option to the hint. Returns the hint unchanged if no value is known to be valid."""
+    given = _given_value(parameter, arguments)
+    valid = None if given is None else _valid_value(parameter.type, given, parameter.default)
+    return hint if given is None or valid is None else Correction(hint, given, valid)
+
+
+def _given_value(parameter: click.Parameter, arguments: Sequence[str]) -> str | None:
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in parameter.opts:
+            return value if equals else next(iter(arguments[index + 1 :]), None)
+    return None
+
+
+def _valid_value(kind: click.ParamType[Any], given: str, default: Any) -> str | None:
+    if isinstance(kind, click.Choice):
+        near = did_you_mean(given, kind.choices)
+        return near.right if isinstance(near, Correction) else str(next(iter(kind.choices)))
+    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        least = getattr(kind, "min", None)
+        return str(default if isinstance(default, int | float) else max(1, least or 0))
+    return None

@@ -1,0 +1,1 @@
+"""Delivers and decodes the outputs of tasks."""

@@ -1,0 +1,71 @@
+"""Reads the ledgers of copied output files. Each run has a ledger, ``delivered-N.jsonl`` in the pool directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+
+class LedgerEntry(NamedTuple):
+    """Describes a copied file. The inode and the time of modification show whether the file was replaced or changed later."""
+
+    task: int
+    digest: str
+    size: int
+    inode: int
+    mtime_ns: int
+    name: str = ""
+    """The name of the file in the task's directory; empty in ledgers of older versions."""
+    failed: bool = False
+    """Whether the task that left the file failed."""
+
+    def is_unchanged(self, status: os.stat_result) -> bool:
+        return (self.inode, self.mtime_ns) == (status.st_ino, status.st_mtime_ns)
+
+
+def ledger_path(pool: Path, run: int | str) -> Path:
+    return pool / f"delivered-{run}.jsonl"
+
+
+def read_entries(written: bytes) -> Iterator[tuple[str, LedgerEntry]]:
+    """Yields path and entry of each copied file. Ignores a line that is damaged or incomplete."""
+    for line in written.splitlines():
+        with suppress(ValueError, TypeError):
+            path, *entry = json.loads(line)
+            yield path, LedgerEntry(*entry)
+
+
+class EarlierFiles:
+    """The files of earlier runs of a pool that a new run may replace, if nobody has changed them since: files of failed tasks, and with
+    ``resumes`` all copied files."""
+
+    def __init__(self, pool: Path, resumes: bool) -> None:
+        self._pool = pool
+        self._resumes = resumes
+
+    @cached_property
+    def _entries(self) -> dict[str, list[LedgerEntry]]:
+        found: dict[str, list[LedgerEntry]] = {}
+        for ledger in self._pool.glob(ledger_path(Path(), "*").name):
+            with suppress(OSError):
+                for path, entry in read_entries(ledger.read_bytes()):
+                    found.setdefault(os.path.normpath(path), []).append(entry)
+        return found
+
+    def first_other(self, path: str, status: os.stat_result) -> str:
+        """Returns the path of a file that a new run may not replace: ``path`` itself, or a file in this directory. Returns an empty text if
+        there is none. ``status``: the status of the file or directory."""
+        if not stat.S_ISDIR(status.st_mode):
+            copies = [entry for entry in self._entries.get(os.path.normpath(path), ()) if entry.is_unchanged(status)]
+            return "" if copies and (self._resumes or all(entry.failed for entry in copies)) else path
+        with suppress(OSError):
+            inside = sorted(os.scandir(path), key=lambda entry: entry.name)
+            others = (self.first_other(entry.path, entry.stat(follow_symlinks=False)) for entry in inside)
+            return next(filter(None, others), "")
+        return path

@@ -1,0 +1,258 @@
+"""Copies the output files of a run to their destinations.
+
+Any client may copy the files of a run, even if another client copies them at the same time. The ledger of a run, ``delivered-N.jsonl`` in
+the pool directory, lists the files that were copied. A file at a destination belongs to the user if it is not in the ledger, or if it was
+changed after the copy. A file of the user is replaced only with ``--overwrite``, with two exceptions: any run may replace unchanged files
+of failed tasks, and ``--resume`` also replaces other unchanged files that earlier runs of the pool have copied. An unchanged copy of
+another output file of the same run is never replaced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotfish.applications.destinations import known_destination
+from pilotfish.applications.input_files import MODE_MASK, StoredFile
+from pilotfish.applications.safe_paths import check_name, status_below, write_below
+from pilotfish.client.outputs.delivery_ledger import EarlierFiles, LedgerEntry, ledger_path, read_entries
+from pilotfish.client.outputs.output_destinations import OutputDestinations, read_destinations
+from pilotfish.client.outputs.task_output import fetch_outputs
+from pilotfish.client.session import PoolSession, all_tasks
+from pilotfish.errors import BadInput, PilotfishError, TaskFailed
+
+
+@dataclass(slots=True)
+class DeliveredFiles:
+    """Counts the output files of a run that are at their destinations, and the output files that stayed on workers."""
+
+    run: int
+    files: int = 0
+    stayed: int = 0
+    directories: set[str] = field(default_factory=set)
+    kept_back: list[str] = field(default_factory=list)
+    """Destinations that were not written, because a file is there that may not be replaced."""
+    outdated: dict[str, None] = field(default_factory=dict)
+    """Directories of failed tasks that have files which the run did not make, such as files of an earlier run."""
+    collision: str = ""
+    """Describes the first destination that two output files of the run have."""
+    problem: PilotfishError | None = None
+    """The first error that prevented the copy of a file."""
+    again: str = ""
+    """Command that copies the files again; the option --overwrite may follow it."""
+
+    def __post_init__(self) -> None:
+        self.again = self.again or f"pilotfish attach {self.run}"
+
+    def describe(self) -> str:
+        """Returns a line such as ``2 files in run-1/``. Returns an empty text if there are no files."""
+        parts = [f"{_count(self.files)} in {self.directory}/"] if self.files else []
+        parts += [f"{_count(self.stayed)} stayed on the workers: pilotfish data {self.run}"] if self.stayed else []
+        if self.outdated:
+            first, *others = self.outdated
+            more = f" and {len(others):,} more" if others else ""
+            verb = "have" if others else "has"
+            parts.append(f"{first}/{more} still {verb} files that run {self.run} did not make, because tasks failed")
+        return "; ".join(parts)
+
+    @property
+    def directory(self) -> str:
+        """The deepest directory that contains all copied files, but never the directory INDEX of a single task. The path is relative if the
+        directory is below the current directory, and absolute otherwise."""
+        common = os.path.commonpath(self.directories) if self.directories else ""
+        relative = os.path.relpath(common) if common else "."
+        return common if relative.startswith("../") or relative == ".." else relative
+
+    def as_data(self) -> dict[str, object]:
+        return {"files": self.files, "files_at": self.directory if self.files else None, "not_overwritten": self.kept_back}
+
+    def error(self) -> PilotfishError | None:
+        """Returns the error to show if not all files are at their destinations."""
+        if self.problem is not None:
+            fix = f"{self.problem.hint}; then: {self.again}"
+            return PilotfishError(f"not all output files of run {self.run} were copied: {self.problem}", fix)
+        if self.collision:
+            fix = (
+                f"Save the files of each task apart: pilotfish results {self.run} --save DIR; in the next run, use {{#}} in the destination"
+            )
+            return PilotfishError(self.collision, fix)
+        if not self.kept_back:
+            return None
+        more = f" and {_count(len(self.kept_back) - 1)} more" if len(self.kept_back) > 1 else ""
+        text = f"{self.kept_back[0]}{more} exists and was not made by run {self.run}, or was changed since, so it was not overwritten"
+        fix = f"Move it away and type: {self.again}; or overwrite it: {self.again} --overwrite"
+        return PilotfishError(text, fix)
+
+
+def _count(files: int) -> str:
+    return f"{files:,} file{'' if files == 1 else 's'}"
+
+
+class OutputDelivery:
+    """Copies output files of one run."""
+
+    def __init__(self, pool: Path, run: int, destinations: OutputDestinations, overwrite: bool = False) -> None:
+        self.found = DeliveredFiles(run)
+        self._destinations = destinations
+        self._overwrite = overwrite or destinations.overwrite
+        self._earlier = EarlierFiles(pool, bool(destinations.resumes))
+        self._entries: dict[str, LedgerEntry] = {}
+        self._read_bytes = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._ledger = open(os.open(ledger_path(pool, run), flags, 0o600), "a+b", buffering=0)  # noqa: SIM115 (kept open)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Locks the ledger for the ``with`` block and reads its new entries. Waits while another client copies files of the run."""
+        with suppress(OSError):  # the file system may have no locks; then two clients may copy the same file
+            fcntl.flock(self._ledger, fcntl.LOCK_EX)
+        try:
+            self._read()
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self._ledger, fcntl.LOCK_UN)
+
+    def copy(self, index: int, files: dict[str, StoredFile], failed: bool = False) -> DeliveredFiles:
+        """Copies the output files of one task, and counts only these files."""
+        self.found = DeliveredFiles(self.found.run)
+        with self.locked():
+            self.copy_task(index, files, failed)
+        return self.found
+
+    def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False) -> None:
+        """Copies the output files of a task. If a file cannot be copied, stores the first error and continues with the next file.
+        ``failed``: whether the task failed."""
+        for name, file in files.items():
+            try:
+                check_name(name, "files")
+                place = self._destinations.find(index, name)
+                if file.data is None and (file.path is None or not file.path.exists()):
+                    self.found.stayed += 1
+                elif place is not None:
+                    self._copy(index, name, file, place, failed)
+            except (BadInput, TaskFailed) as problem:
+                self.found.problem = self.found.problem or problem
+            except OSError as error:
+                what = f"{error.filename or name}: {(error.strerror or str(error)).lower()}"
+                self.found.problem = self.found.problem or PilotfishError(what, "see what is there")
+
+    def note_outdated(self, index: int) -> None:
+        """Notes the directories of the outputs of a failed task that have files which the run did not make."""
+        places = self._destinations
+        known = (known_destination(name, text) for name, text in places.by_task.get(index, {}).items())
+        paths = [f"{places.base}/{os.path.normpath(path)}" for path in known if path is not None]
+        if places.into:
+            paths += [f"{directory}/{name}" for directory, _, names in os.walk(f"{places.into}/{index}") for name in names]
+        self.found.outdated.update(
+            (os.path.relpath(os.path.dirname(path)), None) for path in paths if path not in self._entries and os.path.isfile(path)
+        )
+
+    def _copy(self, index: int, name: str, file: StoredFile, place: tuple[str, str], failed: bool) -> None:
+        directory, relative = place
+        path = f"{directory}/{relative}"
+        status = status_below(directory, relative) if os.path.isdir(directory) else None
+        digest = file.digest or hashlib.sha256(file.data or b"").hexdigest()
+        other = self._other_output(path, status, index, name) if status is not None else None
+        if status is not None and (other is not None or not self._may_replace(path, status)):
+            if not _has_content(path, status, file.size, digest):
+                shown = os.path.relpath(path)
+                self.found.kept_back.append(shown)
+                if other is not None:
+                    makers = f"{other.name or 'a file'} of task {other.task} and {name} of task {index}"
+                    self.found.collision = self.found.collision or f"{shown} is the destination of {makers}; only the first was copied"
+                return
+        elif status is None or not self._is_current(path, status, digest, failed):
+
+            def note(status: os.stat_result) -> None:
+                self._note(path, LedgerEntry(index, digest, status.st_size, status.st_ino, status.st_mtime_ns, name, failed))
+
+            write_below(directory, relative, file.checked(), file.mode & MODE_MASK, new=status is None, note=note)
+        self.found.files += 1
+        self.found.directories.add(directory if relative.startswith(f"{index}/") else os.path.dirname(path))
+
+    def _other_output(self, path: str, status: os.stat_result, index: int, name: str) -> LedgerEntry | None:
+        """Returns the entry of the file at ``path`` if the file is an unchanged copy of another output file of the run."""
+        entry = self._entries.get(path)
+        is_other = entry is not None and (entry.task != index or entry.name not in ("", name))
+        return entry if entry is not None and is_other and entry.is_unchanged(status) else None
+
+    def _may_replace(self, path: str, status: os.stat_result) -> bool:
+        """Returns whether the run has copied the file at ``path``, or may overwrite it."""
+        entry = self._entries.get(path)
+        if entry is not None and entry.is_unchanged(status):
+            return True
+        return self._overwrite or not self._earlier.first_other(path, status)
+
+    def _is_current(self, path: str, status: os.stat_result, digest: str, failed: bool) -> bool:
+        entry = self._entries.get(path)
+        found = entry is not None and entry.is_unchanged(status) and (entry.digest, entry.size, entry.failed)
+        return found == (digest, status.st_size, failed)
+
+    def _read(self) -> None:
+        """Reads the entries that this or another client has added since the last call."""
+        self._ledger.seek(self._read_bytes)
+        written = self._ledger.read()
+        self._read_bytes += len(written)
+        if written and not written.endswith(b"\n"):  # a client was killed while it wrote the last line
+            self._read_bytes += self._ledger.write(b"\n") or 0
+        self._entries.update(read_entries(written))
+
+    def _note(self, path: str, entry: LedgerEntry) -> None:
+        """Adds a file to the ledger before the file gets its name. So the ledger has every copied file, even if the client is killed."""
+        self._entries[path] = entry
+        self._ledger.write(json.dumps([path, *entry]).encode() + b"\n")
+
+
+def _has_content(path: str, status: os.stat_result, size: int, digest: str) -> bool:
+    if status.st_size != size:
+        return False
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except OSError:
+        return False
+
+
+def deliver_outputs(master: PoolSession, run: int, overwrite: bool = False) -> DeliveredFiles | None:
+    """Copies the output files of a run. Returns None if the run has no output files to copy."""
+    destinations = read_destinations(master.directory, run)
+    if destinations is None:
+        return None
+    delivery = OutputDelivery(master.directory, run, destinations, overwrite)
+    with delivery.locked():
+        for output in fetch_outputs(master, all_tasks(master, run)):  # failed tasks too: their files may show the cause
+            index, failed = output.row["index"], output.row["state"] == "failed"
+            if output.completed is not None:
+                delivery.copy_task(index, output.completed.files, failed)
+            if failed:
+                delivery.note_outdated(index)
+    if destinations.new_directory:
+        with suppress(OSError):
+            os.rmdir(destinations.into)  # succeeds only if no task left a file
+    return delivery.found
+
+
+def save_outputs(master: PoolSession, run: int, directory: str, overwrite: bool = False) -> DeliveredFiles:
+    """Writes the output files, standard output, standard error and Python values of the tasks of a run to ``directory``/INDEX/."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        place = os.path.realpath(directory)
+        delivery = OutputDelivery(master.directory, run, OutputDestinations(place, place), overwrite)
+    except OSError as error:
+        what = f"{error.filename or directory}: {(error.strerror or str(error)).lower()}"
+        fix = f"Elsewhere: pilotfish results {run} --save DIR"
+        raise PilotfishError(f"the files of run {run} cannot be written: {what}", fix) from error
+    delivery.found.again = f"pilotfish results {run} --save {shlex.quote(directory)}"
+    with delivery.locked():
+        for output in fetch_outputs(master, all_tasks(master, run)):
+            if output.row["state"] in ("done", "failed"):
+                delivery.copy_task(output.row["index"], output.files_to_save(), output.row["state"] == "failed")
+    return delivery.found

@@ -141,7 +141,8 @@ class FakeMaster:
                     self._send(peer, wire.Banner(PROTOCOL, peer.nonce))
                 elif not self._read(self._peers[ready]):
                     poll.unregister(ready)
-                    self._peers.pop(ready).sock.close()
+                    self._peers[ready].sock.close()
+                    del self._peers[ready]  # a test that sees no peers may rely on closed sockets
             with self._changed:
                 self._changed.notify_all()
 

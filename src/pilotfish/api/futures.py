@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -38,14 +39,24 @@ def root_cause(error: BaseException) -> BaseException:
     return error
 
 
+_looking = threading.RLock()
+"""Held while the condition of a future is stored, and while a future without a condition ends. Reentrant, because a finalizer or a signal
+handler can look at a future while its own thread holds the lock."""
+
+
 class LazyCondition:
-    """The attribute ``_condition`` of a future, which is created at its first use: a program may hold a million pending futures, but
-    it waits for only a few of them. A condition needs 1.2 kB, three times as much as the rest of the future."""
+    """The attribute ``_condition`` of a future, which is created when a thread looks at the future for the first time.
+
+    A program can hold a million futures, but it waits for only a few of them. A condition needs 1.2 kB, three times as much as the rest of
+    the future, and creating a condition takes longer than all other work on a result.
+    """
 
     def __get__(self, future: Any, owner: type) -> threading.Condition:
-        made: threading.Condition | None = vars(future).get("_made_condition")
-        # Two threads may come here at once. setdefault gives the same condition to both.
-        return made if made is not None else vars(future).setdefault("_made_condition", threading.Condition())
+        made = threading.Condition()
+        with _looking:
+            # From now on, Python finds the condition in the dictionary of the future, before this descriptor of the class.
+            condition: threading.Condition = vars(future).setdefault("_condition", made)
+        return condition
 
 
 class TaskFuture(FutureResult, Future[Value]):
@@ -69,7 +80,7 @@ class TaskFuture(FutureResult, Future[Value]):
     _causes: Sequence[BaseException] = ()
     """Errors of the tasks whose results are arguments of this task. If this task cannot run, the first of these errors is the cause."""
     _condition = LazyCondition()
-    _state = "PENDING"
+    _state = PENDING
     _result = _exception = None
 
     def __init__(self, session: RunFutures) -> None:
@@ -123,6 +134,26 @@ class TaskFuture(FutureResult, Future[Value]):
                 _logger.exception("exception calling callback for %r", future)
 
         super().add_done_callback(call)
+
+    # The next three methods of the standard library need a condition even if no thread waits.
+
+    def done(self) -> bool:
+        return self._state not in (PENDING, RUNNING)
+
+    def result(self, timeout: float | None = None) -> Value:
+        if self._state == FINISHED and self._exception is None:
+            value: Value = self._result  # type: ignore[assignment]
+            return value
+        return super().result(timeout)
+
+    def set_result(self, result: Value) -> None:
+        with _looking:
+            # Waiting threads and callbacks exist only after a look at the future, which creates the condition.
+            if self._state == PENDING and "_condition" not in vars(self):
+                self._result = result
+                self._state = FINISHED
+                return
+        super().set_result(result)
 
     # --- called by the session ----------------------------------------------------------------------------------------------------
 

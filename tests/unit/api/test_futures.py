@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, as_completed, wait
+from concurrent.futures import Future, InvalidStateError, as_completed, wait
 from typing import Any, cast
 
 import pytest
@@ -63,3 +63,38 @@ def test_waiting_for_many_and_in_order_of_completion_works() -> None:
     assert len(list(as_completed(futures, timeout=60))) == 5
     with pytest.raises(ValueError, match="4"):
         futures[4].result()
+
+
+def test_a_result_that_nobody_waits_for_needs_no_condition() -> None:
+    future = pending()
+    future.set_result(3)
+    assert (future.done(), future.result(), "_condition" in vars(future)) == (True, 3, False)
+    with pytest.raises(InvalidStateError):
+        future.set_result(4)
+    seen: list[int] = []
+    future.add_done_callback(lambda ended: seen.append(ended.result()))
+    assert seen == [3] and not future.cancel()
+
+
+def test_no_result_is_missed_by_a_thread_that_looks_at_the_moment_of_its_arrival() -> None:
+    for _ in range(300):
+        future, start = pending(), threading.Barrier(3)
+        called: list[int] = []
+        got: list[int] = []
+
+        def look(future: Future[int] = future, start: threading.Barrier = start, got: list[int] = got) -> None:
+            start.wait()
+            got.append(future.result(60))
+
+        def call_back(future: Future[int] = future, start: threading.Barrier = start, called: list[int] = called) -> None:
+            start.wait()
+            future.add_done_callback(lambda ended: called.append(ended.result()))
+
+        threads = [threading.Thread(target=work) for work in (look, call_back)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        future.set_result(3)
+        for thread in threads:
+            thread.join()
+        assert got == called == [3]

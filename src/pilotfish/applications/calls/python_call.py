@@ -29,7 +29,7 @@ from pilotfish.applications.calls.function_source import source_of
 from pilotfish.applications.calls.future_arguments import FutureArguments, FutureFound
 from pilotfish.applications.calls.own_modules import NO_MODULES, LastImport, OwnModules, last_import
 from pilotfish.applications.executables.program_environment import import_path, program_environment
-from pilotfish.applications.executables.working_directory import current_directory
+from pilotfish.applications.executables.working_directory import current_directory, directory_reader
 from pilotfish.applications.input_files import PackedFiles
 from pilotfish.applications.task_options import DEFAULT_OPTIONS, TaskOptions, read_task_options
 from pilotfish.errors import BadInput
@@ -127,7 +127,8 @@ class SurroundingsWatch:
     """
 
     def __init__(self) -> None:
-        self._directory = current_directory()
+        self._read_directory = directory_reader()
+        self._directory = self._read_directory()
         self._environment = program_environment.version()
         self._digest = ""
         self._imported: LastImport = (0, "", None)
@@ -135,7 +136,7 @@ class SurroundingsWatch:
 
     def have_changed(self) -> bool:
         before, self._called_at = self._called_at, time.monotonic()
-        before_directory, self._directory = self._directory, current_directory()
+        before_directory, self._directory = self._directory, self._read_directory()
         before_environment, self._environment = self._environment, program_environment.version()
         has_moved = self._directory != before_directory or self._environment != before_environment
         before_imported, self._imported = self._imported, last_import()

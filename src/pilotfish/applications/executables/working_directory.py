@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from pilotfish.errors import BadInput
+
+_MAX_PATH_BYTES = 4096
 
 
 def current_directory() -> str | None:
@@ -13,6 +16,23 @@ def current_directory() -> str | None:
         return os.getcwd()
     except FileNotFoundError:
         return None
+
+
+def directory_reader() -> Callable[[], bytes | str | None]:
+    """Returns a function that reads the current directory without releasing the GIL, to be called before each task.
+
+    ``os.getcwd`` releases the GIL. In a loop of submissions, the thread that receives results would take the GIL at each call, and this
+    switch costs several times as much as the rest of the submission.
+    """
+    try:
+        import ctypes  # only programs that submit calls need it
+
+        getcwd = ctypes.PyDLL(None).getcwd
+    except (ImportError, OSError, AttributeError):  # Python can be built without ctypes
+        return current_directory
+    getcwd.argtypes, getcwd.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_void_p
+    buffer = ctypes.create_string_buffer(_MAX_PATH_BYTES)
+    return lambda: buffer.value if getcwd(buffer, _MAX_PATH_BYTES) else current_directory()
 
 
 def require_current_directory() -> str:

@@ -1,4 +1,5 @@
-"""Reads config.toml and sites.toml in PILOTFISH_HOME. The error for an unknown key names the most similar key, or all keys."""
+"""Reads config.toml and sites.toml in PILOTFISH_HOME. The error for an unknown key names a similar known key. If there is none, it lists
+all known keys."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from pilotfish.model.site import CREDENTIAL_KINDS, LOCAL, Site
 
 
 def home() -> Path:
-    """Returns the directory of the settings, the sites and all pools. This is ``PILOTFISH_HOME`` if it is set. Otherwise it is the
-    directory ``pilotfish`` in ``XDG_STATE_HOME``; if that is not set either, in ``~/.local/state``."""
+    """Returns the directory of the settings, the sites and all pools: ``$PILOTFISH_HOME``. If this variable is not set:
+    ``$XDG_STATE_HOME/pilotfish``. If neither variable is set: ``~/.local/state/pilotfish``."""
     given = os.environ.get("PILOTFISH_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -127,11 +128,12 @@ VALUE_TYPES = {key: get_origin(hint) or hint for key, hint in zip(SITE_KEYS, get
 """The type of each key's value: bool, int, float, str, tuple or dict."""
 MAX_SHOWN = 80
 HIDDEN = "..."
-"""Errors show this text instead of the value of an environment variable, because the value may be a secret."""
+"""Errors show this text instead of the value of an environment variable, because the value can be a secret."""
 
 
 class SiteTable(dict[str, Site]):
-    """Maps names to sites. It also contains the names of sites with an invalid description: ``table[name]`` then raises the error."""
+    """Maps names to sites. It also contains the names of sites with an invalid description. For such a name, ``table[name]`` raises the
+    error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +207,7 @@ TYPE_FIXES: dict[Any, tuple[tuple[type, ...], str]] = {
     tuple: ((list, tuple), 'write a list of texts: {key} = ["...", "..."]'),
     dict: ((dict,), 'write a table of texts: {key} = {{ NAME = "..." }}'),
 }
-"""For each type of a field of Site: the types that the value in TOML may have, and the fix for a value of another type."""
+"""Maps the type of a Site field to the allowed types of its value in TOML, and to the fix for a value of any other type."""
 
 
 def read_quantity(key: str, value: Any, field: str) -> Any:
@@ -299,7 +301,7 @@ def _check_rules(place: str, key: str, written: Any, value: Any) -> None:
 
     if isinstance(value, int | float):
         check(NUMBER_RULES, key, value, f" = {_shown(written)}")
-    elif value or key == "folder":  # texts of other keys may be empty
+    elif value or key == "folder":  # for all other keys, an empty text is allowed
         for name in value if isinstance(value, dict) else ():
             check(NAME_RULES, _part(key, name), name, "")
         for label, text in _texts(key, value):

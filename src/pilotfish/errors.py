@@ -7,14 +7,15 @@ from typing import Any
 
 
 class Correction(str):
-    """A hint that also names a wrong word of the command line and its replacement. The command line shows the corrected command."""
+    """A hint about a wrong word in a command. It also contains the word and its replacement, so that the command line can show the
+    corrected command."""
 
     wrong: str
     right: str
     words: tuple[str, ...]
     """Words that replace the wrong word, if it must become several words; otherwise empty."""
     replaced: int
-    """Number of typed words that ``words`` replace: the wrong word and the words after it."""
+    """How many typed words are replaced by ``words``: the wrong word, and possibly words after it."""
 
     def __new__(cls, hint: str, wrong: object, right: str, words: Sequence[str] = (), replaced: int = 1) -> Correction:
         self = super().__new__(cls, hint)
@@ -42,13 +43,13 @@ class BadInput(PilotfishError):
 
 
 class IllegalTransition(PilotfishError):
-    """A state change that the transition tables forbid. It is a bug in Pilotfish and not in a task."""
+    """Pilotfish tried a state change that the transition tables forbid. The cause is a bug in Pilotfish, not in a task."""
 
     code = "P9001"
 
 
 class JournalError(PilotfishError):
-    """The journal cannot be written or read. The master confirms a request only after it has recorded the request in the journal."""
+    """The journal cannot be written or read. The master never confirms a request that is not recorded in the journal."""
 
     code = "P2100"
 
@@ -91,7 +92,7 @@ class TaskFailed(PilotfishError):
 
 
 class DamagedPayload(PilotfishError):
-    """A stored or received payload is incomplete or has another format."""
+    """A stored or received payload is incomplete or has a wrong format."""
 
     code = "P4200"
 
@@ -112,15 +113,16 @@ def show_exception(error: Exception) -> str:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
-    """Returns the known name that the user probably meant: a name with one or two typing errors, or else the only name that begins like
-    this. Returns an empty text if there is none. Upper case, and dashes before the name of an option, do not count."""
+    """Returns the known name that the user probably meant: the most similar name, with at most two typing errors. If there is none, returns
+    the only known name that begins with ``wrong``. Otherwise returns an empty text. Ignores upper case, and dashes before an option
+    name."""
     typed = wrong.lower().lstrip("-")
     limit = min(2, (len(typed) + 1) // 3)
     best, meant, prefixed = (limit, 0), "", []
     for name in known:
         lowered = name.lower().lstrip("-")
         if abs(len(lowered) - len(typed)) <= best[0]:
-            # Of two equally near names, the longer one: people leave out letters more often than they add some.
+            # Of two equally similar names, prefer the longer name: people leave out letters more often than they add letters.
             rank = (_typing_errors(typed, lowered), -len(lowered))
             if rank <= best:
                 best, meant = rank, name
@@ -130,7 +132,8 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def _typing_errors(first: str, second: str) -> int:
-    """Returns the number of characters to insert, delete, replace or swap with their neighbour that makes one text of the other."""
+    """Returns how many typing errors turn one text into the other. A typing error is one missing, extra or wrong character, or two swapped
+    neighbours."""
     before, row = [0], list(range(len(second) + 1))
     for i, one in enumerate(first):
         older, before, row = before, row, [i + 1]

@@ -1,8 +1,8 @@
 """Loads policies, matchers, factories, backends, applications, sweep sources and commands from entry points.
 
 Each kind is a group of entry points, such as ``pilotfish.policies``. The plug-ins of Pilotfish itself are declared here and in
-``pyproject.toml``. A test compares both declarations. Because of the declaration here, Pilotfish also runs from a source checkout that
-has no package metadata or outdated package metadata.
+``pyproject.toml``. A test compares the two declarations. Because of the declaration here, Pilotfish also runs from a source checkout whose
+package metadata is missing or outdated.
 
 This module reads the files ``entry_points.txt`` itself, because the import of ``importlib.metadata`` is slower than all of ``pilotfish
 --help``.
@@ -44,7 +44,7 @@ class BuiltInCommand(NamedTuple):
     target: str
     """Module and attribute in ``pilotfish.cli``."""
     text: str
-    """First line of the command's help. A test checks that both texts are equal."""
+    """First line of the command's help. A test compares it with the help itself."""
     pool: bool | tuple[str, ...] = False
 
 
@@ -100,7 +100,8 @@ SECTIONS: dict[str, dict[str, BuiltInCommand]] = {
         "version": BuiltInCommand("about_commands:version", "Show the version."),
     },
 }
-"""Commands of Pilotfish by section of the help. A command of a plug-in is in one of these sections, or in the section More."""
+"""The sections of the help, and the commands of Pilotfish in each section. A command of a plug-in is in one of these sections, or in the
+section More."""
 _SWEEPS, _PLANNED = "pilotfish.applications.sweeps.tables", "pilotfish.policies.planning.planned_matcher"
 BUILT_IN: dict[str, dict[str, str]] = {
     "policies": {
@@ -191,7 +192,7 @@ def find(kind: str, name: str) -> Plugin:
 
 def load(kind: str, name: str) -> Any:
     """Imports and returns the object of a plug-in. The signature of the object depends on the kind of plug-in: see docs/how-to/*-plugin.md.
-    If a policy is wanted and the plug-in is a matcher, returns a function that creates a dispatcher with this matcher."""
+    If the caller asks for a policy and the plug-in is a matcher, returns a function that creates a dispatcher with this matcher."""
     plugin = find(kind, name)
     try:
         found = _import(plugin.target)
@@ -203,7 +204,7 @@ def load(kind: str, name: str) -> Any:
             f"entry point {name} = {plugin.target} of the distribution {plugin.distribution}",
             f"install it anew, or remove it: pip uninstall {plugin.distribution}",
         ) from error
-    if plugin.kind != kind:  # the plug-in is a matcher, and a policy is wanted
+    if plugin.kind != kind:  # the caller asks for a policy, and the plug-in is a matcher
         dispatcher = _import(_DISPATCHER)
         return lambda: dispatcher(found())
     return found
@@ -224,8 +225,8 @@ def traits(backend: str) -> BackendTraits:
 
 
 def traits_if_usable(backend: str) -> BackendTraits:
-    """Returns the traits of a backend, or UNKNOWN_TRAITS if the backend cannot be loaded. The error is not lost: the site router reports it
-    when it creates the controller of a site with this backend."""
+    """Returns the traits of a backend, or UNKNOWN_TRAITS if the backend cannot be loaded. Pilotfish reports the error later, when it
+    creates the site controller of a site with this backend."""
     from pilotfish.model.backend_traits import UNKNOWN_TRAITS
 
     try:
@@ -259,7 +260,7 @@ _ENTRY = re.compile(r"([^=\s#;][^=]*?)\s*=\s*([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?"
 def _found(kind: str) -> dict[str, list[Plugin]]:
     """Returns the plug-ins of a kind by name. If several plug-ins have the same name, ``find`` reports the conflict.
 
-    The policies include all matchers: a matcher becomes a policy together with the dispatcher.
+    The policies include all matchers, because the dispatcher with a matcher is a policy.
     """
     kinds = ("policies", "matchers") if kind == "policies" else (kind,)
     found: dict[str, list[Plugin]] = {}
@@ -290,7 +291,7 @@ def _distributions(folder: str) -> Iterator[tuple[str, str]]:
                 if entry.name.endswith(METADATA):
                     name = entry.name.rpartition(".")[0].partition("-")[0]
                     yield re.sub(r"[-_.]+", "-", name).lower(), entry.path
-    except OSError:  # an entry of sys.path may not exist, or may be a file
+    except OSError:  # some entries of sys.path do not exist, or are files
         return
 
 

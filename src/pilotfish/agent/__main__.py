@@ -1,6 +1,6 @@
 """Starts the supervisor, the agent or the relay.
 
-The process imports only the modules that it needs, because a node may start many of these processes at once.
+The process imports only the modules that it needs, because a node can start many of these processes at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs the agent in a process of its own, which first forks the slot server and then reads the options of the agent from the supervisor."""
+"""Runs the agent in its own process. The process first forks the slot server. Then it reads the options of the agent from the
+supervisor."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def run_agent(supervisor_pipe: int, bundle: str) -> NoReturn:
     except OSError as error:
         print("pilotfish agent: cannot start: %s" % (describe_limit(error) if is_limit(error) else error), file=sys.stderr, flush=True)
         sys.exit(1)
-    # The slot server must not have the modules of the agent, so the agent imports them after the fork.
+    # The agent imports its modules after the fork, so that the slot server does not have these modules.
     from .node.agent_loop import main
 
     text = b""

@@ -1,8 +1,8 @@
-"""Starts an agent on the master's own machine before the master needs a pilot there, because a user waits for the first task.
+"""Starts an agent on the master's own machine before the master needs a pilot there. So a user waits less for the first task.
 
 The master starts this process before the master imports its own modules. So on two cores, the master and the agent import their modules at
 the same time. This process becomes the supervisor. It forks the agent, and the agent forks the slot server. All three processes wait until
-the master needs a pilot. If the master ends before that, all three processes end.
+the master needs a pilot. If the master ends before it needs a pilot, all three processes end.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ class ForkedAgent:
         self._has_ended = False
 
     def send_signal(self, number: int) -> None:
-        if not self._has_ended:  # after the end, the number may belong to another process
+        if not self._has_ended:  # after the end, a new process can have the same number
             os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Waits for the end. Returns the exit status, or minus the number of the signal that ended the process."""
+        """Waits until the process ends. Returns the exit status. If a signal ended the process, returns minus the signal number."""
         status = os.waitpid(self.pid, 0)[1]
         self._has_ended = True
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def main() -> NoReturn:
-    """Forks the agent. Waits for one line of JSON on standard input, which the master writes when it needs a pilot: the command-line
-    arguments of the supervisor and the path of its log. Then becomes the supervisor."""
-    # The first entry is the folder from which the master started this process. It must not hide modules of the user.
+    """Forks the agent. Then waits until the master needs a pilot and writes one line of JSON to standard input. The line has the
+    command-line arguments of the supervisor, and the path of its log. Then becomes the supervisor."""
+    # The first entry of sys.path is the directory from which the master started this process. Modules there must not hide modules of the
+    # user.
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
     os.chdir("/")

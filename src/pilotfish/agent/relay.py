@@ -23,8 +23,8 @@ from ..portable.transfer.cache_directory import remove
 LISTENING_PREFIX = "pilotfish-relay "
 """Prefix of the line that reports the address at which the relay listens."""
 ENDED_LINE = "pilotfish-relay-ended"
-"""The last line of output. After this line, the reader need not wait for the end of ssh. ssh might wait for connections that never
-close."""
+"""The last line of output. After this line, the reader does not wait for the end of ssh, because ssh possibly waits for connections that
+never close."""
 HIGH_WATER_BYTES = 256 * 1024
 TAKEOVER_TIMEOUT_S = 3.0
 MAX_ADDRESSES = 4
@@ -63,7 +63,7 @@ class RelaySide(asyncio.Protocol):
             return False
         if not self.other.transport.is_closing():
             self.other.transport.write_eof()
-        return True  # the other direction may still be in use
+        return True  # the other direction is possibly still in use
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -103,7 +103,7 @@ class Relay:
             return
         _keep_alive(agent_side.transport.get_extra_info("socket"))
         self.agents[agent_side] = None
-        # The pause must come later, because older versions of asyncio begin to read after this call.
+        # Pauses reading a moment later, because older versions of asyncio begin to read only after this method returns.
         self.loop.call_soon(agent_side.transport.pause_reading)
         self.loop.create_task(self.connect(agent_side))
 
@@ -228,8 +228,8 @@ def _raise_limit() -> None:
 
 
 def _end_predecessors(name: str) -> None:
-    """Ends older relays with this name. This is needed because an older relay may keep the port although its ssh connection is broken.
-    Agents would then connect to a relay that cannot reach the master."""
+    """Ends older relays with this name. An older relay can keep the port although its ssh connection is broken. Agents would then connect
+    to a relay that cannot reach the master."""
     end = time.monotonic() + TAKEOVER_TIMEOUT_S
     signalled: List[str] = []
     while name:

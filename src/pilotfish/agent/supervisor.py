@@ -1,7 +1,7 @@
 """Parses the agent's command line, starts the agent and reports the death of the agent.
 
-A user or batch system starts the supervisor. When the agent ends, the supervisor kills the processes that the agent has left, and exits. If
-the agent failed or was killed, the supervisor also reports this to the master. When the supervisor dies, the agent notices it, kills its
+A user or batch system starts the supervisor. When the agent ends, the supervisor kills the processes that the agent left behind, and exits.
+If the agent failed or was killed, the supervisor also reports this to the master. If the supervisor dies, the agent notices this, kills its
 slots and leaves the pool.
 """
 
@@ -93,7 +93,8 @@ def supervise(options: Dict[str, Any], start_agent: Callable[[Dict[str, Any]], T
         print_error("cannot make a working directory in %s: %s" % (options["workdir"] or tempfile.gettempdir(), error.strerror))
         return USAGE_ERROR
     if not options["worker"]:
-        # A pilot may have several nodes, and its batch system may restart it while the old agent is still alive.
+        # The name must be unique. A pilot can have several nodes, and a batch system can restart a pilot while its old agent is still
+        # alive.
         node, pilot = os.uname().nodename.partition(".")[0], options["pilot"]
         options["worker"] = "%s.%s.%d" % (pilot, node, os.getpid()) if pilot else "%s-%s" % (node, os.urandom(3).hex())
     default_cache = os.path.join(os.path.dirname(workdir), "pilotfish-cache-%d" % os.getuid())
@@ -146,7 +147,7 @@ def _elapsed_s() -> float:
 
 
 def _unpack(workdir: str) -> str:
-    """Unpacks the bundle; returns the path. Python reads modules faster from files than from an archive."""
+    """Unpacks the bundle, because Python reads modules faster from files than from an archive. Returns the path of the files."""
     bundle = sys.argv[0]
     if os.path.isfile(bundle) and not bundle.endswith(".py"):
         import zipfile

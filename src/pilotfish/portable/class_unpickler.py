@@ -1,12 +1,12 @@
 """Unpickles values whose pickles contain classes, such as the classes of the main program.
 
-cloudpickle gives each class an id. If a process already has a class with the id in a pickle, cloudpickle uses the class of the process, but
-overwrites the attributes of this class. With this module, these rules hold instead:
+cloudpickle gives each class an id. If a process already has a class with the same id as a class in a pickle, cloudpickle uses the class of
+the process, but overwrites its attributes with those in the pickle. With this module, these rules hold instead:
 
-- The id of a class contains its module and name. An object in a result belongs to the class with this name that the program or the call
-  has, even if another start of the program pickled the result. So comparisons, ``isinstance`` and ``except`` work.
-- A result never changes a class that the reader has. Its pickle contains the class with the attributes that the class had in the slot,
-  because another reader may not have the class.
+- The id of a class contains its module and name. An object in a result gets the class that the reader (the program or a call) has under
+  this name, even if the result comes from an earlier start of the program. So comparisons, ``isinstance`` and ``except`` work.
+- A result never changes a class that the reader has. The pickle of the result also contains the class and its attributes in the slot, for
+  readers that do not have the class.
 - A slot has one class for all versions of a class of the main program. Each call gets the version that it was submitted with. While the
   version stays the same, the slot keeps what earlier calls have assigned to attributes of the class.
 """
@@ -27,7 +27,7 @@ _MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
 
 
 classes_of_calls: Dict[str, type] = {}
-"""In a slot: the class that each name means for the call that runs."""
+"""In a slot: maps the name of a class to the class that the running call uses."""
 
 
 def name_in_id(identifier: Any) -> str:
@@ -45,7 +45,8 @@ def class_of_program(name: str) -> Optional[type]:
 
 
 def load_result(data: Any, class_of: Callable[[str], Optional[type]], buffers: Optional[Iterable[Any]] = None) -> Any:
-    """Unpickles a result. ``class_of``: returns the reader's class with a name. ``buffers``: the large buffers of the result."""
+    """Unpickles a result. ``class_of``: function that returns the reader's class with a given name. ``buffers``: the large buffers of the
+    result."""
     data = bytes(data)
     if CLASS_STATE in data:
         return _ResultUnpickler(BytesIO(data), class_of, buffers).load()
@@ -91,7 +92,8 @@ class ClassVersion:
         self.made, self.name, self.number, self.state, self.set_state = made, name, number, state, set_state
 
     def use(self) -> None:
-        """Gives the class the attributes of this version, unless it has this version. Results that the call gets use this class."""
+        """Gives the class the attributes of this version, if it has a different version now. Results among the arguments of the call then
+        use this class."""
         if self.name:
             classes_of_calls[self.name] = self.made
         number, names = self.current.get(self.made, (None, ()))
@@ -105,8 +107,8 @@ class ClassVersion:
 
 
 def load_from_program(data: Any, buffers: Optional[Iterable[Any]] = None) -> Tuple[Any, List[ClassVersion]]:
-    """Unpickles a function or arguments. Returns the value, and the versions of the classes in the pickle. The classes have these versions
-    now."""
+    """Unpickles a function or arguments. Returns the value, and the versions of the classes in the pickle. The classes in this process now
+    have these versions."""
     data = bytes(data)
     if CLASS_STATE not in data:
         return from_pickle(data, buffers=buffers), []

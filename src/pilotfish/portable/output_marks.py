@@ -6,13 +6,13 @@ CAP, FULL_DISK, DIED, LOST = "cap", "disk", "died", "lost"
 """Reasons to leave out a part: the maximum size of the output, a disk without free space, the death of the process, a file that is gone."""
 MARK_START = b"\n[pilotfish: "
 WHOLE_AT = "; all of it: "
-"""The part of a line before the place of the whole output."""
+"""Text in the line before the path of the whole output."""
 LOST_TEXT = ": the file with the whole output is gone"
 _SUFFIXES = ("", "K", "M", "G", "T", "P")
 
 
 def mark(left_out: int, whole: int, reason: str) -> bytes:
-    """Returns the line for ``left_out`` bytes of an output of ``whole`` bytes."""
+    """Returns the line that says that ``left_out`` of the ``whole`` bytes of an output are missing here."""
     if reason == FULL_DISK:
         why = ": the worker could not write it to its disk"
     elif reason == DIED:
@@ -25,7 +25,7 @@ def mark(left_out: int, whole: int, reason: str) -> bytes:
 
 
 def mark_of_file(left_out: int, path: str) -> bytes:
-    """Returns the line for bytes that are left out only here. ``path``: the file in which the pool has the whole output."""
+    """Returns the line for bytes that are missing here, but not in the pool. ``path``: the file in which the pool has the whole output."""
     return ("\n[pilotfish: %s left out here%s%s]\n" % (show_size(left_out), WHOLE_AT, path)).encode("utf-8", "surrogateescape")
 
 

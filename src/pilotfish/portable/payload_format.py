@@ -104,7 +104,7 @@ def split_files(payload: memoryview) -> Tuple[List[Any], memoryview]:
         head, rest = unpack(payload)
         return list(json.loads(bytes(head))["handed"]), rest
     except (ValueError, KeyError, TypeError):
-        return [], payload  # not a valid task then, which is reported later
+        return [], payload  # the task is not valid, which is reported later
 
 
 def is_reference(payload: Buffer) -> bool:

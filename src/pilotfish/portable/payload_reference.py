@@ -48,7 +48,8 @@ def write_payload(directory: Directory, parts: Sequence[Buffer]) -> bytes:
 
 def read_payload(directory: Directory, payload: memoryview) -> memoryview:
     """Returns a payload. If ``payload`` is a reference, returns the content of the file. Raises OSError if the file does not exist. The
-    file is mapped privately, so the caller may change the returned bytes. If there is no shared directory, returns a reference unchanged.
+    file is mapped privately, so the caller is allowed to change the returned bytes. If there is no shared directory, returns a reference
+    unchanged.
     """
     if not is_reference(payload) or not directory:
         return payload

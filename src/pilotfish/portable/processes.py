@@ -21,13 +21,14 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @lru_cache(maxsize=None)
 def libc() -> Any:
-    import ctypes  # here, because most commands never need it
+    import ctypes  # imported here, because most commands never need ctypes
 
     return ctypes.CDLL(None, use_errno=True)
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Lets the allocator keep this much freed memory. New memory pages for a large payload would cost more time than copying it."""
+    """Lets the allocator keep this much freed memory. Otherwise, each large payload would need new memory pages, which cost more time than
+    a copy of the payload."""
     mallopt = getattr(libc(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, kept_bytes)
@@ -112,8 +113,8 @@ def resident_bytes(pid: int) -> int:
 def resident_bytes_of_descendants(pid: int) -> int:
     """Returns the resident memory of the descendants of a process, without the process itself.
 
-    Between its creation and its exec, a child shares the memory of the process. So a child does not count while its numbers equal the
-    numbers of the process.
+    A new child shares the memory of its parent until it calls exec. So a child does not count while its memory numbers equal those of the
+    process.
     """
     own = _memory_fields(pid)
     return sum(_resident_bytes(fields) for fields in map(_memory_fields, descendants_of(pid)) if fields != own)
@@ -181,7 +182,7 @@ def kill_descendants(except_for: Iterable[int] = (), timeout_s: float = 10.0) ->
     """Kills and reaps all descendants, except processes in ``except_for`` and the descendants of these. Returns True if all have ended, and
     False after ``timeout_s`` seconds: a process can hang in the kernel.
 
-    This process must be a subreaper. Killing is repeated, because a process may fork at the same time. Parents are killed before their
+    This process must be a subreaper. Killing is repeated, because a process can fork at the same time. Parents are killed before their
     children. Processes are not stopped with SIGSTOP first, because they would stay stopped for ever if this process died before it killed
     them.
     """

@@ -1,6 +1,6 @@
 """Drives the agent machine with sockets and slots, in one thread.
 
-Other threads dial the master, fetch contents and talk to peers, because these activities may take long.
+Other threads dial the master, fetch contents and talk to peers, because this can take long.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ LAST_SEND_TIMEOUT_S = 2.0
 WARM_SLOTS = 2
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
 CACHE_SHARE = 0.5
-"""Maximum size of the cache if the settings give no size: a fraction of the sum of the free disk space and the space that the cache
-uses."""
+"""Default maximum size of the cache, as a fraction of (free disk space + space that the cache uses)."""
 TOUCH_S = 30.0
-"""Seconds until the agent again marks all contents that it needs. Other agents of this node may remove a content that was not marked in the
-last minute."""
-# Names of effects, which are also the names of the methods of the slot pool, the fetcher and the peer network that perform these effects.
+"""Seconds after which the agent again marks all contents that it needs. If a content was not marked in the last minute, other agents of
+this node can remove it."""
+# Names of effects. Each effect is performed by the method of the same name, in the slot pool, the fetcher or the peer network.
 _SLOT_EFFECTS = ("start", "recall", "terminate", "warn", "kill", "peek")
 _FETCHER_EFFECTS = ("fetch", "cancel_fetch", "upload", "cancel_upload", "discard", "release")
 _PEER_EFFECTS = ("introduce", "delegate", "drop_delegated", "report_free")
@@ -74,7 +73,7 @@ class AgentLoop:
         self._dials = 0
         self._touch_at = 0.0
         self._inbox: Deque[Tuple[Callable[..., None], Tuple[Any, ...]]] = deque()
-        """Calls that the thread of this loop must make: (function, arguments). The thread adds the time as the last argument."""
+        """Calls that the thread of this loop must make: (function, arguments). The thread adds the current time as the last argument."""
         self._signals: Deque[int] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -185,7 +184,7 @@ class AgentLoop:
         self._post(self._dial_answered, number, answer)
 
     def _notify(self, what: str, *arguments: Any) -> None:
-        """Calls a method of the machine by name, from any thread."""
+        """Lets the thread of this loop call the machine's method ``what``. Any thread may call ``_notify``."""
         self._post(getattr(self.machine, what), *arguments)
 
     def _evicted(self, digest: str) -> None:
@@ -228,7 +227,7 @@ class AgentLoop:
             self.selector.register(answer, selectors.EVENT_READ, "link")
             self._listen_for_peers(answer)
             self.machine.linked(answer.epoch, now)
-            # Bytes that arrived with the handshake are in the reader already, so the selector does not report them.
+            # The reader already has bytes that arrived with the handshake. The selector does not report these bytes.
             answer.has_more = True
         elif isinstance(answer, Rejected):
             self.machine.refused(str(answer), now)

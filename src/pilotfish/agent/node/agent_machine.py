@@ -3,11 +3,11 @@
 There is no clock and no thread, and all random numbers come from a seed. Three hosts drive the machine: ``agent_loop``, the fault world of
 the tests and the overlay experiment. Each input is a method. A host calls any number of inputs, and then ``turn(now)``, which returns the
 effects of these inputs in order. The host also calls ``turn`` at the time ``deadline``, even if there was no input. ``now`` is the time of
-any monotonic clock in seconds. Headers and bodies are as in ``model/messages.py``: a header is what ``json.loads`` returns, a body is any
+any monotonic clock in seconds. ``model/messages.py`` describes headers and bodies: a header is what ``json.loads`` returns, a body is any
 bytes-like object.
 
 Inputs (they return nothing)
-    linked(epoch, now)          a connection to the master was dialled and authenticated. ``epoch`` is the epoch of the master
+    linked(epoch, now)          a connection to the master was dialled and authenticated. ``epoch`` grows with each start of a master
     unlinked(now)               the connection to the master is lost, or a dial failed
     refused(reason, now)        the master refused the dial
     received(header, body, now)   a frame of the master arrived
@@ -24,15 +24,15 @@ Inputs (they return nothing)
                                 numbers are never reused
     slot_returned(slot, count, now)
                                 answer to recall: the slot will not start its last ``count`` attempts
-    not_started(slot, now)      answer to terminate: the attempt had not started, so it was not terminated. The time limit of the attempt
-                                begins anew
+    not_started(slot, now)      answer to terminate: the attempt was not terminated, because it had not started. The time limit of the
+                                attempt begins anew
     fetched(digest, now)        a content is in the cache
     not_fetched(digest, failure, now)   a content cannot be fetched
     staging.changed(gained, lost)   contents entered or left the cache
-    left_out(number, size, now)   in the result of the upload ``number``, ``size`` bytes of output are missing. They are stored nowhere
+    left_out(number, size, now)   ``size`` bytes of output are missing in the result of the upload ``number``, and are stored nowhere
     uploaded(number, failure, payload, produced, now)
                                 answer to upload: the failure or None, the payload of the result, and the rows of produced contents
-    over_limit(slot, failure, now)   the running attempt exceeded its memory limit. The agent kills it; it ends with ``failure``
+    over_limit(slot, failure, now)   the running attempt exceeded its memory limit. The agent kills the attempt, which ends with ``failure``
     send_to_master(header, now)   the peer overlay has a message for the master
     stop(reason, now)           a signal came, or the supervisor is dead. The agent leaves at once
 
@@ -42,7 +42,7 @@ Effects (tuples)
     ("send", header, parts)     send one frame. The parts together are the body
     ("start", slot, attempts)   assign these Attempt objects to the slot, in order. If the slot is unknown, start a slot process
     ("recall", slot)            recall the attempts that this slot has not started. Answer with slot_returned, also if there are none
-    ("terminate", slot)         send TERM to the whole process tree of the attempt. slot_finished or slot_died may follow
+    ("terminate", slot)         send TERM to the whole process tree of the attempt. slot_finished or slot_died can follow
     ("kill", slot)              kill the whole process tree of the attempt. slot_finished or slot_died must follow. Kill and terminate are
                                 used only if the slot has a single attempt
     ("warn", slot, number)      send the signal ``number``, chosen by the user, to the attempt, because the walltime ends soon
@@ -53,9 +53,9 @@ Effects (tuples)
                                 these files in the cache. Answer with uploaded
     ("cancel_upload", number)   stop the upload ``number``, because its files are no longer needed
     ("discard", payload)        delete the files that this payload names
-    ("release", header, body)   the cache may evict the contents that ``header`` lists
+    ("release", header, body)   from now on, the cache is allowed to evict the contents that ``header`` lists
     ("introduce", header, body), ("delegate", header, body), ("drop_delegated", items, back), ("report_free", amounts)
-                                call this method of the peer network
+                                call the method of the peer network that has the name of the effect
     ("peek", query, slot, stream, offset)   read output of the running attempt, and send it in the message Peeked
     ("exit", reason, code)      send pending frames, kill all processes of slots, and exit. Later inputs are ignored
 
@@ -90,14 +90,14 @@ MAX_REFUSALS = 3
 SILENT_HEARTBEATS = 3
 """If the master is silent for this many heartbeat intervals, the agent disconnects."""
 STALL_S = 1.0
-"""If a turn comes later than this many seconds after its deadline, the agent itself was suspended."""
+"""If a turn comes more than this many seconds too late, the agent itself was suspended."""
 LINGER_S = 0.05
 """Seconds of silence after which a polling agent disconnects."""
 RESULTS_APART_S = 0.02
 """Minimum seconds between two frames of results while attempts are queued."""
 WARN_S = 60.0
-"""When this many seconds of the walltime are left, the agent drains and sends the signals that users requested. If the agent begins with
-less than ``WARN_S / WARN_SHARE`` seconds of walltime, it does this when the fraction ``WARN_SHARE`` of this walltime is left."""
+"""When this many seconds of the walltime are left, the agent drains and sends the signals that users requested. An agent that begins with
+less than ``WARN_S / WARN_SHARE`` seconds of walltime drains later: when the fraction ``WARN_SHARE`` of its walltime is left."""
 WARN_SHARE = 0.2
 TRANSFER_HEARTBEAT_S = 1.0
 """Seconds between heartbeats during transfers. Heartbeats report the progress."""
@@ -121,8 +121,8 @@ class WorkerOffer:
 class Reconnect:
     """Decides when to dial the master again.
 
-    If the last connection lasted for a while, the first dial after its loss comes at once. After each further failure, the wait is longer.
-    A part of the wait is random, so that not all agents dial at the same time.
+    After the loss of a connection, the first dial comes at once, except if the last dial was less than ``REDIAL_APART_S`` seconds ago.
+    After each further failure, the wait is longer. A part of the wait is random, so that not all agents dial at the same time.
     """
 
     def __init__(self, seed: int, now: float) -> None:
@@ -156,20 +156,20 @@ class AgentMachine:
         self.draining = ""
         self.exited = False
         self.ending = False
-        """Whether the walltime is nearly over. If it is, the agent drains, and each running attempt gets the signal that its user
+        """Whether the walltime is nearly over. If so, the agent drains, and each running attempt gets the signal that its user
         requested."""
         self.warn_at = NEVER if offer.ends_at is None else offer.ends_at - min(WARN_S, WARN_SHARE * max(0.0, offer.ends_at - now))
         self.results = PendingResults()
         self.staging = InputStaging()
         self.attempts.released = self.staging.release
         self.transfers: Callable[[], List[List[Any]]] = list
-        """Returns [digest, bytes so far, total bytes] of each transfer of the host."""
+        """A function that returns [digest, bytes so far, total bytes] of each running transfer."""
         self._unreadable = 0
         self.delegated = False
         self._busy_since = NEVER
         self._reported_free: Any = None
         self.fetch_totals: Callable[[], List[int]] = list
-        """Returns the number and bytes of fetched contents for each source, as a heartbeat reports them."""
+        """A function that returns the number and bytes of fetched contents for each source. A heartbeat reports these numbers."""
         self._reconnect = Reconnect(seed, now)
         self._effects: List[Effect] = []
         self._returned: List[List[int]] = []
@@ -243,7 +243,7 @@ class AgentMachine:
             elif header[0] in _FORWARDED:
                 self._effects.append((_FORWARDED[header[0]], header, body))
                 if header[0] == "introduce":
-                    self._reported_free = None  # report free resources again: the peers may be new
+                    self._reported_free = None  # report free resources again, because new peers do not know them
         except _UNREADABLE as error:
             self._unreadable += 1
             self._disconnect("the master sent an unreadable message: %r" % (error,), now)
@@ -261,12 +261,13 @@ class AgentMachine:
         self._reconnect.failures = 0
         self._last_contact = now
         self._heartbeat_answered = False
-        self.delegated = False  # if this master knows the site master, it sends "quiet" next
+        self.delegated = False  # if this master knows a site master, the master sends "quiet" next
         self.results.resend_all()
         self.staging.reported = False
         if self.draining:
             self._effects.append(("send", ["draining", self.draining], []))
-        # A polling agent sends a heartbeat after its first results. The answer means that the master has received them.
+        # A polling agent sends a heartbeat after its first results. The answer to the heartbeat shows that the master has received these
+        # results.
         self._last_heartbeat = -NEVER if self.offer.poll_s > 0 else now
 
     def _on_assign(self, header: Sequence[Any], body: Any, now: float) -> None:
@@ -411,7 +412,7 @@ class AgentMachine:
 
     def assigned_by_peer(self, header: Sequence[Any], body: Any, now: float) -> None:
         """Adds the attempts that the site master assigned. Ignores an unreadable message, because a faulty peer must not end this agent."""
-        self._reported_free = None  # the site master has reserved the resources, even if no attempt is new
+        self._reported_free = None  # report free resources again: the site master has reserved some, even for attempts that are not new
         try:
             if not self.exited:
                 self._on_assign(header, body, now)
@@ -467,8 +468,8 @@ class AgentMachine:
         return effects
 
     def _forgive_stall(self, now: float) -> None:
-        """If this turn comes more than ``STALL_S`` seconds after its deadline, this process was suspended. So the delay does not count as
-        silence of the master."""
+        """Corrects the times of the last contact if this process was suspended, so that the suspension does not count as silence of the
+        master. The process was suspended if this turn comes more than ``STALL_S`` seconds too late."""
         late = now - self.deadline
         if late > STALL_S:
             self._last_received += late
@@ -522,7 +523,8 @@ class AgentMachine:
             self._returned = []
         if not self.delegated:
             self._effects.extend(("send", header, []) for header in self.staging.report())
-        # While attempts are queued, frames are sent a moment apart, so that one frame has many results. No slot waits for these frames.
+        # While attempts are queued, the agent waits a moment between two frames, so that one frame has many results. No slot waits for
+        # these frames.
         if self.results.unsent and (not self.attempts.queue or now >= self._last_results + RESULTS_APART_S):
             self._last_results = now
             for header, parts in self.results.frames(now):
@@ -539,15 +541,16 @@ class AgentMachine:
 
     def _next_heartbeat(self) -> float:
         if self.delegated:
-            # The site master reports that the master is alive. If no report comes, a heartbeat asks the master. It also reports transfers.
+            # The site master reports that the master is alive. If no report comes, the agent asks the master with a heartbeat. During
+            # transfers, heartbeats report the progress.
             return min(self._last_contact + self.orphan_s / 2, max(self._last_heartbeat, self._busy_since) + self.heartbeat_s)
         return self._last_heartbeat + (min(TRANSFER_HEARTBEAT_S, self.heartbeat_s) if self.staging.is_busy else self.heartbeat_s)
 
     def _poll_over_at(self) -> float:
         """Returns the time at which an agent with the option ``--poll`` disconnects until its next poll.
 
-        This time is ``LINGER_S`` seconds after the last message of the master. It is NEVER until the master has acknowledged all results
-        and one heartbeat.
+        The time is ``LINGER_S`` seconds after the last message of the master. Until the master has acknowledged all results and one
+        heartbeat, the time is NEVER.
         """
         if self.results.kept or not self._heartbeat_answered:
             return NEVER

@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 class AttemptSpec:
     """The values that all attempts of one spec have in common. ``estimate_s``: estimated run time, or -1 before the first measurement.
 
-    ``process_key``: for calls, it identifies the program that submitted them, with its interpreter, its environment and the user's own
+    ``process_key``: for calls, a text that identifies the program that submitted them, its interpreter, its environment and the user's own
     modules. All executables have the same key. A slot process runs only attempts with equal keys, because a call can change the modules,
     the limits and the signals of its process.
     """
@@ -82,8 +82,8 @@ class Attempt:
     """One attempt of a task. ``forgotten``: the master no longer wants its result. ``missing``: number of contents for which the attempt
     waits.
 
-    ``needs_fresh_process``: whether the call must run in a new process, because it exceeded its memory limit in a process in which earlier
-    calls had kept memory.
+    ``needs_fresh_process``: whether the call must run in a new process. This is so if the call has exceeded its memory limit because
+    earlier calls had kept memory in the same process.
     """
 
     __slots__ = (
@@ -123,8 +123,8 @@ class Attempt:
 class SlotView:
     """What the machine knows about one slot process. The slot has a list of attempts and runs the first of them.
 
-    ``slow``: whether the running attempt takes long, so that the slot gets no more attempts in advance. ``recalling``: whether the host was
-    asked to recall the later attempts of the slot, and has not answered. ``stop_stage`` of the running attempt: 0 if it may continue, 1 if
+    ``slow``: whether the running attempt takes long, so that the slot gets no more attempts in advance. ``recalling``: whether the host has
+    not yet answered a request to recall the later attempts of the slot. ``stop_stage`` of the running attempt: 0 if it can continue, 1 if
     it must stop, 2 if it got TERM, 3 if it was killed.
     """
 
@@ -133,7 +133,7 @@ class SlotView:
         self.attempts: Deque[Attempt] = deque()
         self.needs: Needs = ()
         self.process_key: Optional[str] = None
-        """Key of the attempts that the slot process has run. None if it has run none."""
+        """Key of the attempts that the slot process has run. None if the process has run no attempt."""
         self.prefetch_s = 0.0
         self.recalling = False
         self.begin_next(0.0)
@@ -157,8 +157,8 @@ class SlotView:
             self.graceful = graceful
 
     def take_signal(self) -> int:
-        """Returns the signal that the user requested for the end of the walltime, or 0. Returns the signal of an attempt only once. Returns
-        0 if the attempt is being stopped, or if its slot has further attempts."""
+        """Returns the signal that the user requested for the end of the walltime; 0 if there is none. Returns the signal of an attempt only
+        once. Also returns 0 if the attempt is being stopped, or if its slot has further attempts."""
         if self.signalled or self.stop_stage or len(self.attempts) > 1:
             return 0
         self.signalled = True
@@ -183,8 +183,8 @@ class AttemptQueue:
         self.free = dict(self.capacity)
         self.usual_max_slots = max(16, 4 * int(self.capacity.get("cores", 1)))
         self.max_idle = 2 * max(1, int(self.capacity.get("cores", 1)))
-        """If this many slots are idle, no slot is added. There are two idle slots per core, so that two programs, or calls and executables,
-        can take turns without new processes."""
+        """If this many slots are idle, no slot is added. The number is two per core, so that two programs, or calls and executables, can
+        take turns without new processes."""
         self.max_slots = self.usual_max_slots
         """Maximum number of slots now. After a limit of this node was reached, this number is less than ``usual_max_slots``."""
         self.specs: Dict[int, AttemptSpec] = {}
@@ -294,8 +294,8 @@ class AttemptQueue:
         return slot
 
     def _find_slot(self, process_key: str) -> Optional[SlotView]:
-        """Returns an idle slot with this key, otherwise a new slot, otherwise the slot that has been idle for the longest time: it gets a
-        new process. None if no slot is idle and no slot can be added."""
+        """Returns an idle slot with this key. If there is none, returns a new slot. If no slot can be added, returns the slot that has been
+        idle longest, which gets a new process; None if no slot is idle."""
         idle = self.idle
         for place in range(len(idle) - 1, -1, -1):
             if idle[place].process_key == process_key:
@@ -427,7 +427,8 @@ class AttemptQueue:
     # --- dropping and queries -------------------------------------------------------------------------------------------------
 
     def drop(self, task: int, number: int = 0) -> None:
-        """Drops the unfinished attempt of this task, and stops it if it runs. ``number``: drops only this attempt; 0: any."""
+        """Drops the unfinished attempt of this task, and stops the attempt if it runs. ``number``: the only attempt to drop; 0: any
+        attempt."""
         attempt = self.live.get(task)
         if attempt is None or (number and attempt.attempt != number):
             return
@@ -471,8 +472,8 @@ class AttemptQueue:
         return None
 
     def cut_off(self, now: float) -> List[List[Any]]:
-        """Returns [task, attempt, run time in seconds] of the running attempts that are not being stopped, and whose users requested no
-        signal for the end of the walltime."""
+        """Returns [task, attempt, run time in seconds] of running attempts. Leaves out attempts that are being stopped, and attempts with a
+        signal that the user requested for the end of the walltime."""
         heads = [(slot.attempts[0], now - slot.started_at) for slot in self.busy.values() if not slot.stop_stage]
         return [[head.task, head.attempt, ran_s] for head, ran_s in heads if not head.spec.launch.get("warn_signal")]
 
@@ -483,7 +484,8 @@ class AttemptQueue:
         return held
 
     def free_after_queue(self) -> Dict[str, float]:
-        """Returns the resources that stay free when all attempts run, also the attempts that wait for contents. Amounts may be negative."""
+        """Returns the resources that would be free if all attempts ran now, including the attempts that wait for contents. Amounts can be
+        negative."""
         free = dict(self.free)
         for attempt in (*self.queue, *self.staged.values()):
             if not attempt.forgotten:
@@ -535,8 +537,8 @@ def _ask_recall(slot: SlotView, effects: List[Effect]) -> None:
 
 
 def _stop_in_steps(slot: SlotView, now: float, effects: List[Effect]) -> None:
-    """Does one step to stop the running attempt. First step: recall the later attempts in the slot. Second, only if ``graceful``: terminate
-    the attempt. Third: kill it."""
+    """Takes the next of three steps that stop the running attempt. First: recall the later attempts in the slot. Second, only if
+    ``graceful``: terminate the running attempt. Third: kill the running attempt."""
     if slot.stop_stage == 1 and (len(slot.attempts) > 1 or slot.recalling):
         _ask_recall(slot, effects)
     elif slot.stop_stage == 1 and slot.graceful:

@@ -153,7 +153,7 @@ class OutputReport:
         return self._packed(files, self._parts[1:])
 
     def without_files(self) -> bytes:
-        """Returns the payload to report when the files could not be stored: the result without its files."""
+        """Returns the payload of the result without its files. It is reported if the files cannot be stored."""
         return self._packed([], self._parts[1:3])
 
     def _packed(self, files: Any, parts: List[Any]) -> bytes:
@@ -163,7 +163,8 @@ class OutputReport:
 
 
 class MasterTransferConnection:
-    """The transfer connection of one thread to the master. It is dialled when needed, and again after it was lost."""
+    """The transfer connection of one thread to the master. The thread dials when it needs the connection, and again after the connection
+    was lost."""
 
     def __init__(self, credentials_path: str, worker: str) -> None:
         self._credentials_path = credentials_path
@@ -233,12 +234,12 @@ class Fetcher:
             uploading.channel.abort()
 
     def discard(self, payload: Any) -> None:
-        """Deletes the files that a report lists."""
+        """Deletes the files in the outbox that a report lists."""
         try:
             for path in OutputReport(payload, self._outbox).paths():
                 remove(path)
         except (ValueError, LookupError, TypeError):
-            pass  # user code can forge a report; then its files are unknown
+            pass  # user code can forge a report; a forged report possibly lists no files
 
     def release(self, header: Sequence[Any], body: Any) -> None:
         """Allows the cache to evict contents that no run needs any more."""
@@ -309,8 +310,7 @@ class Fetcher:
             self._notify("not_fetched", fetching.digest, failure)
 
     def _fetch(self, fetching: Fetch, master: MasterTransferConnection) -> None:
-        """Fetches a content from the first source that has it, and retries. After damaged bytes have arrived once, no peer is asked any
-        more."""
+        """Fetches a content from the first source that has it, and retries. After damaged bytes have arrived once, asks no peer again."""
         damaged = 0
         wait_s = RETRY_S
         received_before = 0
@@ -371,7 +371,7 @@ class Fetcher:
 
     def _receive(self, fetching: Fetch, incoming: IncomingContent, channel: TransferChannel, no_redirect: bool) -> None:
         def on_progress(length: int) -> None:
-            if not fetching.published:  # from now on peers can fetch the received part from here, and the rest as it arrives
+            if not fetching.published:  # from now on, peers can fetch from here what has arrived
                 fetching.published = True
                 self.peers.publish(fetching.digest)
 
@@ -384,8 +384,8 @@ class Fetcher:
             fetching.channel = None
 
     def _fetch_from_peers(self, fetching: Fetch, sources: Sequence[Contact]) -> bool:
-        """Fetches a content from ``sources``. If there are no sources, fetches it from the holders of the content. A peer may name other
-        peers; these are tried, too. Returns False if no peer sent the content."""
+        """Fetches a content from ``sources``. If there are no sources, fetches it from the holders of the content. A peer can answer with
+        the contacts of other peers; these are tried, too. Returns False if no peer sent the content."""
         with self._writing(fetching) as incoming:
             sources = sources or self._holders(fetching)
             asked = {contact.node: contact for contact in random.sample(sources, len(sources))}
@@ -538,7 +538,8 @@ class Fetcher:
         return produced
 
     def _adopt(self, path: str) -> Tuple[str, int]:
-        """Moves a file into the cache; returns digest and size. Waits while the cache is full, because contents may be released soon."""
+        """Moves a file into the cache; returns digest and size. While the cache is full, waits until contents are released; gives up after
+        ``CACHE_FULL_TIMEOUT_S``."""
         deadline = time.monotonic() + CACHE_FULL_TIMEOUT_S
         while True:
             try:
@@ -549,12 +550,11 @@ class Fetcher:
                 time.sleep(CACHE_FULL_RETRY_S)
 
     def _store_at_master(self, path: str) -> Optional[Tuple[str, int]]:
-        """Moves a file into the content store of the master. Returns digest and size of the file. Returns None if that is impossible, for
-        example because the master is on another node, or the store is on another disk than the file. The caller must then send the file to
-        the master.
+        """Moves a file into the content store of the master. Returns digest and size of the file. Returns None if that is impossible: for
+        example, the master is on a different node, or the store is on a different disk. The caller must then send the file to the master.
 
-        The moved file is not linked into the cache, because tasks get links to files of the cache, and they must not get links to files of
-        the store.
+        The moved file is not linked into the cache. The reason: tasks get links to files of the cache, but a task must not get a link to a
+        file of the store.
         """
         try:
             if self._store is None or os.stat(self._master_store).st_dev != os.stat(path).st_dev:
@@ -577,7 +577,7 @@ class Fetcher:
                     return
                 except AskLater as answer:
                     time.sleep(answer.seconds)
-                except (ConnectionCut, DigestMismatch, NoSpace) as error:  # NoSpace: the disk of the master is full
+                except (ConnectionCut, DigestMismatch, NoSpace) as error:  # NoSpace means that the disk of the master is full
                     if isinstance(error, DigestMismatch) and self.cache.verified_path(digest, size) is None:
                         raise ContentAbsent("%s was damaged on this disk" % digest, "worker") from None
                     wait_s = RETRY_S if uploading.progress.offset > received_before else min(2 * wait_s, MAX_RETRY_S)

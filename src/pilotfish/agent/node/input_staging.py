@@ -1,7 +1,7 @@
 """Tracks which inputs are in the cache, arriving or missing, and which outputs are being uploaded.
 
-If an attempt needs a content that this module has not recently noted as cached, the module requests the content from the host. The host
-looks for the content in the cache. If the content is missing in the cache or is damaged, the host fetches it.
+If an attempt needs a content, and this module has not recently seen the content in the cache, the module requests it from the host. The
+host looks for the content in the cache. If the content is missing there or is damaged, the host fetches it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class InputStaging:
         self.uploads: Dict[int, Tuple[Attempt, Item]] = {}
         """number of an upload -> ended attempt, and its result. Files of the result are being stored in the cache or sent to the master."""
         self.left_out: Dict[int, int] = {}
-        """number of an upload -> number of bytes of its attempt's output that are stored nowhere. Uploads with a complete output are not
-        in it"""
+        """number of an upload -> how many bytes of its attempt's output are stored nowhere. Uploads with a complete output are not
+        listed"""
         self.holds: Dict[str, None] = {}
         """All contents in the cache."""
         self.reported = False
@@ -72,7 +72,7 @@ class InputStaging:
             waiting[attempt] = None
 
     def add_cache_hits(self, totals: List[int]) -> List[int]:
-        """Returns ``totals`` plus the cache hits counted here. The first two totals are the number and bytes of cache hits."""
+        """Adds the cache hits counted here to the first two totals, which are the number and bytes of cache hits. Returns all totals."""
         return [totals[0] + self.cache_hits, totals[1] + self.cache_hit_bytes, *totals[2:]] if totals else totals
 
     def release(self, attempt: Attempt) -> None:
@@ -129,7 +129,7 @@ class InputStaging:
         gained, lost = self.changes()
         unclaimed, self._unclaimed = list(self._unclaimed), {}
         if not reported:
-            # Without contents, the Hello said so, unless the last ones were lost after it.
+            # The Hello has already reported an empty cache. But if the last contents were lost after the Hello, a message is needed.
             return [["holds", list(self.holds), [], True, list(self.held)]] if self.holds or lost else []
         if unclaimed:
             return [["holds", gained, lost, False, unclaimed]]
@@ -158,7 +158,7 @@ class InputStaging:
                 if not at_master:
                     self.held[digest] = self._unclaimed[digest] = None
                 continue
-            self.needed[digest] = self.needed.get(digest, 0) + 1  # the cache must keep it until the master has acknowledged the result
+            self.needed[digest] = self.needed.get(digest, 0) + 1  # keep the content until the master has acknowledged the result
             if not at_master:
                 self.held[digest] = None
         result = (add_problem(item[0], failure), item[1], item[2], item[3], payload, produced)

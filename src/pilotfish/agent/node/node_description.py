@@ -102,7 +102,7 @@ def benchmark(duration_s: float = BENCHMARK_S) -> float:
 
 
 def readable(text: str) -> str:
-    """Replaces characters that UTF-8 cannot encode. Names from the system may contain such characters."""
+    """Replaces characters that UTF-8 cannot encode. Names from the system can contain such characters."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from .slot_process import SlotProcess
 
 MOVE_ABOVE = 2 * OUTPUT_CAP
-"""The middle of an output is moved if it has more bytes in memory than this."""
+"""The middle of an output is moved to a file when more than this number of its bytes are in memory."""
 MOVE_AT_ONCE = 64 * 1024 * 1024
 PEEK_BYTES = 1 << 20
 FALLOC_KEEP_SIZE_PUNCH_HOLE = 3
 
 
 def bound_output(process: SlotProcess) -> bool:
-    """Moves the middle of each long output of a call to a file. Returns True if an output was long, because it may still grow fast."""
+    """Moves the middle of each long output of a call to a file. Returns True if an output was long: then the caller must check again
+    soon."""
     flooded = False
     for stream, memory in enumerate(process.outputs, 1):
         if os.fstat(memory).st_size - max(OUTPUT_CAP, int(process.page.words64[FREED + stream])) - OUTPUT_CAP > MOVE_ABOVE:
@@ -38,7 +39,7 @@ def _move(process: SlotProcess, stream: int, memory: int) -> None:
     try:
         fcntl.lockf(memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # the slot takes the output now, because the call has ended
+        return  # the call has ended, and the slot is taking its output now
     try:
         freed = int(process.page.words64[FREED + stream])
         first = max(OUTPUT_CAP, freed)
@@ -53,8 +54,8 @@ def _move(process: SlotProcess, stream: int, memory: int) -> None:
 
 
 def _append(path: str, memory: int, part: Tuple[int, int], is_new: bool) -> None:
-    """Copies the bytes from offset ``part[0]`` to offset ``part[1]`` of the memory to the same offsets of the file. Does nothing if earlier
-    bytes are missing in the file because the disk was full."""
+    """Copies a part of the memory file to the same offsets of the disk file. ``part``: first offset, and offset after the last byte. Does
+    nothing if the disk was full before, so that earlier bytes are missing in the disk file."""
     first, last = part
     if first >= last:
         return
@@ -83,8 +84,8 @@ def _append(path: str, memory: int, part: Tuple[int, int], is_new: bool) -> None
 
 
 def peek_at_call(process: SlotProcess, stream: int, offset: int) -> Tuple[int, bytes]:
-    """Returns (start, bytes): bytes of the output of the running call from position ``start`` on. ``start`` is ``offset``; it is larger if
-    the bytes at ``offset`` are missing in the file.
+    """Returns (start, bytes): a part of the output of the running call, and the position at which this part starts. The position is
+    ``offset``, or larger if the bytes at ``offset`` are missing in the file.
 
     A negative ``offset`` counts from the end of the output.
     """

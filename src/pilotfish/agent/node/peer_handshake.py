@@ -77,8 +77,8 @@ def dial_peer(contact: Contact, identity: PeerIdentity, greeting: Sequence[Any])
 
 
 def receive_peer(sock: socket.socket, identity: PeerIdentity) -> Tuple[FrameLink, str]:
-    """Authenticates a dialler. Returns the link to the dialler, which blocks, and the purpose of the link. Raises LinkLost if the dialler
-    is no peer.
+    """Authenticates a dialler. Returns a blocking link to the dialler, and the purpose of the link. Raises LinkLost if the dialler is no
+    peer.
 
     This function has no time limit, because the time limit of a socket restarts with each byte. If the handshake takes too long, the caller
     must shut the socket down. The caller also closes the socket.
@@ -103,7 +103,7 @@ def _verify(link: FrameLink, identity: PeerIdentity) -> str:
     link.send_now(["pilotfish", PROTOCOL, ours])
     kind, protocol, role, node, theirs, proof = link.wait_for_frame()
     for text in (node, theirs):
-        read_id(text)  # the proof signs these texts, so each must have only one meaning
+        read_id(text)  # the proof covers these texts, so each id must have only one spelling
     claim = Claim(ROLE, node, identity.fingerprint)
     if (kind, protocol, role) != ("prove", PROTOCOL, ROLE) or not verify_proof(proof, identity.key, DIALLER, claim, (ours, theirs)):
         raise LinkLost("the dialler does not have the key of the site")

@@ -1,6 +1,6 @@
 """Connects this agent to the peers of its site. A separate thread does this, so that peers never delay the slots.
 
-If peers cannot be reached, no task fails: the fetcher then gets contents from the storage of the site or from the master.
+If peers cannot be reached, no task fails, because the fetcher gets contents from the storage of the site or from the master instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from .peer_handshake import PeerIdentity, dial_peer, node_id, receive_peer
 FIND_TIMEOUT_S = 3.0
 FIRST_BACKOFF_S = 5.0
 MAX_BACKOFF_S = 600.0
-"""Maximum seconds until an unreachable peer is tried again. The pause doubles each time, because a firewall may block the peer."""
+"""Maximum seconds until an unreachable peer is tried again. The pause doubles each time, because a firewall possibly blocks the peer for
+ever."""
 MAX_BACKOFFS = 1000
 """Maximum unreachable peers in memory. The peers with the oldest failures are deleted first."""
 MAX_LINKS = 96
@@ -49,7 +50,7 @@ MAX_SPARE_CHANNELS = 8
 MAX_UNSENT = 1000
 MAX_READERS = 2
 MAX_CONTACTS = 1000
-"""Maximum peers in memory to which other peers may be redirected."""
+"""Maximum number of stored contacts to which peers can be redirected."""
 GOODBYE = ["goodbye"]
 
 
@@ -59,7 +60,7 @@ class PeerNetwork:
     def __init__(self, offer: WorkerOffer, cache: ContentCache, workdir: str) -> None:
         self.worker = offer.worker
         self.notify: Callable[..., None] = lambda *call: None
-        """The peer thread calls this with an input of the agent machine: name and arguments."""
+        """A function that the peer thread calls with the name and the arguments of an input of the agent machine."""
         self.holds: Mapping[str, Any] = {}
         self._offer = offer
         self.me: Optional[Contact] = None
@@ -78,8 +79,8 @@ class PeerNetwork:
         self._spare_channels: OrderedDict[int, TransferChannel] = OrderedDict()
         self._spare_lock = threading.Lock()
         self._unauthenticated: OrderedDict[socket.socket, float] = OrderedDict()
-        """connection -> deadline of its handshake. The peer thread shuts these sockets down, so no other thread may close them: a closed
-        socket must not be shut down."""
+        """connection -> time at which its handshake times out. Only the peer thread closes these sockets. It also shuts them down, and a
+        closed socket must not be shut down."""
         self._left = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -220,7 +221,7 @@ class PeerNetwork:
         while True:
             try:
                 self._turn()
-            except Exception:  # noqa: BLE001 - edge of a thread: no message of one peer may stop the others
+            except Exception:  # noqa: BLE001 - a message of one peer must not end this thread
                 traceback.print_exc()
 
     def _turn(self) -> None:
@@ -296,7 +297,7 @@ class PeerNetwork:
 
     def _unreachable(self, node: int) -> None:
         self._unsent.pop(node, None)
-        if node not in self._links:  # otherwise the peer has connected to this agent meanwhile
+        if node not in self._links:  # otherwise, the peer itself has connected to this agent in the meantime
             self._forget(node)
 
     def _accept(self) -> None:
@@ -358,7 +359,7 @@ class PeerNetwork:
         self._flush(self._links[node])
         while len(self._links) > self._max_links():
             self._retire(next(iter(self._links.values())))
-        self._link_ready(link, selectors.EVENT_READ)  # bytes may have arrived with the handshake
+        self._link_ready(link, selectors.EVENT_READ)  # some bytes possibly arrived with the handshake
 
     def _max_links(self) -> int:
         if not self._overlay.matching.is_site_master:
@@ -389,8 +390,7 @@ class PeerNetwork:
             self._lose(link)
 
     def _retire(self, link: FrameLink) -> None:
-        """Sends a goodbye on a link and then sends nothing more on this link. The reason is that there is a better link to the same peer,
-        or that there are too many links.
+        """Sends a goodbye as the last message on a link. Called if there is a better link to the same peer, or if there are too many links.
 
         This agent still reads the messages that the peer sent before the peer received the goodbye.
         """
@@ -429,19 +429,19 @@ class PeerNetwork:
 class PeerContentSource:
     """Serves the cache of this agent to its peers, including contents that are still arriving.
 
-    If two peers already fetch a content from this agent, each further peer that asks for the content is redirected to these two peers.
-    Therefore a file that all peers need at once is distributed through a tree.
+    If two peers already fetch a content from this agent, each further peer that asks for the content is redirected to these two peers. So
+    when all peers need the same file at once, the file is distributed through a tree.
     """
 
     def __init__(self, cache: ContentCache) -> None:
         self._contacts: OrderedDict[str, Any] = OrderedDict()
-        """id -> contact of a peer that may request contents. The latest contact is the last."""
+        """id -> contact of a peer that can request contents. The latest contact is the last."""
         self._cache = cache
         self._lock = threading.Lock()
         self._readers: Dict[str, List[str]] = {}
 
     def introduce(self, contact: Any) -> None:
-        """Stores the contact ([id, address]) of a peer that may request contents."""
+        """Stores the contact, [id, address], of a peer that can request contents from now on."""
         with self._lock:
             self._contacts.pop(contact[0], None)
             self._contacts[contact[0]] = contact
@@ -449,7 +449,7 @@ class PeerContentSource:
                 self._contacts.popitem(last=False)
 
     def forget(self, asker: str) -> None:
-        """Stops redirecting peers to a peer that left or cannot be reached."""
+        """Forgets a peer that left or cannot be reached, so that no other peer is redirected to this peer."""
         with self._lock:
             self._contacts.pop(asker, None)
 

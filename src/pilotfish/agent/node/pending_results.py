@@ -18,9 +18,9 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
 AMBIGUOUS = ("exit", "killed", "slot-lost")
 AMBIGUOUS_S = 0.2
-"""Seconds that a failure waits before it is sent, if the end of the pilot may have caused the failure: a batch system that ends a pilot
-sends signals to the agent and to its tasks. If the agent is stopped within this time, the failure is dropped, because the task was not at
-fault."""
+"""Seconds that an ambiguous failure waits before it is sent. A failure is ambiguous if the end of the pilot can be its cause: a batch
+system that ends a pilot sends signals to the agent and to its tasks. If the agent is stopped within this time, the failure is dropped,
+because the task was not at fault."""
 
 
 class FinishedAttempt:
@@ -92,7 +92,7 @@ class PendingResults:
                 later.append(number)
                 continue
             length = len(result.payload)
-            # A character can take six bytes in JSON.
+            # One character can need six bytes in JSON.
             weight = length + (6 * len(result.failure[2]) if result.failure else 0)
             weight += sum([128 + 6 * len(row[4]) for row in result.produced])
             if rows and (number != next_number or size + weight > MAX_FRAME_BYTES or len(rows) >= MAX_FRAME_ITEMS):

@@ -22,7 +22,7 @@ from .slot_process import SlotBroken, SlotProcess
 from .slot_servers import InterpreterMissing, SlotServers
 
 RECALL_WAIT_S = 0.001
-"""Seconds from a recall until the pool reads which attempts have started. Meanwhile the slot may start another attempt."""
+"""Seconds from a recall until the pool reads which attempts have started. Meanwhile, the slot can start one more attempt."""
 SAMPLE_S = 0.2
 """Seconds between memory samples of attempts with a limit."""
 SAMPLE_UNLIMITED_S = 1.0
@@ -33,13 +33,13 @@ STATE_S = 1.0
 KILL_TIMEOUT_S = 1.0
 QUIT_TIMEOUT_S = 2.0
 RETIRE_TIMEOUT_S = 60.0
-"""If another process takes the place of a slot process, the old process is asked to end. It is killed if it has not ended after this many
-seconds."""
+"""When a new process replaces a slot process, the old process is asked to end. If the old process still runs after this many seconds, it is
+killed."""
 MAX_FAILED_STARTS = 3
-"""If this many starts in a row fail and no other slot is alive, an attempt fails or the agent stops."""
+"""After this many failed starts in a row, with no other slot alive, an attempt fails or the agent stops: see ``_start_failed``."""
 START_PAUSE_S = 1.0
 RAISE_LIMIT_S = 10.0
-"""When a limit of the node was reached, more slots are tried after this many seconds."""
+"""Seconds after a limit of the node was reached until the pool tries to start more slots."""
 PEEK_TIMEOUT_S = 1.0
 MAX_EARLY_DEATHS = 5
 """If this many slots in a row die before they start an attempt, the next attempt of the last of these slots fails."""
@@ -56,11 +56,11 @@ class SlotPool:
         self.stopped_s = float(settings.get("stopped_after", 10.0))
         self.processes: Dict[int, SlotProcess] = {}
         self.machine_changed = False
-        """Whether an effect changed the machine. If so, the machine needs another turn."""
+        """Whether performing an effect changed the machine. If so, the host must call ``turn`` again."""
         self.answer_peek: Callable[[int, bool, int, bytes], None] = lambda query, known, offset, data: None
         self._spare: List[SlotProcess] = []
         self._retired: Dict[SlotProcess, float] = {}
-        """Processes that were asked to end, because the next attempt needs another process -> time at which they are killed."""
+        """process that was asked to end, because the next attempt needs a different process -> time at which the old process is killed"""
         self._next_spare = 0
         self._timers: List[Tuple[float, int, str]] = []
         self._next_sample = NEVER
@@ -96,7 +96,8 @@ class SlotPool:
         process = self.processes.get(slot)
         first = attempts[0]
         if process is not None and (process.has_other_key(first.spec.process_key) or process.keeps_too_much_for(first)):
-            # What a call leaves behind in its process, such as imported modules, must not reach other programs or executables.
+            # A call leaves imported modules and other changes in its process. Calls of other programs, and executables, must not see these
+            # changes.
             del self.processes[slot]
             self._retired[process] = now + RETIRE_TIMEOUT_S
             process.order(QUIT)
@@ -131,7 +132,8 @@ class SlotPool:
     def terminate(self, slot: int, now: float) -> None:
         process = self.processes.get(slot)
         if process is not None and not process.running():
-            # A slot may take longer to start than a short time limit. This time is not part of the attempt.
+            # The start of the slot took longer than the time limit of the attempt. This time does not count, because the attempt has not
+            # started yet.
             self.machine.not_started(slot, now)
             self.machine_changed = True
         elif process is not None:
@@ -161,8 +163,8 @@ class SlotPool:
             self._timers.append((now + PEEK_TIMEOUT_S, slot, "peek %d" % query))
 
     def _answer_unanswered(self, process: SlotProcess) -> None:
-        """Answers open requests for the output of an attempt that has ended: the attempt does not run any more. The answer of the slot
-        could come late, because the slot may be busy with another attempt."""
+        """Answers the open requests for the output of an ended attempt. The answer says that the attempt no longer runs. The agent does not
+        wait for the answer of the slot, because the slot can be busy with the next attempt."""
         for query, offset in process.peeks.items():
             self.answer_peek(query, False, offset, b"")
         process.peeks.clear()
@@ -179,7 +181,7 @@ class SlotPool:
             self._receive(process, now)
 
     def _receive(self, process: SlotProcess, now: float) -> bool:
-        """Reads reports of a slot. Returns True if there may be more reports."""
+        """Reads reports of a slot. Returns True if there are possibly more reports."""
         if not process.is_open():
             return False
         try:
@@ -204,7 +206,7 @@ class SlotPool:
     # --- deaths -------------------------------------------------------------------------------------------------------------------
 
     def reap(self, now: float) -> None:
-        """Reaps ended child processes. Kills other child processes that a dead slot has left."""
+        """Reaps ended child processes. Kills other child processes that a dead slot left behind."""
         for process in self._all_processes():
             if process.has_ended():
                 self._died(process, process.status, now)
@@ -267,7 +269,7 @@ class SlotPool:
         after another, there are two cases:
 
         - A limit of the node is the cause (``limited``): one attempt fails, so that another worker can run its task. The agent continues,
-          because the limit may be temporary.
+          because the limit is possibly temporary.
         - There is another cause: the agent stops.
         """
         others = len(self.processes) + len(self._spare)
@@ -289,7 +291,7 @@ class SlotPool:
         self._raise_at = until
 
     def _raise_slot_limit(self, now: float) -> None:
-        """Doubles the number of allowed slots, up to the usual number. A limit of the node had reduced it."""
+        """Doubles the number of allowed slots, up to the usual number. The pool reduced the number when it reached a limit of the node."""
         attempts = self.machine.attempts
         attempts.max_slots = min(attempts.usual_max_slots, 2 * attempts.max_slots + 1)
         self._raise_at = NEVER if attempts.max_slots == attempts.usual_max_slots else now + RAISE_LIMIT_S
@@ -361,7 +363,7 @@ class SlotPool:
         self._next_sample = now + (SAMPLE_FLOODED_S if flooded else SAMPLE_S) if busy else NEVER
 
     def _over_limit(self, process: SlotProcess, used: int, limit: float, now: float) -> None:
-        """Stops the running attempt, because it uses more memory than its limit. If memory that earlier calls have kept is the reason, the
+        """Stops the running attempt, because it uses more memory than its limit. If the reason is memory that earlier calls have kept, the
         same attempt begins again at once, in a fresh process."""
         if used - process.kept_bytes > limit or not process.kept_bytes:
             message = "it used %s of memory, more than the %s it asked for" % (_megabytes(used), _megabytes(limit))
@@ -372,7 +374,7 @@ class SlotPool:
             process.kill_all()
 
     def _replace_stopped(self, now: float) -> None:
-        """Kills slots that were stopped by SIGSTOP for a while, because they would never report."""
+        """Kills slots that have been stopped by SIGSTOP for some seconds. A stopped slot would never report."""
         busy = False
         for process in list(self.processes.values()):
             busy = busy or bool(process.assigned)

@@ -110,7 +110,7 @@ class SlotReportReader:
 
 
 USAGE = 0
-"""Number that stands for CPU time and memory in a request for the output of a running attempt."""
+"""Special stream number in a request for output. The answer has the CPU time and memory of the running attempt."""
 
 
 class SlotProcess:
@@ -126,11 +126,11 @@ class SlotProcess:
         self.started_at = 0.0
         self.peak_bytes = 0
         self.kept_bytes = 0
-        """Memory of the slot when its running attempt began, in bytes: earlier calls have not freed this memory. 0 if the slot had run no
-        call before, or if the attempt has no memory limit."""
+        """Memory in bytes that earlier calls had not freed when the running attempt of the slot began. 0 if the slot had run no call
+        before, or if the attempt has no memory limit."""
         self.has_run_calls = False
         self.restarting = False
-        """Whether the process is killed so that its running call begins again in a fresh process."""
+        """Whether the process is being killed, so that its running call begins again in a fresh process."""
         self.killing = False
         self._open = True
         self._waits_to_write = False
@@ -172,7 +172,7 @@ class SlotProcess:
     # --- orders -------------------------------------------------------------------------------------------------------------------
 
     def has_other_key(self, wanted: str) -> bool:
-        """Returns True if this process has run attempts with another key than ``wanted``, and has no attempts now."""
+        """Returns True if this process has no attempts now, and its earlier attempts had a key that is not ``wanted``."""
         return self._process_key not in (None, wanted) and not self.assigned
 
     def assign(self, attempts: Sequence[Attempt], now: float) -> None:
@@ -220,14 +220,15 @@ class SlotProcess:
         self.kept_bytes = resident_bytes(self.pid()) if has_limit else 0
 
     def keeps_too_much_for(self, attempt: Attempt) -> bool:
-        """Returns True if the attempt needs another process. This is so in two cases: memory that earlier calls of this process have kept
-        reaches the memory limit of the attempt, or such memory in another process has made the attempt exceed its limit before."""
+        """Returns True if the attempt needs a fresh process, because earlier calls have kept memory in this process. There are two cases:
+        the kept memory reaches the memory limit of the attempt, or the attempt has already exceeded its limit in a process with kept
+        memory."""
         if self.assigned or not self.has_run_calls:
             return False
         return attempt.needs_fresh_process or 0 < attempt.amount("memory") <= resident_bytes(self.pid())
 
     def used_bytes(self) -> int:
-        """Returns the memory of the running attempt now. The memory of an executable is that of its own processes."""
+        """Returns how many bytes of memory the running attempt uses now. For an executable, counts only the processes of the executable."""
         return resident_bytes_of_descendants(self.pid()) if self.runs_executable() else resident_bytes(self.pid())
 
     def order(self, what: int, body: bytes = b"") -> None:
@@ -245,7 +246,7 @@ class SlotProcess:
             except BlockingIOError:
                 break
             except OSError:
-                # The slot is dying. Attempts that it has not started return to the queue when its death is noticed.
+                # The slot is dying. When the agent notices the death, the attempts that have not started return to the queue.
                 outgoing.clear()
                 break
             if count == len(outgoing[0]):
@@ -390,8 +391,7 @@ class SlotProcess:
         return lines[-1] if lines else "no reason was given"
 
     def peek(self, query: int, stream: int, offset: int) -> Optional[Tuple[int, bytes]]:
-        """Returns (start, bytes) of the output of the running attempt, as ``peek_at_call`` does. Returns None if the slot will send the
-        answer.
+        """Returns (start, bytes) of the output of the running attempt: see ``peek_at_call``. Returns None if the slot will send the answer.
 
         If ``stream`` is USAGE, the bytes are the CPU time and the peak memory of the attempt, as JSON.
         """
@@ -425,7 +425,7 @@ class SlotProcess:
         return pack([json.dumps(meta).encode(), b"", out, error])
 
     def has_ended(self) -> bool:
-        """Returns True if the monitor process has ended, and reaps it then."""
+        """Returns True if the monitor process has ended. In this case, also reaps the monitor process."""
         try:
             pid, status = os.waitpid(self.monitor, os.WNOHANG)
         except ChildProcessError:
@@ -461,5 +461,5 @@ def _read_failure(text: bytes) -> Optional[Failure]:
         cause, blame, message = json.loads(text)
     except (ValueError, TypeError):
         raise SlotBroken("a report that cannot be read") from None
-    # A lone surrogate, perhaps of a file name, would make the frame unreadable for the master.
+    # The master could not read a frame with a lone surrogate. Names of files can contain lone surrogates.
     return [str(part).encode("utf-8", "replace").decode("utf-8") for part in (cause, blame, message)]

@@ -1,6 +1,6 @@
 """Finds the slot server for a call: the agent's own, or one with the Python interpreter of the program that submitted the call.
 
-Only the agent on the machine of the program uses interpreters of programs. At sites, all calls run with the Python of the agent.
+An agent uses the interpreter of a program only if both are on the same machine. At sites, all calls run with the Python of the agent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .. import VERSION
 from ..slots.slot_server import SlotServer, execute_slot_server
 
 MAX_SERVERS = 4
-"""Maximum number of servers with other interpreters. The server that was not used for the longest time ends. Its slots continue."""
+"""Maximum number of servers with other interpreters. If there are more, the least recently used server ends. Its slots continue."""
 AT_START = ("LD_", "PYTHON")
-"""Beginnings of the names of variables that an interpreter reads only at its start."""
+"""Prefixes of the environment variables that an interpreter reads only when it starts."""
 NOT_AT_START = ("PYTHONPATH", "PYTHONSTARTUP")
-"""Exceptions to AT_START. Slots get the import path separately, and they are not interactive."""
+"""Exceptions to AT_START, because slots get the import path separately and are not interactive."""
 
 Key = Tuple[Any, ...]
 
@@ -35,7 +35,7 @@ class SlotServers:
         self._is_here = bool(settings.get("share"))
         """Whether the programs run on this machine."""
         self._argument = str(settings.get("workdir", ""))
-        """An argument of the servers, so that they can be found as processes of this agent."""
+        """A command-line argument of the servers. It shows that they are processes of this agent."""
         self._own_key = _key(sys.executable, os.environ)
         self._others: OrderedDict[Key, SlotServer] = OrderedDict()
 
@@ -68,11 +68,11 @@ class SlotServers:
 
 
 def _key(interpreter: str, environment: Any) -> Key:
-    """Returns a key. Launches with equal keys can use the same server.
+    """Returns the key of a launch. Launches with equal keys can use the same server.
 
     The key contains the directory of the interpreter, the file to which the path of the interpreter links, and the environment variables
-    that the interpreter reads at its start. It does not contain the name of the link: ``python`` and ``python3`` in one directory are
-    usually the same interpreter.
+    that the interpreter reads when it starts. The key does not contain the name of the link, because ``python`` and ``python3`` in one
+    directory are usually the same interpreter.
     """
     read = sorted((name, value) for name, value in environment.items() if name.startswith(AT_START) and name not in NOT_AT_START)
     target: Optional[str] = os.path.realpath(interpreter)

@@ -2,17 +2,18 @@
 
 A region consists of all ids with the same prefix. A peer that is responsible for a region divides the region into eight parts by the next
 three bits. The peer delegates each part to one peer in that part, so that no peer sends to more than eight peers. The peers *above* a peer
-are the origin of the message and the other peers through which the message came. A peer above can itself be in one of the parts. Therefore
-the message contains the ids of these peers, so that they do not get the message again.
+are the origin of the message and all other peers that passed the message on to this peer. Some of the peers above can be in one of the
+parts. The message contains the ids of the peers above, so that they do not get the message again.
 
-A peer acknowledges the message at once. The peer answers when all its parts have answered, or when its time is over. The time of a part is
-shorter than the time of the peer that delegates it. If the peer of a part refuses, dies or does not answer in time, another peer of the
-part gets the message. This other peer divides the part in the same way. If it delegates to a peer that has already answered the first peer,
-that peer sends the same answer again at once. Only the answer of the peer that was asked last counts, so no peer is counted twice.
+A peer acknowledges the message at once. The peer answers when all its parts have answered, or at its time limit. The time limit of the peer
+of a part is shorter than the time limit of the peer that delegates the part. If the peer of a part refuses, dies or does not answer in
+time, a second peer of the part gets the message. The second peer divides the part in the same way. A peer that has already answered the
+first peer sends the same answer to the second peer at once. Only the answer of the peer that was asked last counts, so no peer is counted
+twice.
 
 Guarantees: if no peer joins, leaves or dies, every peer is reached once and counted once. If peers die, all live peers are still reached
 and counted, provided that the deaths are noticed in time. A death is noticed by a lost connection, or because no answer comes within
-``timeout_s``. The combined answer always comes before the time of the broadcast is over.
+``timeout_s``. The combined answer always comes before the time limit of the broadcast.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages
     ["spread", number, name, origin, length, above, seconds, wants_answer, payload]   answer: whether the receiver accepts
@@ -34,12 +35,11 @@ Part = Tuple[int, Tuple[int, ...]]
 
 SPLIT_BITS = 3
 CHILD_SHARE = 0.7
-"""The peer of a part must answer within this fraction of the time that the delegating peer has left."""
+"""Time limit of the peer of a part, as a fraction of the time that the delegating peer has left."""
 WAIT_SHARE = 0.8
-"""If the peer of a part has not answered after this fraction of the time that the delegating peer has left, another peer of the part is
-tried."""
+"""Time after which a second peer of the part is asked, as a fraction of the time that the delegating peer has left."""
 REMEMBER_FACTOR = 10.0
-"""A peer remembers a broadcast for this many times its own time limit. Peers nearer to the origin have longer time limits, so they may send
+"""A peer remembers a broadcast for this many times its own time limit. Peers nearer to the origin have longer time limits, so they can send
 the broadcast again after the time limit of this peer."""
 FORGET: Part = (-1, ())
 MAX_DUTIES = 64
@@ -93,15 +93,15 @@ class BroadcastState:
         self.answer: Any = None
         self.duties: Dict[Part, RelayDuty] = {}
         self.ended = False
-        """Whether this peer remembers only the name of the broadcast."""
+        """Whether the broadcast has ended. This peer then remembers only its name."""
 
 
 class Broadcast:
     """Sends broadcasts of this peer, and forwards broadcasts of other peers.
 
     ``deliver(state, now)`` is called once for each broadcast; ``state`` is its BroadcastState. ``gathered(state, count, result, now)`` is
-    called when a broadcast of this peer ends: ``count`` peers were reached, and ``result`` lists their answers; it is None if the broadcast
-    wants no answers.
+    called when a broadcast of this peer ends: ``count`` peers were reached, and ``result`` lists their answers. ``result`` is None if the
+    broadcast wants no answers.
     """
 
     def __init__(self, kademlia: Kademlia, random: Random) -> None:
@@ -174,9 +174,9 @@ class Broadcast:
     def _delegate(self, state: BroadcastState, duty: RelayDuty, region: BroadcastRegion, found: List[Contact], now: float) -> None:
         """Delegates a part to a peer in this part: a known peer, or a peer in ``found``, the result of a search.
 
-        If there is no such peer, searches for one. Searches only if the part may have unknown peers: a bucket is full, or a peer of the
-        part has failed. After each failed peer, there is at most one search. If the search finds no peer, closes the part: no further peer
-        of the part counts as reached.
+        If there is no such peer, searches for one, provided that the part can have unknown peers: a bucket is full, or a peer of the part
+        has failed. After each failed peer, there is at most one search. If the search finds no peer, closes the part: no further peer of
+        the part counts as reached.
         """
         contacts, more = self._kademlia.table.within(region.prefix, region.length)
         excluded = region.asked.union(duty.part[1], [self._me.node])
@@ -238,8 +238,8 @@ class Broadcast:
             self._conclude(state, duty, now)
 
     def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
-        """If this host and all parts have answered, or if the time is over (``late``), answers the peers that delegated the region to this
-        peer."""
+        """Answers the peers that delegated the region to this peer. Does nothing until this host and all parts have answered, or the time
+        limit has passed (``late``)."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
         own = state.answered

@@ -62,7 +62,7 @@ class OverlayTuning(NamedTuple):
     silence_s: float = 35.0
     """Seconds of silence after which the peers suspect that the site master is dead."""
     max_lookups: int = 32
-    """Maximum simultaneous lookups. Further lookups wait."""
+    """Maximum simultaneous lookups. Further lookups wait. For searches for holders, the maximum is twice as large."""
     max_waiting: int = 10_000
     max_keys: int = 20_000
     """Maximum keys whose records a node keeps for other nodes."""
@@ -73,7 +73,8 @@ class OverlayTuning(NamedTuple):
 
 
 def read_id(text: Any) -> int:
-    """Parses an id. An id has only one valid spelling, so that ids can be compared as text; ``int()`` accepts other spellings."""
+    """Parses an id. An id has only one valid spelling, so that ids can be compared as text. ``int()`` alone would accept other
+    spellings."""
     if type(text) is not str or _ID(text) is None:
         raise MalformedMessage("not an id: %.80r" % (text,))
     return int(text, 16)
@@ -99,7 +100,8 @@ def read_seconds(value: Any) -> float:
 
 
 def read_fields(message: Sequence[Any], count: int) -> Sequence[Any]:
-    """Returns the first ``count`` fields after the kind of a message. Ignores further fields, because a later version may send more."""
+    """Returns the first ``count`` fields after the kind of a message. Ignores further fields, because a later version possibly sends
+    more."""
     if len(message) <= count:
         raise MalformedMessage("a message too short: %.80r" % (message,))
     return message[1 : count + 1]

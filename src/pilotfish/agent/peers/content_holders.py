@@ -48,7 +48,7 @@ class ContentHolders:
         self.sweep_at = NEVER
 
     def add(self, key: int, holders: Sequence[Tuple[Contact, float]], now: float) -> bool:
-        """Adds records of holders of a key. Returns False if there are too many keys, and the records were not added.
+        """Adds records of holders of a key. Returns False if the records were not added, because there are too many keys.
 
         ``holders``: each holder with the seconds until its record expires. If a holder already has a record of this key, the record that
         expires later is kept. If the key has too many holders, the oldest records are deleted.

@@ -6,13 +6,13 @@ A claim is (term, contact). It says that the peer ``contact`` is the site master
 the terms are equal, the claim with the lower id is better. A peer believes the best claim that it knows. A peer that believes its own claim
 is the site master. The site master broadcasts heartbeats until it learns of a better claim.
 
-If the site master is silent for too long, or its connection is lost, a peer asks the site master whether it is alive. If no answer comes,
-the peer looks up the live node with the lowest id. If the peer itself is that node, the peer claims the next term. Otherwise the peer
-informs that node, and that node repeats these steps.
+If a peer hears nothing from the site master for too long, or loses the connection, the peer asks the site master whether it is alive. If no
+answer comes, the peer looks up the live node with the lowest id. If the peer itself is that node, the peer claims the next term. Otherwise
+the peer informs that node, and that node repeats these steps.
 
-Guarantees: whatever deaths and partitions there were, after some time without changes all peers believe the claim of the same live peer.
-If the site master dies in a network without partitions, the live peer with the lowest id becomes the site master. If a partition ends, the
-best claim of both sides remains. Before the first appointment, there is no site master and no election.
+Guarantees: some time after the last death and the last partition, all peers believe the claim of the same live peer. If the site master
+dies in a network without partitions, the live peer with the lowest id becomes the site master. When a partition ends, the better claim of
+the two sides remains. Before the first appointment, there is no site master and no election.
 
 This is a part of ``peer.py``, which lists inputs and effects. Messages
     ["reign", number]                   answer: whether the receiver believes its own claim
@@ -40,7 +40,8 @@ class Election:
         self.term = 0
         self.master: Optional[Contact] = None
         self.deadline = NEVER
-        """If this peer is the site master, the time of its next heartbeat. Otherwise the time at which it suspects the site master."""
+        """If this peer is the site master: the time of its next heartbeat. Otherwise: the time at which this peer suspects that the site
+        master is dead."""
         self._kademlia = kademlia
         self._broadcast = broadcast
         self._me = kademlia.me
@@ -107,8 +108,8 @@ class Election:
             self.deadline = min(self.deadline, now + self._succession_delay())
 
     def _suspect(self, now: float) -> None:
-        """Asks the site master whether it is alive; finds a successor if no answer comes. ``turn`` repeats this until the claim changes or
-        the site master shows that it is alive."""
+        """Asks the site master whether it is alive. Finds a successor if no answer comes. ``turn`` calls this method again until the claim
+        changes or the site master shows that it is alive."""
         self.deadline = now + self._tuning.silence_s * (0.5 + 0.5 * self._random.random())
         if self.master is None or self._checking:
             return
@@ -148,7 +149,7 @@ class Election:
         number = read_number(message)
         _, term, wire = read_fields(message, 3)
         claim = (read_count(term, MAX_NUMBER), Contact.read(wire))
-        self.consider_claim(*claim, now)  # a peer that joined after that death does not know the claim
+        self.consider_claim(*claim, now)  # this peer does not know the claim if it joined after the site master died
         self._kademlia.requests.answer(sender, number, [self.term, None if self.master is None else self.master.wire])
         if self._believes(claim) and not self.is_site_master:
             self._suspect(now)

@@ -1,7 +1,7 @@
 """Finds nodes and holders of contents in the distributed hash table of a site.
 
 The table is Kademlia with changes that suit pilots. The id of a content is a key. A record names a key and a node that holds the content. A
-key can have many holders: a new record does not replace the other records. A node that leaves informs the other nodes and passes on the
+key can have many holders: a new record does not replace the other records. When a node leaves, it informs the other nodes and passes on the
 records that it keeps. A holder publishes its contents periodically; a record that is not published again expires.
 
 This is a part of ``peer.py``, which lists the effects. The first argument of a question is its number. The answer is ["answer", number, …].
@@ -51,8 +51,8 @@ class RoutingTable:
     """Known contacts in buckets.
 
     The distance of two ids is their exclusive or. A contact is in bucket i if bit i is the highest bit that is set in its distance from
-    this node. A bucket has at most k contacts, the least recently seen first. A contact is added when it sends a message, never because
-    another node names it.
+    this node. A bucket has at most k contacts, the least recently seen first. A contact is added only when it sends a message itself, never
+    because another node names it.
 
     If a bucket is full, standard Kademlia drops the new contact. This table drops the contact that was seen longest ago, because pilots
     live about equally long: the new contact will probably live longest.
@@ -123,7 +123,7 @@ class RoutingTable:
         return nearer + farther
 
     def within(self, prefix: int, length: int) -> Tuple[List[Contact], bool]:
-        """Returns the known nodes whose first ``length`` bits are ``prefix``, and True if more may exist because a bucket is full."""
+        """Returns the known nodes whose first ``length`` bits are ``prefix``, and True if possibly more exist, because a bucket is full."""
         shift = BITS - length
         index = (self.node >> shift ^ prefix).bit_length() - 1
         if index < 0:
@@ -336,9 +336,9 @@ class Kademlia:
             self.look_up(self.me.node, self._refresh_buckets, now, self._seeds)
 
     def _refresh_buckets(self, neighbours: List[Contact], now: float) -> None:
-        """Looks up a random id in each bucket that is not full. ``neighbours``: the nearest nodes, nearest first. Skips the buckets that
-        are nearer than the bucket of the last neighbour, because these buckets are complete. If there are fewer than k neighbours, all
-        buckets are complete."""
+        """Looks up a random id in each bucket that is not full. ``neighbours``: the nearest nodes, nearest first. Skips the buckets nearer
+        than the bucket of the last neighbour: they already contain all their nodes. With fewer than k neighbours, all buckets already
+        contain all their nodes."""
         if len(neighbours) < self.tuning.k:
             return
         for index in range(self.table.index_of(neighbours[-1].node), BITS):
@@ -357,8 +357,8 @@ class Kademlia:
         self.requests.answer(sender, read_number(message), [])
 
     def leave(self, now: float) -> None:
-        """Passes each record of another holder to the known node that is nearest to its key. Tells all known nodes, and all nodes that keep
-        records of this node, that this node leaves."""
+        """Passes each record of another holder on to the known node that is nearest to the key of the record. Tells all known nodes, and
+        all nodes that keep records of this node, that this node leaves."""
         rows: OrderedDict[int, List[Any]] = OrderedDict()
         successors: Dict[int, Contact] = {}
         for key, holders in self.content_holders.rows(now):
@@ -384,7 +384,7 @@ class Kademlia:
         self._begin(lookup, now)
 
     def find_holders(self, key: int, then: Found, now: float) -> None:
-        """Calls ``then`` with holders of the key. This node is not among them. Some of the holders may have left.
+        """Calls ``then`` with holders of the key. This node is not among the holders. Some of the holders have possibly left.
 
         The search ends when MIN_HOLDERS are known, or when the nodes that should keep the records of the key have answered.
         """
@@ -393,7 +393,7 @@ class Kademlia:
         self._begin(lookup, now)
 
     def _begin(self, lookup: NodeLookup, now: float) -> None:
-        # A task waits for holders, so searches for holders may exceed the limit.
+        # Searches for holders have a larger limit, because a task waits for their result.
         if self._lookups < self.tuning.max_lookups * (1 + lookup.wants_holders):
             self._lookups += 1
             lookup.offer(self.table.nearest(lookup.target, self.tuning.k) or self._seeds, self.me.node)
@@ -444,7 +444,7 @@ class Kademlia:
     # --- contents -------------------------------------------------------------------------------------------------------------------
 
     def publish(self, key: int, now: float) -> None:
-        """Announces that this node holds a content. This is repeated periodically until ``withdraw``."""
+        """Announces that this node holds a content. This node repeats the announcement periodically until ``withdraw``."""
         self.published[key] = NEVER
         self._find_keepers(key, lambda found, at: Publication(self, key, found).advance(at), now)
 
@@ -455,7 +455,7 @@ class Kademlia:
             self.send(contact, ["withdraw", "%064x" % key])
 
     def _find_keepers(self, key: int, then: Found, now: float) -> None:
-        """Calls ``then`` with the nodes that should keep the record of a key. These are more than needed, because some may fail."""
+        """Calls ``then`` with the nodes that should keep the record of a key. These nodes are more than needed, because some can fail."""
         self.look_up(key, then, now, count=min(self.tuning.k, 2 * self.tuning.replicas))
 
     def published_at(self, key: int, kept: List[Contact], complete: bool, now: float) -> None:
@@ -463,7 +463,7 @@ class Kademlia:
         nodes that keep the record, without this node."""
         self.keepers[key] = kept
         if key not in self.published:
-            self.withdraw(key)  # the host withdrew it during the publication
+            self.withdraw(key)  # the host withdrew the content during the publication
             return
         wait = self.tuning.republish_s * (0.75 + 0.25 * self._random.random())
         at = now + (wait if complete else wait / RETRIES_PER_REPUBLISH)
@@ -477,7 +477,8 @@ class Kademlia:
         self.requests.answer(sender, number, [kept])
 
     def on_inherit(self, sender: Contact, message: Sequence[Any], now: float) -> None:
-        """Keeps the records of a leaving node. Passes them on to the nodes nearest to the keys, which the leaving node may not know."""
+        """Keeps the records of a leaving node. Passes the records on to the nodes nearest to the keys. The leaving node possibly does not
+        know these nodes."""
         rows = read_rows(read_fields(message, 1)[0], self.tuning.max_holders)
         for key, holders in rows:
             self.content_holders.add(key, holders, now)

@@ -91,7 +91,7 @@ class Peer:
         while of_matching:
             for effect in of_matching:
                 self._perform(effect, now)
-            of_matching = self.matching.turn(now)  # a broadcast of the matching is an input of the matching, too
+            of_matching = self.matching.turn(now)  # a broadcast also reaches this agent, so the matching can have new effects
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -123,7 +123,7 @@ class Peer:
             self.matching.received(sender, message, now)
         elif kind == "assign":
             self._receive_assignment(sender, message, body, now)
-        elif kind in self._handlers and not self.kademlia.left and sender.node != self.me.node:  # a later version may send other kinds
+        elif kind in self._handlers and not self.kademlia.left and sender.node != self.me.node:  # ignore other kinds of a later version
             if kind != "leave":
                 self.kademlia.table.seen(sender, now)
             self._handlers[kind](sender, message, now)
@@ -133,7 +133,7 @@ class Peer:
         self.matching.unreachable(node)
 
     def _forget(self, node: int, now: float) -> None:
-        """Removes a peer from all parts except ``matching``, because a leaving peer may still acknowledge tasks until it disconnects."""
+        """Removes a peer from all parts except ``matching``: until a leaving peer disconnects, it can still acknowledge tasks."""
         if not self.kademlia.left:
             self.kademlia.unreachable(node, now)
             self.broadcast.unreachable(node, now)
@@ -149,7 +149,7 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, True, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Delivers a broadcast. The matching gets announced tasks, and the election gets a claim. Other topics are ignored."""
+        """Delivers a broadcast: passes announced tasks to the matching, or a claim to the election. Ignores other topics."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)

@@ -83,9 +83,9 @@ class BacklogTask:
 class TaskBacklog:
     """Delegated tasks that no worker has yet. ``unannounced``: tasks that the next rounds announce.
 
-    No task is assigned before it was announced once. A worker may prefer a task to the other tasks of its spec, for example because the
-    worker holds the inputs. A preferred task is reserved until ``PREFERENCE_S`` seconds after it was received. Another worker gets a
-    reserved task only if all tasks of the spec are reserved; then it gets the task that became preferred last.
+    No task is assigned before it was announced once. A worker can prefer a task to the other tasks of the same spec, for example because
+    the worker holds the inputs. A preferred task is reserved until ``PREFERENCE_S`` seconds after it was received. Other workers get a
+    reserved task only if all tasks of the spec are reserved. They then get the task that became preferred last.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,8 @@ class TaskBacklog:
         self.tasks[task] = self.unannounced[task] = entry
 
     def put_back(self, entry: BacklogTask) -> None:
-        """Puts back an unacknowledged task as the first of its spec. Does nothing if the master has delegated the task again."""
+        """Puts an unacknowledged task back into the backlog, as the first task of its spec. Does nothing if the master has delegated the
+        task again."""
         task = entry.row[0]
         if task not in self.tasks:
             self.tasks[task] = entry
@@ -176,21 +177,20 @@ class SiteWorker:
         self.worker = worker
         self.free: Amounts = {}
         self.base_ranks: Dict[int, float] = {}
-        """Specs whose tasks the worker can run, with their ranks."""
+        """Specs whose tasks the worker can run, with the rank of each spec."""
         self.ranks: Dict[int, float] = {}
-        """Tasks that the worker ranks higher or lower than their spec."""
+        """Tasks with their ranks, if the rank differs from the rank of the spec."""
         self.specs: Dict[int, None] = {}
         """Specs that were sent to the worker."""
         self.missed = 0
         self.unacknowledged: Dict[int, Tuple[BacklogTask, Amounts, float]] = {}
         """Assigned tasks that the worker has not acknowledged, with their needs and the time of the assignment."""
         self.version = 0
-        """Number of tasks that the worker had received in all when it sent its last report of free resources or its last
-        acknowledgement."""
+        """Total number of tasks that the worker had received when it last reported free resources or acknowledged tasks."""
 
     def update_free(self, free: Mapping[str, Any], version: int) -> None:
-        """Sets the free resources to ``free`` less the needs of unacknowledged tasks. Ignores the report if ``version`` is lower than that
-        of an earlier message."""
+        """Sets the free resources to ``free`` minus the needs of unacknowledged tasks. Ignores the report if an earlier message had a
+        higher ``version``."""
         if version >= self.version:
             self.version = version
             self.free = {str(name): float(amount) for name, amount in free.items()}
@@ -287,21 +287,21 @@ class SiteMatching:
             self._send_free()
 
     def connected(self) -> None:
-        """Reports everything to the master again, because the master may be a new process."""
+        """Reports everything to the master again, because the master is possibly a new process."""
         self.linked = True
         if self.is_site_master:
             self._introduce()
         else:
             self._send_claims()
             if self.site_master is not None:
-                self._send(["reigns", 0])  # another peer may have been elected while the master was unreachable
-            self._send(["loans", self.holding()])  # an empty list: only a site master has delegated tasks
+                self._send(["reigns", 0])  # the master possibly still takes this agent for the site master
+            self._send(["loans", self.holding()])  # the list is empty, because only a site master has delegated tasks
 
     def disconnected(self) -> None:
         self.linked = False
 
     def _introduce(self) -> None:
-        """Reports this site master with all its tasks and workers to the master, because earlier reports may be lost."""
+        """Reports this site master with all its tasks and workers to the master, because earlier reports are possibly lost."""
         self._joined_workers, self._left_workers = {site_worker.worker: None for site_worker in self.site_workers.values()}, {}
         self._send(["reigns", self.term])
         self._send_claims()
@@ -380,7 +380,7 @@ class SiteMatching:
                 site_worker.missed = 0
                 answered[contact.node] = None
             except (MalformedMessage, LookupError, TypeError, ValueError, AttributeError, OverflowError):
-                continue  # a worker of another version, or a faulty one: it gets no tasks
+                continue  # the worker is faulty or has another version, and gets no tasks
         if has_new_workers:
             self.backlog.announce_all_again()
         for node in [node for node in self.site_workers if node not in answered]:
@@ -429,13 +429,13 @@ class SiteMatching:
             self._requeue_lost(site_worker, NEVER)
 
     def _requeue_lost(self, site_worker: SiteWorker, before: float) -> None:
-        """Puts tasks back into the backlog that were assigned to ``site_worker`` at or before the time ``before``, and that this worker has
-        not acknowledged. So two workers may get the same task. In this case, the first claim counts."""
+        """Puts lost tasks back into the backlog: tasks that ``site_worker`` got at or before the time ``before``, but has not acknowledged.
+        So two workers can get the same task. In this case, the first claim counts."""
         lost = [task for task, (_, _, at) in site_worker.unacknowledged.items() if at <= before]
         for task in lost:
             self.backlog.put_back(site_worker.unacknowledged.pop(task)[0])
         if lost:
-            site_worker.specs.clear()  # the spec that was sent with the task may be lost, too
+            site_worker.specs.clear()  # the spec that was sent with the task is possibly lost, too
 
     def _on_acknowledged(self, sender: Contact, message: Sequence[Any], now: float) -> None:
         site_worker = self.site_workers.get(sender.node)
@@ -457,8 +457,8 @@ class SiteMatching:
             self._match([site_worker], now)
 
     def _match(self, site_workers: List[SiteWorker], now: float) -> None:
-        """Assigns tasks to these workers: first the tasks that the workers rank higher or lower than their spec, the highest rank first,
-        then other tasks that fit."""
+        """Assigns tasks to these workers. First come the tasks whose rank differs from the rank of their spec, the highest rank first. Then
+        come other tasks that fit into the free resources."""
         tasks = self.backlog.tasks
         if not tasks:
             return
@@ -494,8 +494,8 @@ class SiteMatching:
         return needs
 
     def _fill(self, site_worker: SiteWorker, selected: Dict[int, List[BacklogTask]], now: float) -> None:
-        """Selects tasks for a worker: all tasks of the spec with the highest rank that fit, then tasks of the next spec, and so on. Of two
-        specs with equal rank, the spec whose next task has the lower number comes first."""
+        """Selects tasks that fit into the free resources of a worker: first tasks of the spec with the highest rank, then tasks of the next
+        spec, and so on. Of two specs with equal rank, the spec whose next task has the lower number comes first."""
         firsts = [self.backlog.next_task(spec, now) for spec in self.backlog.specs if spec in site_worker.base_ranks]
         order = sorted((-site_worker.base_ranks[entry.row[2]], entry.row[0], entry.row[2]) for entry in firsts if entry is not None)
         for _, _, spec in order:
@@ -531,7 +531,8 @@ class SiteMatching:
             raise MalformedMessage("%r: %.80r" % (error, message)) from None
 
     def delivered(self, name: Any, payload: Any, now: float) -> None:
-        """Answers the broadcast of a round: ranks the specs that this worker can run, and tasks with another rank than their spec."""
+        """Answers the broadcast of a round with ranks: of the specs that this worker can run, and of tasks whose rank differs from the rank
+        of their spec."""
         specs: Dict[int, Tuple[float, Any]] = {}
         ranks = []
         try:

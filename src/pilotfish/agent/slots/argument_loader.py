@@ -1,8 +1,8 @@
 """Loads arguments that contain the results of earlier calls.
 
 An argument can contain futures of earlier calls. The client pickles each of these futures as a persistent id: a number. The payload of the
-call has the arguments and the numbered results. Each result is in the form in which the slot of the earlier call pickled it. If a result is
-large, the payload only refers to it: the result is in a shared file of the master or in the cache of this node.
+call has the arguments and the numbered results. Each result is in the form in which the slot of the earlier call pickled it. Of a large
+result, the payload has only a reference: the result itself is in a shared file of the master or in the cache of this node.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _ArgumentLoader:
         unpickler = _ArgumentUnpickler(read_payload(self._share, payload), self._value)
         value = unpickler.load()
         if unpickler.has_replaced and self._values:
-            # Results that were loaded before a class of the call do not use this class.
+            # Some results were loaded before a class of the call, so they use an older class. Load all results again.
             self._values.clear()
             value = _ArgumentUnpickler(read_payload(self._share, payload), self._value).load()
         return value

@@ -22,7 +22,7 @@ PIECE_BYTES = 1 << 20
 class StreamCapture:
     """Captures standard output and standard error of calls in this process. Descriptors 1 and 2 are files, which are read after each call.
 
-    User code may close or replace descriptors 1 and 2, so this object keeps duplicates of both.
+    User code can close or replace descriptors 1 and 2, so this object keeps duplicates of both.
     """
 
     def __init__(self, out_duplicate: int, error_duplicate: int, page: SharedPage, scratch: str, outbox: str) -> None:
@@ -56,7 +56,7 @@ class StreamCapture:
         duplicate = self._duplicates[stream]
         is_long = size > min(cap, OUTPUT_CAP)
         if is_long:
-            lockf(duplicate, LOCK_EX)  # the agent may be moving a part of the output
+            lockf(duplicate, LOCK_EX)  # wait if the agent is moving a part of the output
             kept = self._take_long(stream, size, cap)
         else:
             kept = KeptStream(read_head_and_tail(duplicate, size, OUTPUT_CAP)[0], 0, 0, "", None)
@@ -79,7 +79,7 @@ class StreamCapture:
             reason = self._fill(file, stream, size)
             dropped, reason = file.finish(data, size, reason)
             return excerpt(data, size, dropped, reason, file.move(self._outbox))
-        except Exception:  # noqa: BLE001  the disk may be full, or user code may have broken a module
+        except Exception:  # noqa: BLE001  a full disk, or a module that user code has broken
             return KeptStream(data, omitted, omitted, FULL_DISK, None)
         finally:
             if file is not None:
@@ -89,7 +89,7 @@ class StreamCapture:
         """Completes the file of a stream: writes the parts of the stream that the agent has not moved to the file. Returns the reason to
         report if bytes are still missing."""
         memory, freed = self._duplicates[stream], self._freed[FREED + stream]
-        if file.written:  # the agent skipped the beginning, because it stays in memory
+        if file.written:  # the agent has not written the beginning, because it stays in memory
             for offset in range(0, OUTPUT_CAP, PIECE_BYTES):
                 file.put(pread(memory, PIECE_BYTES, offset), offset)
         end = OUTPUT_CAP if freed and not file.written else size if freed <= file.written else file.written

@@ -47,7 +47,7 @@ class CallSpec:
         self.bundle: Any = b""
         self.inputs: List[Any] = launch.get("inputs") or []
         self.files: List[Any] = []
-        """Contents of the small files among ``inputs``. If there are inputs, each call runs in a sandbox with them."""
+        """Contents of the small files among ``inputs``. If there are inputs, each call runs in a sandbox that contains them."""
         if self.inputs or launch.get("modules"):
             self.code, self.bundle, *self.files = unpack(code)
         self.function: Optional[Callable[..., Any]] = None
@@ -58,8 +58,8 @@ class CallSpec:
         self.max_output = int(launch.get("max_output") or MAX_OUTPUT)
 
     def flush_after_s(self) -> float:
-        """Returns the maximum seconds since the last flush of reports when a call of this spec begins. If the last flush was earlier, the
-        collected reports of earlier calls are flushed before the call runs."""
+        """Returns a time limit in seconds. If the last flush of reports is longer ago when a call of this spec begins, the collected
+        reports of earlier calls are flushed before the call runs."""
         return FLUSH_S if self.recent_s <= QUICK_S else 0.0
 
 
@@ -131,7 +131,7 @@ class CallRunner:
             views.clear()
             try:
                 pickled = self._cloudpickle().dumps(value, protocol=5, buffer_callback=views.append)
-            except Exception as error:  # noqa: BLE001  the same
+            except Exception as error:  # noqa: BLE001  as above
                 message = "the result, of type %s, cannot be pickled: %s" % (type(value).__name__, _describe(error))
                 raise AttemptError("result", "user", message) from error
         buffers.extend(view.raw() for view in views)
@@ -157,7 +157,8 @@ class CallRunner:
         return failure, [json.dumps(meta).encode(), pickled, out, error_output]
 
     def _pickle_exception(self, error: BaseException) -> bytes:
-        """Pickles an exception. If it cannot be pickled and loaded again, returns b"", and only the text of the exception is reported."""
+        """Pickles an exception. Returns b"" if the exception cannot be pickled, or if its pickle cannot be loaded. Then only the text of
+        the exception is reported."""
         for dumps in (to_pickle, lambda value, protocol: self._cloudpickle().dumps(value, protocol)):
             try:
                 pickled = bytes(dumps(error, 5))
@@ -234,8 +235,8 @@ class CallRunner:
 
 
 def load_cloudpickle(bundle: str) -> Any:
-    """Returns the module cloudpickle. If it is not imported yet, imports it from ``bundle``, which has the version with which the client
-    pickled. If ``bundle`` is empty, imports the installed version."""
+    """Returns the module cloudpickle. If it is not imported yet, imports it from ``bundle``, which has the version that the client used. If
+    ``bundle`` is empty, imports the installed version."""
     module = sys.modules.get("cloudpickle")
     if module is None:
         if bundle:
@@ -249,11 +250,11 @@ def load_cloudpickle(bundle: str) -> Any:
 
 
 def _upload_mark(missing: Dict[str, Any], out: bytes, error_output: bytes) -> Dict[str, Any]:
-    """Returns the entry with which a report must begin if a part of the output is in the outbox or left out: the agent must read such a
+    """Returns the first entry of a report, if a part of the output is in the outbox or was left out. The entry tells the agent to read the
     report.
 
-    Returns no entry if no output is missing, or if the report is short: the agent looks for the entry only in long reports (see
-    ``SlotProcess``).
+    Returns no entry if the report has the whole output. Also returns no entry for a short report, because the agent looks for the entry
+    only in long reports (see ``SlotProcess``).
     """
     return {"stow": True} if missing and len(out) + len(error_output) >= EXCERPT_BYTES else {}
 
@@ -271,7 +272,7 @@ def _load_source(name: str, code: bytes) -> Callable[..., Any]:
 def _safe_str(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  __str__ of a user's exception may raise
+    except Exception:  # noqa: BLE001  __str__ of a user's exception can raise
         return "(its text cannot be shown)"
 
 
@@ -287,7 +288,7 @@ def _clip(text: str, limit: int = MAX_TRACEBACK_CHARACTERS) -> str:
 
 
 def _user_traceback(error: BaseException) -> Any:
-    """Returns the traceback without its first frames, which are of this module."""
+    """Returns the traceback without its first frames, because these frames belong to this module."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__ and frames.tb_next is not None:
         frames = frames.tb_next

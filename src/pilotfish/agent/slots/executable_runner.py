@@ -56,7 +56,7 @@ class ExecutableSpec:
 
     @staticmethod
     def flush_after_s() -> float:
-        """See ``CallSpec.flush_after_s``. The time may be longer than for calls, because reports can also be sent while an executable
+        """See ``CallSpec.flush_after_s``. The time can be longer than for calls, because reports can also be sent while an executable
         runs."""
         return FLUSH_MS / 1000
 
@@ -79,7 +79,7 @@ class ChildWaiter:
     def watch(self, pid: int) -> int:
         if self._open_pidfd is not None:
             return self._open_pidfd(pid)
-        # The handler is set only while waiting, because calls in this process may use SIGCHLD themselves.
+        # The handler is set only while waiting, because calls in this process possibly use SIGCHLD themselves.
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         signal.raise_signal(signal.SIGCHLD)
@@ -104,7 +104,7 @@ class ChildWaiter:
 SUCCESS: Dict[str, Any] = {"exit": 0}
 SUCCESS_TEXT = b'{"exit": 0, "signal": null, "files": [], "stdout_dropped": 0, "stderr_dropped": 0}'
 """The summary of an executable that succeeded and has no output files, as JSON. It is encoded in advance, because most executables have
-it."""
+this summary."""
 
 
 def _high_pipe() -> Tuple[int, int]:
@@ -209,16 +209,17 @@ class ExecutableRunner:
         except FileNotFoundError:
             if directory != self._directories.sandboxes:
                 raise
-            # A task may have removed the directory.
+            # Possibly, a task has removed the directory.
             os.makedirs(directory, 0o700, exist_ok=True)
             os.chdir(directory)
 
     def _collect(self, sandbox: Optional[Sandbox], succeeded: bool, outputs: Sequence[str], kept: Sequence[str]) -> Collected:
         """Collects the output files of a task. Large files, and all files that match ``kept``, go to the outbox and become contents, which
-        other tasks can get. The other files go into the result. If the task failed, no other task may get its files, so files that match
-        only ``kept`` are not collected.
+        other tasks can get. The other files go into the result. If the task failed, no other task is allowed to get its files. Files that
+        match only ``kept`` are then not collected.
 
-        Without a sandbox, no file is collected. In both cases, a file in ``outputs`` or ``kept`` must exist if its name has no wildcards.
+        Without a sandbox, no file is collected. With or without a sandbox, each file in ``outputs`` and ``kept`` whose name has no
+        wildcards must exist.
         """
         if sandbox is None:
             absent = [name for name in (*outputs, *kept) if not any(sign in name for sign in "*?[") and not os.path.exists(name)]
@@ -281,7 +282,8 @@ class ExecutableRunner:
         return ["spawn", blame, "cannot start %r: %s" % (name, error.strerror)]
 
     def _wait(self, pid: int) -> Tuple[int, Any]:
-        """Reads the output of a program until the program ends. Kills its descendants, reads the last output; returns status and usage."""
+        """Reads the output of a program until the program ends. Then kills its descendants and reads the rest of the output. Returns status
+        and usage."""
         self._control(False)
         exit_descriptor = self._waiter.watch(pid)
         self._poll.register(exit_descriptor, select.POLLIN)
@@ -372,8 +374,8 @@ def _directory_failure(requested: str, error: OSError) -> Failure:
 
 
 def _own_peak_kib(reported_kib: int) -> int:
-    """Returns the peak memory of an executable, or 0 if it is unknown. Linux may report the memory of the slot instead, because the slot
-    started the executable. So a large value counts as unknown if the slot itself has used that much memory."""
+    """Returns the peak memory of an executable, or 0 if it is unknown. Linux sometimes reports the memory of the slot instead, because the
+    slot started the executable. So the value counts as unknown if it is large and the slot itself has used that much memory."""
     if reported_kib > MISLEADING_PEAK_KIB and reported_kib <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         return 0
     return int(reported_kib)

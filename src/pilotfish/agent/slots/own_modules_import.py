@@ -36,7 +36,8 @@ class BundleImporter:
 
 
 class BundleLoader(SourceFileLoader):
-    """Loads one module from the source in the bundle. ``importlib.resources`` finds files beside the original, if the node has them."""
+    """Loads one module from the source in the bundle. ``importlib.resources`` finds the files beside the original file, if the node has
+    them."""
 
     def __init__(self, name: str, path: str, text: str) -> None:
         super().__init__(name, path)
@@ -51,6 +52,7 @@ class BundleLoader(SourceFileLoader):
 
 
 def use_bundle(bundle: bytes) -> None:
-    """Makes this process import the modules of the bundle. A process uses one bundle: the agent gives other bundles to other slots."""
+    """Makes this process import the modules of the bundle. A process uses only one bundle, because the agent gives calls with other bundles
+    to other slots."""
     if not any(isinstance(importer, BundleImporter) for importer in sys.meta_path):
         sys.meta_path.insert(0, BundleImporter(bundle))

@@ -62,8 +62,8 @@ class Sandbox:
                 os.close(file)
 
     def add_cached_file(self, name: str, mode: int, content: str) -> None:
-        """Adds the cached file at the path ``content``, as a copy. If the file is large and cannot be cloned, adds a hard link instead,
-        provided that ``mode`` is not executable and that the task cannot write to the file through the link."""
+        """Adds the cached file at the path ``content``, as a copy. If the file is large and cannot be cloned, adds a hard link instead.
+        Never adds a link if ``mode`` is executable, or if the task could write to the file through the link."""
         try:
             source = os.open(content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -257,7 +257,7 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """Deletes one entry, if possible. A directory that is too deep is moved to ``root``, so that ``_remove_tree`` finds it there later."""
+    """Deletes one entry, if possible. Moves a directory that is too deep to ``root``, where ``_remove_tree`` finds it later."""
     try:
         os.unlink(name, dir_fd=directory)
         return
@@ -305,8 +305,8 @@ def check_target(depth: int, target: Any) -> None:
     """Raises AttemptError if the link target ``target`` could lead out of the sandbox. ``depth``: number of directories between sandbox and
     link.
 
-    The target may have ".." only at the beginning. In a target such as "a/..", the name "a" may itself be a link, so ".." could lead
-    anywhere.
+    The target is allowed to have ".." only at the beginning. In a target such as "a/..", the name "a" can itself be a link, so ".." could
+    lead anywhere.
     """
     good = isinstance(target, str) and target != "" and not target.startswith("/") and _is_valid(target, 4095)
     named = False
@@ -448,7 +448,7 @@ def _describe_entry(path: str, parts: List[str]) -> str:
 
 
 def _check_absent(error: OSError, name: str) -> None:
-    """Raises AttemptError if a file could not be opened although it may exist. Does nothing if ``error`` means that there is no file."""
+    """Raises AttemptError if a file possibly exists but could not be opened. Does nothing if ``error`` means that there is no file."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise AttemptError("result", "worker", "cannot read the output files: %s" % describe_limit(error))
     if error.errno in (errno.EACCES, errno.EPERM):

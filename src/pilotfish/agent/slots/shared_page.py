@@ -27,8 +27,8 @@ INTENT, STARTED, STOP_ATTEMPT, PID, UNFLUSHED_BYTES, END_REASON = 0, 1, 2, 3, 4,
 LIMITED, BROKEN = 1, 2
 # Index of the 64-bit word with the sequence numbers to skip: first << 32 | last.
 SKIP = 4
-# FREED + 1 and FREED + 2 are the indices of 64-bit words for stdout and stderr of a call. Up to the offset in the word, the agent has freed
-# the memory of the stream, except its beginning.
+# FREED + 1 and FREED + 2 are the indices of 64-bit words for stdout and stderr of a call. Each word has an offset: the agent has freed the
+# memory of the stream up to this offset, except the beginning of the stream.
 FREED = 4
 # Index of the 64-bit word with the CPU time that the slot itself had used before the running call, in microseconds.
 CPU_BEFORE = 7
@@ -91,7 +91,8 @@ def move_high(descriptor: int) -> int:
 
 
 def copy_high(descriptor: int) -> int:
-    """Duplicates a descriptor to a high number, because user code may close low descriptors. Programs do not inherit the duplicate."""
+    """Duplicates a descriptor to a high number, because user code possibly closes low descriptors. Programs do not inherit the
+    duplicate."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lowest = HIGH_DESCRIPTOR if limit == resource.RLIM_INFINITY else min(HIGH_DESCRIPTOR, limit // 2)
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)

@@ -55,7 +55,7 @@ from .slot_channel import OrderReader, ReportWriter
 from .task_environment import TaskEnvironment
 
 KEPT_MEMORY_BYTES = 32 * 1024 * 1024
-# Less time than it takes to fork, run and wait for any child process.
+# Less time than any child process needs to be forked, run and end.
 SHORTEST_CHILD_S = 0.0001
 
 AnySpec = Union[CallSpec, ExecutableSpec]
@@ -90,7 +90,7 @@ def run_monitor(settings: Dict[str, Any], channel: int, page: int) -> NoReturn:
     signal_on_parent_death(signal.SIGKILL, monitor)
     _prefer_for_oom_kill()
     keep_freed_memory(KEPT_MEMORY_BYTES)
-    # The agent itself may run in a task: then it has inherited the variable of that task.
+    # If the agent itself runs in a task, it has inherited the variable of that task.
     os.environ.pop("PILOTFISH_ENDS_AT", None)
     if settings["ends_at"]:
         os.environ["PILOTFISH_ENDS_AT"] = settings["ends_at"]
@@ -105,7 +105,7 @@ def run_monitor(settings: Dict[str, Any], channel: int, page: int) -> NoReturn:
 
 
 def _report_end(page: SharedPage, error: Exception) -> None:
-    """Reports why the slot ends. This function uses little code, because user code may have broken any module."""
+    """Reports why the slot ends. This function uses little code, because user code has possibly broken some modules."""
     page.words32[END_REASON] = BROKEN
     if isinstance(error, OSError) and is_limit(error):
         page.words32[END_REASON] = LIMITED
@@ -164,7 +164,7 @@ class SlotLoop:
         self.specs: Dict[int, AnySpec] = {}
         self.current = 0
         self._user_code_ran = True
-        """Whether user code of the current attempt has begun. If so, the attempt must not run again."""
+        """Whether the current attempt has begun to run user code. If so, the attempt must not run again."""
         self._has_earlier_call = False
         self._directories = TaskDirectories(settings["scratch"], settings["cache"], settings["outbox"])
         self._channel = channel
@@ -274,7 +274,7 @@ class SlotLoop:
         reports.report((sequence, int(wall_s * 1e6), cpu_us, self._rss_kib), failure, parts)
 
     def _call_in_sandbox(self, spec: CallSpec, order: Tuple[Any, ...], body: memoryview) -> Tuple[Any, List[Any]]:
-        """Runs a call with input files in a directory of its own, which has these files."""
+        """Runs a call that has input files. The call gets its own directory with these files."""
         _, _, number, attempt, task, cores, _ = order
         sandbox = None
         try:
@@ -351,15 +351,16 @@ class SlotLoop:
 
 
 def _check_built_ins() -> None:
-    """Raises SlotUnusable if a built-in such as ``len`` is no function any more: an earlier call may have replaced it and so made this call
-    fail."""
+    """Raises SlotUnusable if a built-in such as ``len`` is no longer a function. Then an earlier call has replaced the built-in, and this
+    call possibly failed for this reason."""
     for name, value in BUILT_IN.items():
         if callable(value) and not callable(getattr(builtins, name, None)):
             raise SlotUnusable("the built-in %s is missing" % name)
 
 
 def _forget_resource_tracker() -> None:
-    """Makes multiprocessing start a new resource tracker process, because the old one was killed with the other children."""
+    """Makes multiprocessing start a new resource tracker process, because the old tracker was killed together with the other child
+    processes."""
     module: Any = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     if tracker is not None and getattr(tracker, "_fd", None) is not None:

@@ -4,8 +4,8 @@ The agent forks the slot server when the agent starts, before the agent has thre
 only the modules that slots need. The slot server never runs user code.
 
 The slot server forks the monitor of each slot (see ``slot``) in two steps: it forks a short-lived process, which forks the monitor and
-exits. The agent adopts orphans, so the agent becomes the parent of the monitor. So the agent can wait for the monitor, and the kernel tells
-the monitor when the agent dies.
+exits. The monitor is then an orphan. The agent adopts orphans and becomes the parent of the monitor. Therefore the agent can wait for the
+monitor, and the kernel tells the monitor when the agent dies.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SlotServer:
             self._connection.sendmsg([json.dumps(settings).encode()], [rights])
             answer = self._connection.recv(MAX_REQUEST_BYTES)
         except OSError:
-            # A late answer must not be taken for the answer to the next request. The server ends, because its connection ends.
+            # A late answer must not be taken for the answer to the next request. Therefore the connection is closed, which ends the server.
             self._connection.close()
             raise
         if not answer:
@@ -244,7 +244,8 @@ def _fork_monitor(settings: Dict[str, Any], descriptors: Sequence[int], unneeded
 def _wait_for_agent(agent: int) -> None:
     """Runs in the monitor: waits until the agent is its parent, that is, until the process that forked the monitor has exited. Then asks
     the kernel to send SIGTERM to the monitor when the agent dies."""
-    # The signal is blocked, so it waits for sigwait. If it comes late, the monitor takes it for the end of a child and finds none.
+    # SIGCHLD is blocked, so it stays pending until sigwait. A late SIGCHLD is harmless: the monitor looks for an ended child and finds
+    # none.
     signal_on_parent_death(signal.SIGCHLD, os.getppid())
     if os.getppid() != agent:
         signal.sigwait([signal.SIGCHLD])

@@ -35,7 +35,7 @@ MAX_OUTPUT = 1 << 30
 EXCERPT_BYTES = 1 << 20
 """If a stream is in a file, the result has this number of bytes of the stream: half from its beginning and half from its end."""
 SPARED_BYTES = 256 << 20
-"""Free space of the disk that no stream may use, because agent, master and tasks may need the same disk."""
+"""Free space of the disk that no stream is allowed to use, because agent, master and tasks can need the same disk."""
 CHECK_BYTES = 16 << 20
 """The free space is checked whenever a stream has grown by this number of bytes."""
 MARK_BYTES = 4096
@@ -111,8 +111,9 @@ class StreamFile:
         """Appends the end of a stream to the file. If bytes before the tail of the stream are missing in the file, first appends a line
         that says how many.
 
-        ``data``: head and tail of the stream. ``total``: number of bytes of the stream. ``reason``: why bytes may be missing. Returns the
-        number of missing bytes, and the reason. Raises OSError if the disk is so full that the file would have less than ``data``.
+        ``data``: head and tail of the stream. ``total``: number of bytes of the stream. ``reason``: the reason to report if bytes are
+        missing. Returns the number of missing bytes, and the reason. Raises OSError if the disk is so full that the file would have less
+        than ``data``.
         """
         tail = data[len(data) // 2 :]
         missing = total - self.written
@@ -149,7 +150,7 @@ class StreamFile:
         try:
             unlink(self.path)
         except OSError:
-            pass  # it was moved, or the task deleted it
+            pass  # the file was moved, or the task deleted it
 
 
 def spool_path(scratch: str, stream: int) -> str:
@@ -158,8 +159,8 @@ def spool_path(scratch: str, stream: int) -> str:
 
 
 def excerpt(data: bytes, total: int, dropped: int, reason: str, file: List[Any]) -> KeptStream:
-    """Returns the part of a stream for the result of a task, if the stream is in a file: a shorter head and tail. ``data``: head and tail
-    of the stream. ``total``: number of bytes of the stream."""
+    """Returns a shorter head and tail of a stream that is in a file. The result of the task gets only this part. ``data``: head and tail of
+    the stream. ``total``: number of bytes of the stream."""
     half = EXCERPT_BYTES // 2
     data = data[:half] + data[-half:]
     return KeptStream(data, total - len(data), dropped, reason, file)
@@ -237,7 +238,7 @@ class SpooledStream:
 
 
 def describe(kept: Dict[str, KeptStream]) -> Dict[str, Any]:
-    """Returns the entries that the summary of a result gets for streams that are not complete in the result."""
+    """Returns entries for the summary of a result. They describe the streams that are not complete in the result."""
     entries: Dict[str, Any] = {}
     for name, stream in kept.items():
         if stream.omitted:

@@ -16,12 +16,13 @@ MAX_VARIABLE_BYTES = 128
 
 OURS = "PILOTFISH_"
 
-# The agent itself may run in a task. These are variables of that task.
+# If the agent itself runs in a task, it has inherited these variables of that task.
 _REMOVED = ("PILOTFISH_TASK", "PILOTFISH_ATTEMPT", "PILOTFISH_DEADLINE", "PILOTFISH_NODES", "PILOTFISH_HOSTFILE")
 
 
 class EnvironmentVariable:
-    """An environment variable with another value for each task. It is overwritten in place, because setenv never frees old values."""
+    """An environment variable whose value changes with each task. Its value is overwritten in place, because setenv never frees old
+    values."""
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -66,7 +67,7 @@ class TaskEnvironment:
         self._time_limits[number] = time_s
         self._directories[number] = str(launch.get("cwd") or self._scratch)
         self._paths[number] = [str(path) for path in launch.get("path") or []]
-        # A task that wants nodes but got no list of hosts runs on this node alone.
+        # A task that requests nodes, but has no list of hosts, runs on this node alone.
         own = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._hosts[number] = [str(host) for host in launch["hosts"] or [own]] if "hosts" in launch else []
         self._entered_spec = -1
@@ -114,7 +115,8 @@ class TaskEnvironment:
         return environment
 
     def enter(self, number: int, task: int, attempt: int, cores: float, sandbox: str = "") -> str:
-        """Prepares this process for a call: environment variables and current directory. Returns "", or the reason why that is impossible.
+        """Prepares this process for a call: environment variables and current directory. Returns "", or the reason why the call cannot be
+        prepared.
 
         ``number``: the number of the call's spec. ``sandbox``: directory of the call; "" if the call runs in the directory of its spec.
         """
@@ -156,7 +158,7 @@ class TaskEnvironment:
         except OSError as error:
             if is_limit(error):
                 raise
-        # A task may have removed the scratch directory.
+        # Possibly, a task has removed the scratch directory.
         os.makedirs(self._scratch, 0o700, exist_ok=True)
         os.chdir(self._scratch)
 

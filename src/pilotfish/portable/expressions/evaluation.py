@@ -4,10 +4,10 @@
     cores + 10 * held / wanted                       a rank: larger is better
 
 A property is undefined (None in the code) if it is unknown, or if it is not a number, a text or a truth value. An operation with an
-undefined value is undefined. There is one exception: if the operation has the same result whatever the undefined value could be, it has
-this result. So ``undefined and false`` is false. A division by zero is undefined. A text counts as undefined if it is used as a number or
-compared with a number. An evaluation never raises an exception. Its time is linear in the length of the expression: length, depth and the
-size of numbers are limited.
+undefined value is undefined. Exception: if the undefined value cannot change the result of the operation, the operation has this result. So
+``undefined and false`` is false. A division by zero is undefined. A text counts as undefined if it is used as a number or compared with a
+number. An evaluation never raises an exception. Its time is linear in the length of the expression: length, depth and the size of numbers
+are limited.
 
 A syntax tree is compiled to nested closures, which are 1.5 times as fast as walking the tree. If a part of an expression must be a number,
 the closure of this part returns a number or None. So the calling closure needs no check.
@@ -132,7 +132,7 @@ def _compile(node: Node, required: int) -> Evaluate:
 
 
 def _kind(node: Node) -> int:
-    """Returns the kind of value that a part of an expression has: ``_NUMBER``, ``_TEXT``, or ``_EITHER`` if this is unknown."""
+    """Returns the kind of value that a part of an expression has: ``_NUMBER``, ``_TEXT``, or ``_EITHER`` if the kind is unknown."""
     if node[0] == "value":
         return _TEXT if isinstance(node[1], str) else _NUMBER
     return _EITHER if node[0] == "name" or node[:2] == ("call", "if") else _NUMBER
@@ -145,7 +145,7 @@ def _load(name: str, required: int) -> Evaluate:
 
     def number(properties: Properties) -> Any:
         value: Any = properties.get(name)
-        # The common case, without a call.
+        # Fast path for the most common case.
         return value if type(value) in _PLAIN and -_WHOLE <= value <= _WHOLE else _as_number(value)
 
     def text(properties: Properties) -> Any:
@@ -249,7 +249,7 @@ def _arithmetic(node: Node) -> Evaluate:
             for apply, part in rest:
                 value = apply(value, part(properties))
         except (TypeError, ArithmeticError):
-            # A None, a division by zero or an overflow.
+            # An operand is None, or there is a division by zero or an overflow.
             return None
         return value if value == value else None
 

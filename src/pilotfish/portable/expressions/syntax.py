@@ -38,7 +38,8 @@ def read(text: str) -> Tuple[Node, Tuple[str, ...]]:
 
 
 def show(node: Node, min_level: int = 0) -> str:
-    """Returns the text of a tree. If the operator of the tree binds less tightly than ``min_level``, the text is in parentheses."""
+    """Returns the text of a tree. The text is in parentheses if the operator of the tree binds less tightly than ``min_level``, a
+    precedence level."""
     kind = node[0]
     level = _KINDS.index(kind) if kind in _KINDS else _COMPARE if kind == "in" else _ATOM
     if kind == "value":

@@ -98,7 +98,7 @@ def incoming_directory(directory: str) -> str:
 
 def make_private(directory: str) -> None:
     """Creates a directory to which only this user can write. If the directory exists, checks that no other user can write to it: in /tmp,
-    another user may have created it."""
+    another user has possibly created it."""
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def make_private(directory: str) -> None:
 
 
 def list_files(directory: str) -> List[CachedFile]:
-    """Returns all files of the cache, the least recently used first. Other processes may change the cache at the same time."""
+    """Returns all files of the cache, the least recently used first. Other processes can change the cache at the same time."""
     found = []
     for entry in _entries(directory):
         if entry.name != "incoming" and len(entry.name) != 2:

@@ -1,7 +1,7 @@
 """Keeps contents on a node by digest. All agents of the node share the contents. The contents remain when this process ends.
 
-A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail, and because tasks may
-have links to it. The cache contains what its directory contains. Data in memory only save reads of the directory.
+A content is hashed before it is renamed to its final name. It is hashed again from time to time, because disks fail, and because tasks can
+have links to it. Only the files in its directory determine what the cache contains. Data in memory only save reads of the directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VERIFY_S = 600.0
 JUST_USED_S = 60.0
 """A content is not evicted during this many seconds after its last use, if other processes use the cache, too."""
 ABANDONED_S = 3600.0
-"""Seconds after the last write until an incomplete content may be evicted."""
+"""Seconds after the last write until an incomplete content can be evicted."""
 STUCK_S = 60.0
 """Another writer counts as stuck if it makes no progress for this many seconds."""
 STALE_S = 86400.0
@@ -79,7 +79,7 @@ class ContentCache:
         self.directory = directory
         self.max_bytes = max_bytes
         self.strict = True
-        """Whether ``max_bytes`` is a limit even if a task needs more and the disk has space."""
+        """Whether the cache obeys ``max_bytes`` even if a task needs more and the disk has space."""
         self.verify_s = verify_s
         self.damaged = 0
         """Number of contents found damaged."""
@@ -157,7 +157,7 @@ class ContentCache:
                 del self._pinned[digest]
 
     def serve(self, pool: str) -> None:
-        """Sets the pool for which ``hold`` marks contents. Renews the marks that the pool has already."""
+        """Sets the pool for which the method ``hold`` marks contents. Renews the marks that this pool already has."""
         self._pool = pool
         for digest in self.held():
             self.hold(digest)
@@ -229,7 +229,7 @@ class ContentCache:
     def _discard(self, path: str, descriptor: int) -> None:
         with self._changed:
             self.damaged += 1
-        if is_named(path, descriptor):  # another process may have replaced it by an undamaged content
+        if is_named(path, descriptor):  # another process has possibly replaced it by an undamaged content
             remove(path)
             self.release([os.path.basename(path)])
             self.evicted(os.path.basename(path))
@@ -339,7 +339,7 @@ class ContentCache:
         except OSError:
             return None
         try:
-            os.utime(source)  # otherwise it could count as abandoned
+            os.utime(source)  # an old file could count as abandoned
             before = stamp(source)
             if os.fstat(source).st_nlink == 1 and has_no_writer(source) and is_named(private, source):
                 found = digest_of(source)
@@ -373,7 +373,7 @@ class ContentCache:
             return found, size
         finally:
             following.stop()
-            remove(path)  # has no effect if the copy was kept: it has another path then
+            remove(path)  # has no effect if the copy was kept, because a kept copy has a new path
             os.close(target)
 
     def _private_name(self) -> str:

@@ -47,7 +47,7 @@ class StreamingDigest:
             try:
                 thread.start()
             except RuntimeError:
-                return  # no more threads are allowed: everything is hashed at the end
+                return  # no more threads are allowed, so ``result`` hashes everything at the end
             self._thread = thread
 
     def result(self, length: int) -> str:
@@ -65,7 +65,7 @@ class StreamingDigest:
         return self._hash.hexdigest()
 
     def stop(self) -> None:
-        """Stops hashing. After this, the file may be closed."""
+        """Stops hashing. Then the caller can close the file."""
         with self._changed:
             self._length = self._hashed
             self._is_complete = True

@@ -1,4 +1,4 @@
-"""Locks and identifies open files by their descriptors, because a name may later refer to another file."""
+"""Locks and identifies open files by their descriptors, because a name can refer to a different file later."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Receives one content into the cache, and continues after a lost connection.
 
-The received part remains when this process ends, so that the next writer continues it. Only one process at a time writes the content: the
-writer locks the file, and the lock ends with the process. Other processes may read the received part.
+The received part remains when this process ends, so that the next writer can continue from there. Only one process at a time writes the
+content: the writer locks the file, and the lock ends with the process. Other processes can read the received part.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from .transfer_protocol import (
 )
 
 ANSWER_S = 600.0
-"""Seconds until an answer must begin. The other side may serve other requests first, or write received bytes to a disk."""
+"""Seconds until an answer must begin. The other side possibly serves other requests first, or writes received bytes to a disk."""
 MAX_LATER_S = 3600.0
 
 
@@ -125,7 +125,7 @@ def _send(channel: TransferChannel, reading: FileReader, progress: UploadProgres
     try:
         send_content(channel, reading, progress.offset, progress.grow)
     except ConnectionCut as cut:
-        # The other side may have sent a reason before it closed the connection.
+        # Possibly, the other side sent a reason before it closed the connection.
         message = channel.receive()[0]
         raise _refusal(message) if message[0] == "full" else cut from None
 

@@ -86,7 +86,7 @@ class ContentAbsent(TransferRefused):
 
 
 class ContentReader:
-    """An open content. A subclass may know that some bytes are missing, or that the bytes can no longer be trusted."""
+    """An open content. A subclass can report that some bytes are missing, or that the bytes can no longer be trusted."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
@@ -167,7 +167,7 @@ class TransferChannel:
                 if len(buffer) <= JOIN_BYTES:
                     self.connection.sendall(buffer)
                     continue
-                # Large buffers are sent in parts, because the time limit of a connection may apply to a whole call.
+                # Large buffers are sent in parts, because the time limit of a connection can apply to a whole call.
                 view = memoryview(buffer)
                 for start in range(0, len(view), JOIN_BYTES):
                     self.connection.sendall(view[start : start + JOIN_BYTES])

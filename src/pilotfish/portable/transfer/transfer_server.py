@@ -169,6 +169,6 @@ class TransferServer:
             self.log("dropped a transfer connection of %s: %s" % (served.asker, problem))
         except ConnectionCut:
             pass
-        except Exception as problem:  # noqa: BLE001 - edge of a thread: other connections must be served
+        except Exception as problem:  # noqa: BLE001 - this thread must survive, because it serves other connections, too
             self.log("a transfer connection of %s failed: %r" % (served.asker, problem))
         return False

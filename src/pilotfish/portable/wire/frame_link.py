@@ -109,7 +109,7 @@ class FrameLink:
         self.has_more = False
         self.contact: Any = None
         self.dialler = 0
-        """For a link to a peer: the id of the side that dialled. ``contact`` names the peer."""
+        """For a link to a peer: the id of the side that dialled, which can be this agent. ``contact`` names the peer."""
         self._urgent: Deque[List[Any]] = deque()
         self._waiting: Deque[List[Any]] = deque()
         self._current: Deque[memoryview] = deque()
@@ -155,7 +155,7 @@ class FrameLink:
             reader.received(count)
             yield from reader.frames()
             if count < min(len(room), TLS_RECORD):
-                return  # no more data now; if there are more, the selector reports them at once
+                return  # probably all data are read; if not, the selector reports the rest at once
         self.has_more = True
 
     def send(self, header: Sequence[Any], parts: Sequence[Any]) -> None:
@@ -179,7 +179,7 @@ class FrameLink:
                 self._current[0] = chunk[count:]
 
     def _take_next(self) -> bool:
-        """Splits the next frames into pieces, because TLS must repeat a failed write with equal bytes. Returns False if there is none."""
+        """Splits the next frames into pieces, because TLS must repeat a failed write with equal bytes. Returns False if no frame waits."""
         buffers: List[Any] = []
         size = 0
         while size < WRITE_AT_ONCE and (self._urgent or self._waiting):

@@ -18,7 +18,7 @@ PROTOCOL = 2
 PREFIX = struct.Struct("!II")
 PREFIX_BYTES = PREFIX.size
 MAX_BEFORE_PROOF = 64 * 1024
-"""Maximum size of a frame before the other side has proved itself."""
+"""Maximum size of a frame before the other side has proved that it has the key."""
 MAX_HEADER = 16 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
 
@@ -62,7 +62,7 @@ def frame_buffers(header: Sequence[Any], parts: Sequence[Buffer]) -> List[Buffer
 
 
 def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
-    """Raises FrameError if a length exceeds its limit. ``proved``: whether the other side has proved itself."""
+    """Raises FrameError if a length exceeds its limit. ``proved``: whether the other side has proved that it has the key."""
     if proved:
         if header_length > MAX_HEADER or body_length > MAX_BODY:
             raise FrameError("a frame of %d + %d bytes was announced: that is no Pilotfish peer" % (header_length, body_length))
@@ -71,7 +71,8 @@ def check_lengths(header_length: int, body_length: int, proved: bool) -> None:
 
 
 def decode_header(text: Any) -> List[Any]:
-    """Decodes the header of a frame. Raises FrameError if it is no message."""
+    """Decodes the header of a frame: a JSON array that begins with the kind of the message, a text. Raises FrameError for any other
+    bytes."""
     try:
         header = _decode(str(text, "utf-8"))
     except (ValueError, RecursionError) as error:
@@ -152,7 +153,7 @@ class FrameReader:
 
 
 class FrameSplitter:
-    """Splits received chunks into frames. Accepts only small frames until the other side has proved itself (``proved``)."""
+    """Splits received chunks into frames. Accepts only small frames until the other side has proved that it has the key (``proved``)."""
 
     __slots__ = ("_chunks", "_have", "_need", "proved")
 

@@ -38,7 +38,7 @@ def make_proof(key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> 
 
 
 def verify_proof(given: Any, key: bytes, side: str, claim: Claim, nonces: Tuple[str, str]) -> bool:
-    """Returns True if ``given`` is the proof that ``side`` makes with the key. ``given`` may have any type."""
+    """Returns True if ``given`` is the proof that ``side`` makes with the key. ``given`` can have any type."""
     expected = make_proof(key, side, claim, nonces).encode()
     return isinstance(given, str) and hmac.compare_digest(expected, given.encode("ascii", "replace"))
 
@@ -62,13 +62,14 @@ class Credentials(NamedTuple):
 
     @property
     def pool(self) -> str:
-        """Returns a name that differs between the pools of a user and does not depend on the address of the master; empty without TLS."""
+        """Returns a name that is different for each pool of a user, and stays the same when the address of the master changes. Empty
+        without TLS."""
         prints = [str(endpoint["fingerprint"]).lower() for endpoint in self.endpoints if "fingerprint" in endpoint]
         return "-" + prints[0][:16] if prints else ""
 
 
 def read_credentials(path: Union[str, "os.PathLike[str]"]) -> Credentials:
-    """Reads a credentials file. Call it before every connection, because the address of a master may change."""
+    """Reads a credentials file. Call it before every connection, because the address of a master can change."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

@@ -43,11 +43,11 @@ from pilotfish.model.task import CORES, MISSING_INPUT, NO_DIRECTORY, UNIT, Failu
 
 LOSS_DECAY = 0.8
 """The start-up loss of a pilot is its walltime minus the time that its worker has left when it joins. When a pilot joins, the learned
-start-up loss of its site becomes the loss of this pilot, but not less than LOSS_DECAY times the previously learned loss."""
+start-up loss of its site becomes the larger of two values: the loss of this pilot, and LOSS_DECAY times the old learned loss."""
 SAME_SUBMISSION_S = 1.0
 MAX_LOST_S, MAX_LOST = 30.0, 0.1
 """Maximum start-up loss that is learned: MAX_LOST_S seconds plus MAX_LOST times the walltime. A longer loss counts as this maximum, because
-it is probably an accident."""
+a longer loss is probably an exception."""
 
 
 def apply(state: State, fact: f.Fact, at: float) -> None:
@@ -380,14 +380,14 @@ def _attempt_failed(state: State, fact: f.AttemptFailed, at: float) -> None:
 
 
 def _blame(worker: Worker, task: Task, fact: f.AttemptFailed) -> None:
-    """Records a failure against the worker (``streak``). If the failure only shows that the site lacks the directory of the task, records
+    """Adds a failed task to the ``streak`` of its worker. If the task failed only because the site lacks the directory of the task, records
     this for the site instead."""
     if fact.failure.cause == MISSING_INPUT and fact.failure.blame == "site":
         pass  # no worker has the input, so this worker is not to blame
     elif fact.failure.cause != NO_DIRECTORY or fact.avoid:
         worker.streak[fact.task] = None
     elif not fact.final and (task.worker is None or task.worker is worker or task.worker.site != worker.site):
-        task.shape.no_directory_sites[worker.site] = None  # the workers of the site may be good for other tasks
+        task.shape.no_directory_sites[worker.site] = None  # the workers of the site can run other tasks
 
 
 def _tasks_skipped(state: State, fact: f.TasksSkipped, at: float) -> None:
@@ -524,7 +524,7 @@ def _pilot_submitted(state: State, fact: f.PilotSubmitted, at: float) -> None:
     if not pilot.job:
         _happened(state, pilot, s.SUBMITTED, at, fact.took_s)
     pilot.job = fact.job
-    if pilot.state < SUBMITTED:  # its agent may have joined before the site answered
+    if pilot.state < SUBMITTED:  # otherwise its agent joined before the site answered
         _move_pilot(pilot, SUBMITTED)
 
 
@@ -549,7 +549,7 @@ def _pilot_ended(state: State, fact: f.PilotEnded, at: float) -> None:
     if fact.cause == s.EXPIRED:
         _happened(state, pilot, s.EXPIRED, at)
     elif not fact.well or pilot.withdrawn == s.DIED:
-        died = pilot.withdrawn == s.DIED  # the pilot was cancelled only to clean up
+        died = pilot.withdrawn == s.DIED  # after the pilot died, its batch job was cancelled only to clean up
         _happened(state, pilot, s.FAILED, at, cause=s.DIED if died else fact.cause)
     elif pilot.joined:
         _happened(state, pilot, s.SUCCEEDED, at)

@@ -38,8 +38,7 @@ class TransferReport:
         self.moving, self.at = moving, now
 
     def rate(self, digest: str) -> float | None:
-        """Returns bytes per second between an earlier heartbeat and the last heartbeat. Returns None unless the content was in transfer at
-        both heartbeats."""
+        """Returns bytes per second between an earlier heartbeat and the last heartbeat; None if the content was not in transfer at both."""
         before = self._before.get(digest)
         done = next((done for moved, done, _ in self.moving if moved == digest), None)
         if before is None or done is None or done < before:
@@ -59,7 +58,7 @@ class WorkerConnection:
     link: int | None = None
     newest_link: int = 0
     shares: bool = False
-    """Whether the worker reads shared payloads directly from disk."""
+    """Whether the worker can read shared payloads directly from the master's disk."""
     peer: Any = None
     """Address of the worker for other agents of its site, as [id, [host, port]]; None if it has no such address."""
     transfers: TransferReport = field(default_factory=TransferReport)

@@ -1,8 +1,8 @@
 """Turns inputs and the current time into facts and effects.
 
 The machine does no I/O and reads no clock. Its host (live or simulated) passes the current time with each call. The host calls ``start``
-once. After that, it calls ``handle`` each time something happens or the ``deadline`` passes. The host makes the facts durable before it
-performs the effects.
+once. After that, the host calls ``handle`` each time something happens, and at the latest at the time ``Machine.deadline``. After each
+call, the host first makes the facts durable and then performs the effects.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from pilotfish.model.states import ACTIVE, CANCELLED, DONE, ENDING, FAILED, JOIN
 from pilotfish.model.task import DEPENDENCY, Failure, StoredPayload
 
 STALL_S = 1.0
-"""A call counts as late if it comes this many seconds after its deadline. A late call means that the master was suspended."""
+"""If ``handle`` is called more than this many seconds after ``Machine.deadline``, the master was suspended."""
 MIN_DECISION_INTERVAL_S = 0.01
-"""Minimum seconds until a policy or factory is asked again when nothing happens."""
+"""If nothing happens, a policy or factory is asked again after this many seconds at the earliest."""
 
 
 _NO_DECISION = (f.TasksStarted, f.TasksClaimed, f.LinkMeasured, f.RequestAnswered)
@@ -94,7 +94,7 @@ class Machine:
         self.refused_proposals = 0
         self.stale_results = 0
         self.pilot_status: dict[str, site_events.PilotStatus] = {}
-        """For each pilot: the last report of its site about it. The reports are not journaled."""
+        """For each pilot: the last report of the site about this pilot. The reports are not journaled."""
         self.caches = ReportedCaches()
         self.result_index = stored_results.ResultIndex()
         self.site_masters = site_masters.SiteMasters()
@@ -109,7 +109,8 @@ class Machine:
         self.finishing = False
         """Whether the master is ending. An ending master requests no more pilots, even if tasks wait."""
         self.inspect_only = False
-        """Whether the pool was stopped and is only inspected. If so, nothing is started. The host sets it before ``start``."""
+        """Whether the pool was stopped and is only inspected. If True, nothing is started. The host sets this flag before it calls
+        ``start``."""
         self.decide_again = True
         """Whether a decision is needed because of a change that is not a fact, such as a new connection."""
         self._decide_at: float | None = None
@@ -122,7 +123,7 @@ class Machine:
     def start(self, now: float) -> Turn:
         """Makes the first turn after a start or restart. Known workers get time to reconnect."""
         self.now = self.started_at = now = max(now, self.state.at)
-        self.state.unneeded_outputs.clear()  # an earlier master released them; nothing in this state refers to them
+        self.state.unneeded_outputs.clear()  # the previous master released these outputs; nothing in this state refers to them
         self.record(f.MasterStarted(self.state.epoch + 1))
         if not self.state.sized and self.settings.local_cores:
             self.record(f.PoolSized(float(self.settings.local_cores)))
@@ -133,7 +134,7 @@ class Machine:
             if worker.quarantined_until:
                 self.set_timer(worker.quarantined_until, leases.quarantine_expired, worker.id)
         for name in [name for name, site in self.state.sites.items() if site.held]:
-            # The user may have fixed the site before the master was started again.
+            # Possibly the user fixed the site before the master was started again.
             self.record(f.SiteHeld(name, ""))
         if not self.inspect_only:
             self._restart_applications()
@@ -173,7 +174,8 @@ class Machine:
 
     def _conclude(self) -> Turn:
         due = self._decide_at is not None and self.now >= self._decide_at
-        due = due or (bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s)  # a decision can depend on the time
+        # While tasks are ready, the machine decides from time to time, because a decision can depend on the time.
+        due = due or (bool(self.state.ready) and self.now >= self._decided_at + self.settings.beat_s)
         notified = self._notify_policy(0)
         if due or self.decide_again or any(type(fact) not in _NO_DECISION for fact in self.facts):
             self._decide()
@@ -189,7 +191,7 @@ class Machine:
         return turn
 
     def _notify_policy(self, first: int) -> int:
-        """Reports the facts of this turn from index ``first`` on, as events, to a listening policy. Returns the number of facts so far."""
+        """Sends events to a listening policy, for the facts of this turn from index ``first`` on. Returns the number of facts so far."""
         on_events = getattr(self.policy, "on_events", None)
         if on_events is not None and len(self.facts) > first:
             events = events_of(self.facts[first:])
@@ -222,7 +224,7 @@ class Machine:
     # --- time -----------------------------------------------------------------------------------------------------------------------
 
     def set_timer(self, at: float, expired: Callable[[Machine, str], None], key: str) -> None:
-        """Calls ``expired`` with the key, in the first turn at or after the time ``at``. Timers are not journaled."""
+        """Sets a timer. The first turn at or after the time ``at`` calls ``expired`` with the key. Timers are not journaled."""
         self._timer_count += 1
         heappush(self._timers, (at, self._timer_count, expired, key))
 
@@ -233,7 +235,7 @@ class Machine:
         if self.finish_at is not None:
             candidates.append(self.finish_at)
         if self.connections:
-            # The next turn comes soon, so that the master notices if it was suspended. Without this turn, workers would seem silent.
+            # With a turn in every interval, the master notices its own suspension and does not take the workers for silent.
             candidates.append(self.now + self.settings.beat_s)
         if self.more_to_send:
             self.more_to_send = False
@@ -263,7 +265,7 @@ class Machine:
             self._decide_tasks(view)
             times.append(self.policy.next_look_at(view))
         times.append(self._retire_idle(view))
-        # If the time is in the past, it is moved to the near future. Otherwise the host would loop without pause.
+        # The next decision is always in the future. Otherwise the host would loop without pause.
         soonest = min([time for time in times if time is not None], default=None)
         self._decide_at = max(soonest, self.now + MIN_DECISION_INTERVAL_S) if soonest is not None else None
 
@@ -299,8 +301,8 @@ class Machine:
                 self.refused_proposals += 1
 
     def _may_request(self, proposal: PilotProposal) -> bool:
-        """Returns whether the size of this pilot is valid and the site may get the pilot. A site with a configuration must not be paused,
-        held or full. A site without a configuration may always get a pilot."""
+        """Returns whether the proposed pilot can be requested. Its size must be valid. Its site must not be paused, held or full; a site
+        without a configuration is not checked for this."""
         record = self.state.sites.get(proposal.site)
         if proposal.size.cores < 0 or proposal.size.nodes <= 0:
             return False
@@ -322,7 +324,8 @@ class Machine:
             site_events.release_pilot(self, pilot, proposal.reason, proposal.cause)
 
     def _consider_finish(self) -> None:
-        """Ends the master after ``linger_s`` seconds in which no client was connected, no task was unfinished and no run was open."""
+        """Ends the master if no client was connected, no task was unfinished and no run was open for ``linger_s`` seconds. If the pool is
+        only inspected, unfinished tasks and open runs do not count."""
         work = self.state.unfinished or any(not run.closed for run in self.state.runs.values())
         if self.subscriptions.links or (work and not self.inspect_only):
             self.finish_at = None
@@ -355,8 +358,9 @@ class Machine:
             self.after_failure([task])
 
     def after_failure(self, ended: list[Task]) -> None:
-        """Handles failed or cancelled tasks of one run (``ended``). Skips all tasks that need them, directly or through other tasks.
-        Cancels the run if it has reached its maximum number of failures. Failures before the last rerun and skipped tasks do not count."""
+        """Handles failed or cancelled tasks of one run (``ended``). Skips all tasks that need these tasks, directly or through other tasks.
+        Cancels the run if it has reached its maximum number of failures. Skipped tasks, and failures before the last rerun, do not
+        count."""
         hopeless: dict[int, Task] = {}
         waiting = list(ended)
         reason = ended[0]
@@ -369,7 +373,7 @@ class Machine:
                     waiting.append(other)
         if hopeless:
             failure = reason.failure
-            if failure is None or failure.cause != DEPENDENCY:  # otherwise this failure names the task that failed first
+            if failure is None or failure.cause != DEPENDENCY:  # the failure of a skipped task already names the first failed task
                 how = "was cancelled" if reason.state == CANCELLED else "failed"
                 failure = Failure(DEPENDENCY, "task", f"task {show_task(reason.id)}, which it needs, {how}")
             self.record(f.TasksSkipped(list(hopeless), failure))

@@ -23,10 +23,10 @@ class PolicyEvent(NamedTuple):
     """One event of a worker, a task or a run. ``kind`` says what happened. These kinds need an explanation:
 
     * ``task-added``: a client added the task, or a user reruns it.
-    * ``task-returned``: the task is ready again, and nobody is to blame.
+    * ``task-returned``: the task is ready again, and no failure is counted.
     * ``attempt-failed``: an attempt failed, and the task continues with another attempt.
     * ``task-failed``: the task has failed for good, or cannot run because a task that it needs has failed.
-    * ``run-cancelled``: all unfinished tasks of the run are cancelled. There are no events for the single tasks.
+    * ``run-cancelled``: all unfinished tasks of the run are cancelled. The single tasks have no events of their own.
     """
 
     kind: str
@@ -53,7 +53,7 @@ _TASK_EVENTS: dict[type[f.Fact], str] = {
 
 
 def events_of(facts: Iterable[f.Fact]) -> list[PolicyEvent]:
-    """Returns the events of these facts, in the same order. Other facts, such as facts about sites, pilots and files, have no events."""
+    """Returns the events of these facts, in the same order. Facts about sites, pilots and files have no events."""
     events: list[PolicyEvent] = []
     for fact in facts:
         kind = _TASK_EVENTS.get(type(fact))

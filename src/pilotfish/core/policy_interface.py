@@ -1,4 +1,4 @@
-"""Defines what a policy sees and can propose. The machine checks every proposal, and refuses and counts invalid proposals."""
+"""Defines what a policy sees and what it can propose. The machine checks every proposal. It refuses and counts invalid proposals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pilotfish.core.state import State, Task, Worker
 class AssignmentProposal:
     """Assign tasks to a worker. The last ``ahead`` tasks are prefetched: they wait at the worker until cores are free.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: for a multi-node task, all its workers except ``worker``.
+    ``cores``: the cores that each moldable task gets, by task id. ``other_workers``: for a multi-node task, its workers without ``worker``.
     """
 
     worker: Worker
@@ -68,7 +68,7 @@ Divide = Callable[[list[Worker]], tuple[SiteMasterGroups, list[Worker]]]
 class PolicyView:
     """The part of the state that a policy may read.
 
-    ``workers``: connected workers that may take tasks and that no site master serves. ``roomy``: the workers in ``workers`` that have free
+    ``workers``: connected workers that can get tasks and that no site master serves. ``roomy``: those of these workers that have free
     cores. Each list is computed when a policy first reads it, because computing it for ten thousand workers takes time.
     """
 

@@ -23,18 +23,18 @@ from pilotfish.portable.expressions.evaluation import parse
 from pilotfish.portable.expressions.worker_properties import worker_properties
 
 CLIENT_DISCONNECTED = "its client is gone"
-"""Close reason of a run whose client disconnected before it had closed the run."""
+"""Reason for closing a run: its client disconnected and did not close the run."""
 
 CUT_OFF_GROWTH, FRESH_FRACTION = 1.5, 0.9
-"""If the end of a pilot cut off a task, the next worker of the task must have at least ``TaskShape.least_s`` seconds of walltime left. The
-next worker must also have left at least the smaller of two values: CUT_OFF_GROWTH times ``TaskShape.least_s``, and FRESH_FRACTION of the
-walltime that it had when it joined."""
+"""If the end of a pilot cut off a task, the next worker must have at least ``TaskShape.least_s`` seconds of walltime left. The worker must
+also have at least the smaller of two amounts left: CUT_OFF_GROWTH times ``TaskShape.least_s``, and FRESH_FRACTION of its walltime at the
+time of joining."""
 
 MAX_NAME = 80
 
 SUPERSEDED = 0xFFFFFFFF
-"""Replaces the entry of a task in ``Run.ended`` when the task runs again. So the positions of the other entries, which clients use as
-cursors, do not change."""
+"""Replaces the entry of a task in ``Run.ended`` when the task runs again. Clients use the positions of the other entries as cursors, so
+these positions must not change."""
 
 Needs = tuple[tuple[str, int], ...]
 
@@ -63,7 +63,8 @@ class TaskShape:
         """Sites where a task of this shape succeeded."""
         self.tags = tuple(sorted(spec.tags.items()))
         self.queue: OrderedDict[Task, int] = OrderedDict()
-        """Ready tasks in their order. The value of a task is its entry number: a task that entered the queue later has a larger number."""
+        """Ready tasks in their order. The value of each task is the number of its entry into the queue: later entries have larger
+        numbers."""
         self.enqueued = 0
         """Number of times that a task entered the queue."""
         self.queue_by_content: dict[ContentRecord, OrderedDict[Task, None]] = {}
@@ -88,7 +89,8 @@ class TaskShape:
 
 @dataclass(slots=True)
 class FailureCounts:
-    """The failed attempts of one task, by kind, and what the next attempt needs because of them. Most tasks have no such object.
+    """Counts the failed attempts of one task, by kind. Also holds what the next attempt needs because of these failures. Most tasks have no
+    such object.
 
     ``least_s``: seconds that the next worker must have left, because an earlier attempt was cut off by the end of its pilot. Snapshots
     contain the fields in this order.
@@ -159,7 +161,7 @@ class Task:
 
 
 class Place(NamedTuple):
-    """A worker, its node and its site. The run keeps these names, because the worker may have ended when a user asks."""
+    """A worker, its node and its site. The run keeps these names, because a user can ask after the worker has ended."""
 
     worker: str = ""
     node: str = ""
@@ -168,8 +170,8 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class ConcurrencyLimit:
-    """The state of one concurrency limit of a run. ``admitted``: number of admitted tasks that have not ended. ``waiting``: heap of the
-    tasks that wait only for this limit, as (negative priority, index)."""
+    """The state of one concurrency limit of a run. ``admitted``: number of admitted tasks that have not ended. ``waiting``: heap of tasks
+    that wait for nothing except this limit, as (negative priority, index)."""
 
     admitted: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
@@ -186,9 +188,9 @@ class Run:
     first_started_at: float = 0.0
     ended_at: float = 0.0
     idle_s: float = 0.0
-    """Sum of the seconds from each end of the run to the rerun that followed."""
+    """Total seconds in which the run had ended and its next rerun had not started."""
     reopened_at: float = 0.0
-    """Time of the last rerun after an end of the run; 0 if there was none."""
+    """Time of the last rerun that began after the run had ended; 0 if there was none."""
     uncounted_failures: int = 0
     """Failed tasks that do not count for the maximum number of failures: tasks that failed before the last rerun, and tasks that never ran
     because a task that they need failed."""
@@ -196,8 +198,8 @@ class Run:
     paused: bool = False
     advanced: int = 0
     outputs_taken: int = 0
-    """Number of entries of ``ended``, from the first entry on, whose outputs the owning client has. Of these outputs, the master keeps only
-    the outputs that unfinished calls need."""
+    """The client that owns the run has the outputs of the first ``outputs_taken`` entries of ``ended``. The master keeps only those of
+    these outputs that unfinished calls need."""
     specs: list[TaskSpec] = field(default_factory=list)
     spec_contents: dict[int, tuple[ContentRecord, ...]] = field(default_factory=dict)
     contents: dict[str, None] = field(default_factory=dict)
@@ -207,7 +209,7 @@ class Run:
     tasks: list[Task] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0] * len(TASK_STATES))
     ended: array[int] = field(default_factory=lambda: array("I"))
-    """Indices of the ended tasks in the order of their ends, and SUPERSEDED for each end after which the task was rerun."""
+    """Indices of the ended tasks, in the order of their ends. If a task was rerun, SUPERSEDED replaces its earlier entry."""
     superseded: int = 0
     """Number of superseded ends in ``ended``."""
     wall_us: array[int] = field(default_factory=lambda: array("q"))
@@ -216,7 +218,7 @@ class Run:
     end_times: array[float] = field(default_factory=lambda: array("d"))
     """For each task, by its index: time of its end; 0 if it has not ended."""
     last_places: array[int] = field(default_factory=lambda: array("I"))
-    """For each task, by its index: the worker of its last ended attempt, as a number in ``places``; 0 if there is none."""
+    """For each task, by its index: the number in ``places`` of the worker of its last ended attempt; 0 if no attempt has ended."""
     places: list[Place] = field(default_factory=lambda: [Place()])
     _place_numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
     costs: array[float] = field(default_factory=lambda: array("f"))
@@ -236,7 +238,8 @@ class Run:
     awaited_results: dict[int, int] = field(default_factory=dict)
     """For each call whose result is an argument of other calls, by its index: the number of these calls that are unfinished."""
     kept_results: set[int] = field(default_factory=set)
-    """Calls in ``awaited_results`` whose outputs the owning client has taken. The master keeps these outputs for the other calls."""
+    """Calls in ``awaited_results`` whose outputs the client that owns the run has already. The master keeps these outputs for the calls
+    that need them."""
     keys: bytearray = field(default_factory=bytearray)
     """The records of all tasks, joined in the order of the tasks. All records have the same length. A task without a record has only zero
     bytes. See ``core/data/stored_results.py``."""
@@ -264,8 +267,7 @@ class Run:
 
     @property
     def incomplete(self) -> bool:
-        """Returns whether the run was closed because its client disconnected before it closed the run. The client may have wanted to send
-        more tasks."""
+        """Returns whether the master closed the run because its client was disconnected. Possibly the client wanted to send more tasks."""
         return self.closed == CLIENT_DISCONNECTED
 
     def place_number(self, worker: Worker) -> int:
@@ -281,7 +283,8 @@ class Run:
         self._place_numbers = {place.worker: number for number, place in enumerate(self.places)}
 
     def failed_dependencies(self, index: int) -> int:
-        """Returns how many tasks in ``after_any`` of a task failed or were cancelled. Skipped tasks do not count."""
+        """A task can wait for the end of other tasks (``after_any``). Returns how many of these other tasks failed or were cancelled.
+        Skipped tasks do not count."""
         ended = (self.tasks[other] for other in self.after_any[index])
         return sum(task.state > DONE and not (task.failure is not None and task.failure.cause == DEPENDENCY) for task in ended)
 
@@ -300,7 +303,7 @@ class Run:
         return self._classes[spec]
 
     def shape_for(self, number: int, memory: int = 0, least_s: float = 0.0) -> TaskShape:
-        """Returns the shape for spec ``number``. ``memory`` replaces the requested memory, unless it is 0. ``least_s``: see TaskShape."""
+        """Returns the shape for spec ``number``. ``memory``: replaces the requested memory if it is not 0. ``least_s``: see TaskShape."""
         spec = self.specs[number]
         request = spec.request
         needs = (
@@ -345,7 +348,8 @@ class Worker:
         self.ahead: OrderedDict[Task, Needs] = OrderedDict()
         self.recalled: dict[Task, None] = {}
         self.started: dict[Task, float] = {}
-        """For each task: time of the first report that it runs. A task that ends before the next heartbeat is never listed."""
+        """For each running task: time of the first report that the task runs. A task that ends before the next heartbeat is never in this
+        dict."""
         self.delegated: dict[Task, None] = {}
         """If the worker is a site master: delegated tasks that no worker of the site has yet."""
         self.holds: dict[ContentRecord, None] = {}
@@ -360,15 +364,15 @@ class Worker:
 
     @cached_property
     def properties(self) -> dict[str, Any]:
-        """Returns the properties of the worker that requirement and rank expressions can use. These properties do not change after the
-        worker has joined."""
+        """Returns the worker's properties for requirement and rank expressions. These properties do not change after the worker has
+        joined."""
         capacity = {name: amount / UNIT for name, amount in self.capacity.items()}
         return worker_properties(self.id, self.site, capacity, self.tags, self.info)
 
     @cached_property
     def python(self) -> str:
-        """Returns the minor version of the worker's Python, such as "3.12"; empty if the version is unknown. Also empty for a worker on the
-        machine of the master, because calls there run with the Python of the program that submitted them."""
+        """Returns the minor version of the worker's Python, such as "3.12"; empty if the version is unknown. For a worker on the machine of
+        the master, the result is also empty: calls there run with the Python of the program that submitted them."""
         if self.info.get("shares"):
             return ""
         return ".".join(str(self.info.get("python", "")).split(".")[:2])
@@ -393,7 +397,7 @@ class Worker:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """Returns all tasks that the worker has: if it dies, these tasks run elsewhere."""
+        """Returns all tasks that the worker has. If the worker dies, these tasks run elsewhere."""
         return chain(self.active, self.ahead, self.delegated)
 
     def count_room(self) -> None:
@@ -435,7 +439,8 @@ class Worker:
         return self.has_time(shape, now) and self.could_fit(shape.needs) and self.qualifies(shape)
 
     def has_time(self, shape: TaskShape, now: float) -> bool:
-        """Returns whether enough walltime is left for a task of this shape. After a cut-off, a task needs more (see CUT_OFF_GROWTH)."""
+        """Returns whether enough walltime is left for a task of this shape. A task that was cut off needs more walltime (see
+        CUT_OFF_GROWTH)."""
         if self.ends_at is None:
             return True
         left = self.ends_at - now
@@ -452,8 +457,8 @@ class Worker:
 
 @dataclass(slots=True)
 class SpeculativeCopy:
-    """A second attempt of a task at another worker. When one of the two attempts has ended without a result, the task has the worker and
-    the attempt number of the remaining attempt, and ``worker`` of the copy is None."""
+    """A second attempt of a task at another worker. If one of the two attempts ends without a result, the task takes the worker and the
+    attempt number of the remaining attempt. ``worker`` of this object is then None."""
 
     worker: Worker | None
     attempt: int
@@ -478,7 +483,7 @@ class State:
     roomy: dict[Worker, None] = field(default_factory=dict)
     """Workers with free cores, including workers that get no tasks now. This set saves a search through thousands of busy workers."""
     prefetching_workers: dict[Worker, None] = field(default_factory=dict)
-    """Workers that may have prefetched tasks."""
+    """Workers with prefetched tasks. A worker stays here for some time after its last prefetched task started."""
     quarantined: dict[Worker, None] = field(default_factory=dict)
     """Workers in quarantine."""
     pilot_replicas: dict[str, None] = field(default_factory=dict)
@@ -497,14 +502,14 @@ class State:
     forecasts: Forecasts = field(default_factory=Forecasts)
     shares: dict[str, ShareAccount] = field(default_factory=dict)
     settled_at: float = 0.0
-    """Time up to which shares have been charged for the cores that they occupied."""
+    """Shares have been charged for their occupied cores up to this time."""
     revoked: dict[str, None] = field(default_factory=dict)
     unneeded_outputs: list[StoredPayload] = field(default_factory=list)
     """Outputs that facts of this turn have removed from their tasks. The machine releases these outputs. Snapshots do not contain them."""
     traits: Callable[[str], BackendTraits] = field(default=no_traits, compare=False)
     """Returns the traits of a backend by its name. The host sets this function, and snapshots do not contain it."""
     answers: dict[str, Any] = field(default_factory=dict)
-    """Latest answers by request. If a command is sent again, it gets its first answer and is not carried out again."""
+    """Latest answers by request. If a client sends a command again, it gets the first answer, and the command is not carried out again."""
 
     def admit(self, worker: Worker) -> None:
         self.workers[worker.id] = worker
@@ -534,6 +539,6 @@ class State:
 
 
 MAX_ANSWERS = 1000
-"""Maximum answers that are kept. A client that lost its answer asks again within a minute."""
+"""Maximum answers that are kept. A client that did not get its answer asks again within a minute."""
 MAX_ENDED_WORKERS = 1000
-"""Maximum ended workers that are kept: users can look at them, and the master refuses them if they reconnect."""
+"""Maximum ended workers that are kept. Users can inspect ended workers, and the master refuses ended workers that reconnect."""

@@ -1,4 +1,4 @@
-"""Writes the state as facts and restores the state. Compaction writes these facts instead of the whole history."""
+"""Writes the state as facts and restores the state. When the journal is compacted, these facts replace the whole history."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def dump(state: State, without: Container[int] = ()) -> Iterator[f.Restored]:
     for shape in state.ready:
         yield f.Restored("queue", [task.id for task in shape.queue])
     yield f.Restored("queue", [task.id for task in state.suspects])
-    # Shares come last: every fact charges them for the time since ``settled_at``.
+    # Shares come last, because each restored fact before this one charges the shares for the time since ``settled_at``.
     yield f.Restored("shares", [state.settled_at, [[account.name, account.weight, account.used] for account in state.shares.values()]])
 
 
@@ -129,7 +129,7 @@ def _restore_run(state: State, row: Any) -> None:
 
 
 def _task_row(task: Task) -> list[Any]:
-    """Returns a task as a row. Most tasks have only a spec, a payload and a state, so their rows are short."""
+    """Returns a task as a row. Most rows are short, because most tasks have only a spec, a payload and a state."""
     row: list[Any] = [task.spec, task.state, task.attempt, task.payload, task.output]
     if task.failure or task.failure_counts or task.waits_for or task.children or task.contents:
         row += [task.failure, task.failure_counts and astuple(task.failure_counts), task.waits_for, task.children]

@@ -1,8 +1,8 @@
 """Draws sites at random, weighted by their fitness.
 
 The heuristic factory (HAF) uses as fitness the fraction of the site's recent pilots that run or succeeded. The hybrid factory multiplies
-this fraction by the relative speed of the site's nodes. With the weight ``EXPLORATION_FITNESS``, a site is drawn without regard to its
-fitness, so that new sites and repaired sites are found.
+this fraction by the relative speed of the site's nodes. Sometimes a site is drawn without regard to its fitness, so that new sites and
+repaired sites are found. ``EXPLORATION_FITNESS`` is the weight of this choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class HeuristicSettings:
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     max_wait_s: float = 3600.0
-    """Seconds after which a queued pilot is not expected to start any more. The limit is longer at sites where earlier waits were long."""
+    """After this many seconds in the queue, a pilot is not expected to start any more. Sites where earlier waits were long have a longer
+    limit."""
     period_s: float = PERIOD_S
 
 
@@ -66,8 +67,8 @@ class HeuristicFactory(BaseFactory):
         return self._rng.choice(sites)
 
     def _draw(self, sites: list[SiteView], records: dict[str, SiteHistory]) -> tuple[str, str]:
-        """Draws a site, weighted by fitness. In some cases, draws a site without regard to its fitness, to learn about the site. Returns
-        the name of the site and the reason."""
+        """Draws a site, weighted by fitness. Sometimes draws a site without regard to its fitness, to learn about the site. Returns the
+        name of the site and the reason."""
         fitness = {view.name: self.fitness(view, records[view.name]) for view in sites}
         total = EXPLORATION_FITNESS + sum(fitness.values())
         mark = self._rng.random() * total
@@ -102,7 +103,7 @@ class HybridFactory(HeuristicFactory):
         return super().fitness(view, record) * self._speed(view)
 
     def _explore(self, sites: list[SiteView]) -> SiteView:
-        """Draws a site, weighted only by the speed of its nodes. The speed may be known even if the site has no history."""
+        """Draws a site, weighted only by the speed of its nodes. The speed can be known even if the site has no history."""
         speeds = [self._speed(view) for view in sites]
         return self._rng.choices(sites, speeds)[0] if any(speeds) else super()._explore(sites)
 

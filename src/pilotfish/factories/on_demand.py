@@ -12,7 +12,8 @@ from pilotfish.factories.site_limits import ProposalRound
 from pilotfish.factories.upkeep import GRACE_S, BaseFactory
 
 START_S = 10.0
-"""Seconds that an agent takes to start. Queue waits that are much shorter than this make little difference to the choice of a site."""
+"""Assumed seconds for the start of an agent. Queue waits that are much shorter than this time have little influence on the choice of a
+site."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,10 +23,11 @@ class DemandSettings:
     window_s: float = 4 * 3600.0
     """Seconds until an event is forgotten."""
     probes: int = 2
-    """Maximum new queued pilots at a site where no pilot has proved that the site works. One more is allowed for each running pilot."""
+    """Maximum recently requested pilots in the queue of a site that is not yet proven to work. Each running pilot of the site allows one
+    more."""
     back_off: BackOff = field(default_factory=BackOff)
     max_wait_s: float = 900.0
-    """A queued pilot is overdue after this many seconds, or after three times the usual wait if that is longer."""
+    """A queued pilot is overdue after this many seconds. If three times the usual wait is longer, that time counts instead."""
     grace_s: float = GRACE_S
 
 
@@ -35,7 +37,7 @@ class DemandFactory(BaseFactory):
         super().__init__(self._settings.grace_s)
 
     def _fill_up(self, round_: ProposalRound) -> None:
-        """Requests pilots. Replicas come last, because work that has no pilot yet should get the free places first."""
+        """Requests pilots first and pilot replicas last, because work that has no pilot yet should get the free places first."""
         settings = self._settings
         records = {view.name: read_record(view, round_.now, settings.window_s, settings.back_off) for view in round_.free_sites()}
         usual, max_pilots = _usual_wait(records), settings.workers
@@ -66,9 +68,9 @@ class DemandFactory(BaseFactory):
         return min(able, key=lambda name: _cost(records[name], usual), default="")
 
     def _may_ask(self, round_: ProposalRound, record: SiteHistory) -> bool:
-        """Returns True if a pilot may be requested at a site now. During a back-off, the answer is False. Otherwise, the number of pilots
-        that were requested recently and are still queued is limited: to one after failures, and to a few until a pilot has proved that the
-        site works. There is no such limit at a proven site without failures."""
+        """Returns True if a pilot may be requested at a site now. During a back-off, the answer is False. Otherwise, the number of recently
+        requested pilots in the queue is limited. The limit is one after failures, and a few until a pilot has proved that the site works. A
+        proven site without failures has no such limit."""
         if round_.now < record.not_before:
             round_.look_again(record.not_before)
             return False
@@ -100,9 +102,9 @@ def _expected_wait(record: SiteHistory, usual: float) -> float:
 def _cost(record: SiteHistory, usual: float) -> float:
     """Returns the expected seconds until a pilot that is requested now is useful.
 
-    This is the expected queue wait and start-up time, multiplied by the expected number of attempts, and by a factor that grows with the
-    number of queued pilots. Each failure in a row doubles the cost. Otherwise a site where all pilots fail would be preferred, because
-    waits are short at such a site.
+    The result is the expected queue wait and start-up time, multiplied by two factors: the expected number of attempts, and a number that
+    grows with the number of queued pilots. Each failure in a row doubles the result. Otherwise a site where all pilots fail would be
+    preferred, because its waits are short.
     """
     success = (record.running + record.succeeded + 1) / (record.running + record.succeeded + record.failed + 1)
     crowd = 1 + record.queued / (1 + record.running)

@@ -37,7 +37,7 @@ class PoolProvisioner:
             self._next_at = now + MIN_INTERVAL_S
             holds = _hold_failing(state)
             if holds:
-                # A site that is held now must get no pilot in the same call.
+                # The factory is not called in this turn, because it could request a pilot at one of these sites.
                 self._next_call_at = self._next_at
                 return [*proposals, *holds]
             view = view_for_factory(state, now)
@@ -51,7 +51,7 @@ class PoolProvisioner:
         return min(look_times, default=None)
 
     def standings(self, state: State, now: float) -> dict[str, dict[str, object]]:
-        """Returns the factory's rating of each site that the pool uses, by the name of the site."""
+        """Returns the factory's rating of each site, by the name of the site. Only sites that the pool uses are included."""
         view = view_for_factory(state, now)
         self._report_events(state)
         return {site_view.name: self._factory.standing(site_view, now) for site_view in view.sites}
@@ -70,7 +70,7 @@ class PoolProvisioner:
 
 def _hold_failing(state: State) -> list[HoldProposal]:
     """Proposes to hold the sites where several pilots in a row ended before their agents joined. Further pilots at such a site would only
-    take places in the queue from other users. A user can resume a held site."""
+    block places in the queue for other users. A user can resume a held site."""
     return [
         HoldProposal(name, f"{record.bad_starts} pilots in a row ended before their agents joined; the last one {record.last_bad}")
         for name, record in state.sites.items()
@@ -103,13 +103,14 @@ def local_look_at(state: State, now: float) -> float | None:
 
 
 def _next_start_at(state: State) -> float:
-    """Returns the time from which a local agent may start. If agents in a row ended before they joined, the delay is 0.5 s, 1 s, 2 s, …"""
+    """Returns the earliest time at which the next local agent is allowed to start. If agents in a row ended before they joined, the delay
+    is 0.5 s, 1 s, 2 s, …"""
     site = state.sites.get(LOCAL)
     return site.last_bad_at + 0.5 * 2.0 ** (site.bad_starts - 1) if site and site.bad_starts else 0.0
 
 
 def _is_wanted(state: State) -> bool:
-    """Returns True if this machine has work: a ready task, or a run that was just opened and whose client may soon submit tasks."""
+    """Returns True if this machine has work: a ready task, or a run that was just opened and will probably get tasks soon."""
     if any(_may_run_here(shape.run) for shape in state.ready) or any(_may_run_here(task.shape.run) for task in state.suspects):
         return True
     youngest = max((worker.joined_at for worker in (*state.workers.values(), *state.ended_workers.values())), default=0.0)
@@ -142,7 +143,7 @@ def _needs_one_large_worker(state: State) -> bool:
 
 
 def _release_youngest(state: State) -> list[PilotProposal | WithdrawalProposal | HoldProposal]:
-    """Releases the youngest local worker, one worker per call. If this frees too many cores, a smaller worker is started later."""
+    """Releases the youngest local worker; only one worker per call. If this frees too many cores, a smaller worker starts later."""
     workers = _local_workers(state)
     if not workers or any(worker.state == DRAINING for worker in workers):
         return []

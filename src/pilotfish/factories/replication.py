@@ -21,8 +21,8 @@ def groups(view: FactoryView) -> dict[str, list[Pilot]]:
 
 
 def cancel_losers(round_: ProposalRound) -> None:
-    """Cancels the queued pilots of each group in which a pilot has started. A group is a pilot and its replicas. The cause is ``OUTRUN`` if
-    the queued pilot was requested before the started pilot, otherwise ``RELIEVED``."""
+    """Cancels the queued pilots of a group if one pilot of the group has started. A group is a pilot and its replicas. The cause is
+    ``OUTRUN`` for a pilot that was requested before the started pilot, and ``RELIEVED`` for other pilots."""
     for group in groups(round_.view).values():
         started = [pilot for pilot in group if is_active(pilot)]
         if not started:
@@ -41,7 +41,7 @@ class PilotAssessment:
 
     active: int = 0
     expected: int = 0
-    """Number of groups in which a pilot runs or may still start."""
+    """Number of groups in which a pilot runs or is still expected to start."""
     overdue: list[list[Pilot]] = field(default_factory=list)
     """Groups in which every pilot has waited too long, the longest wait first."""
     stalled_sites: dict[str, None] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class PilotAssessment:
 
 
 def assess_pilots(round_: ProposalRound, max_wait_s: float) -> PilotAssessment:
-    """Counts pilots that may still start and overdue pilots. Withdraws some overdue pilots.
+    """Counts the overdue pilots, and the pilots that are still expected to start. Withdraws some of the overdue pilots.
 
-    At a site where no pilot runs, the oldest overdue pilot stays queued: perhaps the site works but has a long queue, and then this pilot
-    will start. If another site can be tried, the other overdue pilots at that site are withdrawn.
+    At a site where no pilot runs, the oldest overdue pilot stays queued, because the site possibly works and only has a long queue. If a
+    different site can be tried, the other overdue pilots at the first site are withdrawn.
     """
     pilots = PilotAssessment()
     views = {view.name: view for view in round_.free_sites()}

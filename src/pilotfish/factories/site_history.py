@@ -25,12 +25,12 @@ class SiteHistory:
     fresh: int = 0
     """Queued pilots that were requested less than ``PROVEN_S`` seconds ago."""
     stale_at: float = 0.0
-    """Time at which the oldest of the ``fresh`` pilots will have been queued for ``PROVEN_S`` seconds."""
+    """Time at which the first of the ``fresh`` pilots is no longer fresh."""
     longest_wait: float = 0.0
     """Longest wait of a pilot that is still queued, in seconds."""
     setbacks: int = 0
-    """Number of failures in a row. Two kinds of failures are not counted: failures during a back-off, and failures of pilots that had run
-    for ``PROVEN_S`` seconds."""
+    """Number of failures in a row, without two kinds of failures: failures during a back-off, and failures of pilots that had run for
+    ``PROVEN_S`` seconds."""
     last_setback_at: float = 0.0
     not_before: float = 0.0
     proven: bool = False

@@ -1,7 +1,7 @@
 """Keeps requests for pilots within the limits of the sites and the needs of the waiting work.
 
-Each requested pilot fits a waiting task, and no more pilots are requested than the waiting work needs. There are two exceptions: sites with
-a fixed number of pilots, and pilot replicas.
+Each requested pilot fits a waiting task, and no more pilots are requested than the waiting work needs. These two rules do not apply to
+sites with a fixed number of pilots, and to pilot replicas.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ProposalRound:
 
     def has_work_for(self, view: SiteView) -> bool:
         """Returns True if a run has tasks that can run at this site, now or later. Paused runs do not count. If there are no runs (as in a
-        simulated grid), any unfinished task counts, because it may run at every site."""
+        simulated grid), any unfinished task counts, because each task can run at every site."""
         state = self.view.state
         if not state.runs:
             return bool(self.view.demand.tasks or state.unfinished)
@@ -131,7 +131,7 @@ class ProposalRound:
         return any(run.unfinished > stuck.get(run.id, 0) for run in runs)
 
     def free_sites(self) -> list[SiteView]:
-        """Returns the sites without a fixed number of pilots. A factory may choose among them."""
+        """Returns the sites without a fixed number of pilots. A factory can choose among these sites."""
         return [view for view in self.view.sites if view.wanted < 0]
 
     def open_sites(self) -> list[SiteView]:
@@ -147,14 +147,14 @@ class ProposalRound:
         return self._ask(site, size, reason)
 
     def sites_for_replica(self, pilots: Sequence[Pilot]) -> list[SiteView]:
-        """Returns the sites that have none of these pilots and where a replica of the pilots can be requested."""
+        """Returns the sites where a replica of these pilots can be requested and where none of these pilots is queued or runs."""
         taken, least = [pilot.site for pilot in pilots], self.replica_size(pilots[0])
         allowed = self.view.demand.needed_at.get(pilots[0].id, ())
         views = [view for view in self.free_sites() if view.name not in taken and (not allowed or view.name in allowed)]
         return [view for view in views if self.rooms[view.name].size_for(least) is not None]
 
     def request_replica(self, site: str, pilot: Pilot, reason: str) -> bool:
-        """Requests a pilot at this site as the replica of a pilot that waits at another site. ``needs`` does not change, because it
+        """Requests a pilot at this site as the replica of a pilot that waits at another site. ``needs`` does not change, because ``needs``
         contains only work for which no pilot was requested yet."""
         return self._ask(site, self.rooms[site].size_for(self.replica_size(pilot)), reason, pilot.replica_of or pilot.id)
 
@@ -163,8 +163,8 @@ class ProposalRound:
         return self.view.demand.needed.get(pilot.id, pilot.size)
 
     def request_any_size(self, site: str, reason: str) -> bool:
-        """Requests a pilot at a site with a fixed number of pilots. If a pilot of this site can serve waiting work, it gets the size for
-        this work. Otherwise it has the default size."""
+        """Requests a pilot at a site with a fixed number of pilots. If a pilot of this site can serve waiting work, the pilot gets the size
+        for this work. Otherwise, it gets the default size."""
         return self.request(site, reason) or self._ask(site, self.rooms[site].size_for(PilotSize()), reason)
 
     def withdraw(self, pilot: str, reason: str, cause: str) -> None:

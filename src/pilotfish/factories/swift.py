@@ -1,8 +1,8 @@
 """Chooses sites by Swift's scores, with hibernation and replicas.
 
 A site is drawn at random, weighted by its score. Sites where pilots fail or wait too long hibernate: they get no pilots for a while.
-Overloaded sites get no more pilots. Pilots that wait too long get replicas. The score of a site is computed from its events, so after a
-restart the same events give the same score.
+Overloaded sites get no more pilots. Pilots that wait too long get replicas. The score of a site is computed only from its events. After a
+restart, the same events therefore give the same score.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WEIGHTED, BEST = "weighted", "best"
 KEPT_WAITS = 100
 FAILURE, LONG_QUEUE = "a failure", "too long a wait"
 BACK_WITH, WOKEN_WITH = 1.0, 0.0
-"""New score of a site whose hibernation ends. First value: a pilot there succeeded, or ran long enough to show that the site works. Second
-value: no other candidate is left, or the hold of the site was released."""
+"""New score of a site when its hibernation ends. BACK_WITH: a pilot of the site succeeded, or ran long enough to show that the site works.
+WOKEN_WITH: no other candidate is left, or a user released the held site."""
 
 FILE_OPERATION, TRANSFER = "file-operation", "transfer"
 FILE_OPERATION_DONE, TRANSFER_DONE = "file-operation-done", "transfer-done"
-"""Events of file operations and transfers at a site, which a host may report in addition to the events of pilots."""
+"""Events of file operations and transfers at a site, which a host can report in addition to the events of pilots."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,7 +68,7 @@ class SwiftSettings:
     first_queue_time_s: float = 3600.0
     """Assumed average queue time while no queue time is known."""
     min_rest_s: float = 120.0
-    """Minimum seconds of hibernation. The time is doubled each time that the site fails again."""
+    """Minimum seconds of hibernation. Each further failure of the site doubles this minimum."""
     max_rest_s: float = 3600.0
     replication_limit: int = 2
     """Maximum replicas of one pilot; 0: no replicas."""
@@ -144,7 +144,8 @@ class SiteScores:
         return queue_time_throttle(self._settings, [wait for at, wait in self._waits if at >= now - self._settings.window_s])
 
     def load(self, site: str, now: float) -> float:
-        """Returns the load of file operations and transfers in progress. After ``window_s`` seconds, they count as ended."""
+        """Returns the load of file operations and transfers in progress. An operation or transfer counts as ended after ``window_s``
+        seconds."""
         factors = {FILE_OPERATION: self._settings.file_operation_load_factor, TRANSFER: self._settings.transfer_load_factor}
         return sum(factors[kind] for at, kind in self.of(site).file_operations if at >= now - self._settings.window_s)
 
@@ -176,7 +177,7 @@ class SiteScores:
             self._checked.pop(event.pilot, None)
 
     def check_wait(self, site: str, pilot: str, wait: float, now: float) -> None:
-        """Hibernates a site if this pilot has waited too long. Each pilot causes this at most once."""
+        """Hibernates a site if this pilot has waited too long. One pilot causes at most one hibernation."""
         if pilot not in self._checked and wait > self.throttle(now):
             self._checked[pilot] = None
             self.hibernate(site, LONG_QUEUE, now)
@@ -193,14 +194,14 @@ class SiteScores:
         site_score.hibernated = why
 
     def rested_at(self, site: str) -> float:
-        """Returns the time at which the minimum hibernation of the site ends. Each further hibernation without a success in between takes
-        twice as long, up to ``max_rest_s``."""
+        """Returns the time at which the minimum hibernation of the site ends. If no pilot has succeeded since the last hibernation, the
+        minimum is twice as long as the last time, up to ``max_rest_s``."""
         site_score = self.of(site)
         return site_score.since + min(self._settings.max_rest_s, self._settings.min_rest_s * 2.0 ** min(site_score.hibernations - 1, 30))
 
     def notice_survivor(self, pilot: Pilot, now: float) -> None:
-        """Wakes the site of a running pilot if the site hibernates because of a failure. Does so only if the pilot has run for at least
-        ``PROVEN_S`` seconds since the hibernation began, because this shows that the site works."""
+        """Wakes a site that hibernates because of a failure. The condition is that ``pilot`` has run there for at least ``PROVEN_S``
+        seconds since the hibernation began, which shows that the site works."""
         site_score = self.of(pilot.site)
         started_at = pilot.requested_at + self._wait_of.get(pilot.id, 0.0)
         if site_score.hibernated == FAILURE and now - max(started_at, site_score.since) >= PROVEN_S:
@@ -311,7 +312,8 @@ class SwiftFactory(BaseFactory):
     def _waiting(self, round_: ProposalRound) -> list[list[Pilot]]:
         """Returns the groups (a pilot and its replicas) in which every pilot has been queued for at least ``replication_min_queue_s``.
 
-        The groups are sorted, and the pilots in each group: the longest wait comes first.
+        Groups with a spare pilot, or with a pilot at a site with a fixed number of pilots, are left out. The longest wait comes first,
+        among the groups and within each group.
         """
         found = []
         free, spare = {view.name for view in round_.free_sites()}, round_.view.demand.spare
@@ -333,8 +335,9 @@ class SwiftFactory(BaseFactory):
         return self._rng.choices(candidates, [t_score(self._settings, score) for score in scores])[0]
 
     def _wake_one(self, round_: ProposalRound, sites: list[SiteView]) -> SiteView | None:
-        """Called when no site is a candidate. Goes through the hibernating sites in ``sites``, the longest hibernation first. Wakes each
-        site whose minimum hibernation is over, until a woken site is a candidate. Returns this site; None if there is none."""
+        """Wakes hibernating sites in ``sites`` until one of the woken sites is a candidate. Returns this site, or None if no woken site is
+        a candidate. Only sites whose minimum hibernation is over are woken, the longest hibernation first. Call this method only if no site
+        is a candidate."""
         by_name = {view.name: view for view in sites}
         for name in list(self._scores.hibernating):
             if name in by_name:

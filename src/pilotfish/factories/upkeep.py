@@ -1,6 +1,6 @@
 """Keeps fixed numbers of pilots and releases pilots that are not needed.
 
-Every factory does both before it chooses sites for new pilots. This module also contains the base class of all factories.
+Every factory does these two things before it chooses sites for new pilots. This module also contains the base class of all factories.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pilotfish.factories.site_limits import ProposalRound, active_at, fit, is_ac
 from pilotfish.model.states import JOINED
 
 GRACE_S = 60.0
-"""Seconds until a queued pilot that is not needed is withdrawn. During a short pause between two runs, the pilot keeps its place in the
-queue."""
+"""A queued pilot is withdrawn after it was not needed for this many seconds. So during a short pause between two runs, it keeps its place
+in the queue."""
 AGAIN_S = 5.0
-"""After a bad start, a site with a fixed number of pilots gets its next pilot after this many seconds, times the number of bad starts in a
-row."""
+"""Delay after bad starts at a site with a fixed number of pilots. The site gets its next pilot after this many seconds, times the number of
+bad starts in a row."""
 SETTLED_S = 5.0
-"""Seconds after which a worker that joined or became free counts as idle. Before that, a task may be about to arrive."""
+"""A worker counts as idle when this many seconds have passed since it joined or became free. Before that, a task is possibly on its way."""
 PERIOD_S = 10.0
 SLOW_DOWN_AFTER = 10
 """If more pilots than this number have failed since the last success, pilots are requested less often."""
 DEFAULT_PILOTS = 10
-"""Default number of pilots, for factories that keep the pool at a fixed number."""
+"""Default number of pilots in the pool, for factories that keep this number fixed."""
 
 
 class BaseFactory:
@@ -74,7 +74,7 @@ class BaseFactory:
 
     def _is_time(self, round_: ProposalRound) -> bool:
         """Returns True if one period has passed since the last request. If more than SLOW_DOWN_AFTER pilots have failed since the last
-        success, the period grows in proportion to their number."""
+        success, the period grows in proportion to the number of failed pilots."""
         due = self._last_request_at + self._period_s * max(1.0, count_failures(round_) / SLOW_DOWN_AFTER)
         if round_.needs:
             round_.look_again(due)
@@ -108,8 +108,8 @@ class BaseFactory:
         progress: Callable[[int], str],
     ) -> None:
         """Requests up to ``count`` pilots. If no site can get a new pilot for waiting work, requests replicas of overdue pilots. ``choose``
-        returns the name of a site and why this site was chosen. ``progress`` gets the number of pilots requested so far, and returns a
-        text. The reason of a request consists of both texts."""
+        returns the name of a site and a text: why this site was chosen. ``progress`` gets the number of pilots requested so far, and also
+        returns a text. The reason of a request consists of these two texts."""
         requested, overdue = 0, list(pilots.overdue)
         while requested < count:
             if open_sites := round_.open_sites():
@@ -139,7 +139,8 @@ def count_failures(round_: ProposalRound) -> int:
 def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
     """Releases idle pilots that fit no ready task, in two cases:
 
-    * A pilot has been idle for ``idle_s`` of its site. Pilots that a user requested and sites with a fixed number of pilots are excepted.
+    * A pilot has been idle for ``idle_s`` of its site. Pilots that a user requested stay, and so do all pilots at sites with a fixed number
+      of pilots.
     * Waiting work needs a new pilot at the site, and the site is full. One idle pilot is then released.
     """
     state = round_.view.state
@@ -160,7 +161,7 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
                 round_.look_again(idle_since + SETTLED_S)
             elif in_the_way:
                 round_.withdraw(pilot.id, "what waits does not fit it, and there is no room for another one", UNNEEDED)
-                in_the_way = False  # only one is released: the next pilot may serve all waiting tasks
+                in_the_way = False  # only one is released, because the new pilot can possibly serve all waiting tasks
             elif kept or pilot.by_user:
                 continue
             elif round_.now < idle_since + view.site.idle_s:
@@ -170,9 +171,9 @@ def _release_idle(round_: ProposalRound, fixed: Container[str]) -> None:
 
 
 def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
-    """Returns True if waiting work needs a new pilot at this site, but the present pilots leave no room for a new pilot. The result is
-    always False while a worker of the site is leaving. It is also always False if pilots of the site take whole machines, because a new
-    pilot would get the same machine."""
+    """Returns True if waiting work needs a new pilot at this site, but the present pilots leave no room for a new pilot. In two cases, the
+    result is always False. A worker of the site is leaving. Or pilots of the site take whole machines, so that a new pilot would get the
+    same machine."""
     workers = round_.view.state.workers
     if view.site.takes_whole_machines or any(workers[name].state != JOINED for pilot in view.pilots for name in pilot.workers):
         return False
@@ -181,8 +182,9 @@ def _is_full(round_: ProposalRound, view: SiteView, is_fixed: bool) -> bool:
 
 
 def _keep_number(round_: ProposalRound, view: SiteView) -> None:
-    """Requests or withdraws pilots of a site until the site has the number of pilots that a user fixed. Pilots requested by hand do not
-    count. If there are too many pilots, queued pilots are withdrawn before active pilots, and younger pilots before older pilots."""
+    """Requests or withdraws pilots of a site until the site has the number of pilots that a user fixed. Pilots from ``pilotfish pilots
+    add`` do not count. If there are too many pilots, queued pilots are withdrawn before active pilots, and younger pilots before older
+    pilots."""
     kept = [pilot for pilot in view.pilots if not pilot.by_user]
     present = len(kept)
     record = round_.view.state.sites.get(view.name)

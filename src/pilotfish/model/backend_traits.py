@@ -1,4 +1,5 @@
-"""Defines what a backend declares about itself. So wrong options are found when a site is configured, and not when pilots are submitted."""
+"""Defines what a backend declares about itself. With these declarations, wrong options are found when a user configures a site, before
+pilots are submitted."""
 
 from __future__ import annotations
 
@@ -34,16 +35,16 @@ class BackendTraits(NamedTuple):
     helpers: dict[str, str] = {}
     """Optional programs. Each has a text that says what is not possible without the program."""
     harmless_word: str = ""
-    """Argument with which each program ends and changes nothing, such as ``--version``."""
+    """Harmless argument for each program: the program prints a text and ends. Example: ``--version``."""
     variables: tuple[str, ...] = ()
     """Prefixes of the environment variables that the programs read."""
     passes_environment: bool = False
-    """Whether the batch system may pass the environment of a submission to the jobs. If so, secrets are removed from the environment."""
+    """Whether the batch system can pass the environment of a submission to the jobs. If True, secrets are removed from the environment."""
     several_queues: bool = False
     cancel: str = ""
-    """Command that cancels a queued job, if users can type it."""
+    """Command with which a user cancels a queued job; empty if there is none."""
     release: str = ""
-    """Command that releases a held job."""
+    """Command with which a user releases a held job; empty if there is none."""
 
 
 ANY_OPTIONS: dict[str, Check] = {"ssh_config": PATH}

@@ -1,4 +1,5 @@
-"""Defines contents (bytes named by hash) and files that one task leaves for another. The copy of a content at a worker is a replica."""
+"""Defines contents (bytes named by hash) and files that one task leaves for another task. The copy of a content at a worker is a
+replica."""
 
 from __future__ import annotations
 
@@ -12,16 +13,18 @@ KEY_PARTS = ("code", "arguments", "inputs", "environment")
 """Parts of a task that determine its result."""
 KEY_LENGTH, PART_BYTES = 16, 4
 KEY_BYTES = KEY_LENGTH + PART_BYTES * len(KEY_PARTS)
-"""Bytes of the record of a task: its key, and a short hash of each part. See ``core/data/stored_results.py``."""
+"""Length of a task's record in bytes. The record consists of the task's key and a short hash of each part. See
+``core/data/stored_results.py``."""
 MAGIC = frozenset("*?[")
 """A name with one of these characters is a pattern."""
 RESULT = "/result"
-"""A name that means the result of a Python call instead of a file. No file of a task has this name, because the name is an absolute
+"""Stands for the result of a Python call where a file name is expected. No file of a task has this name, because RESULT is an absolute
 path."""
 
 
 class Content(Struct, frozen=True, array_like=True):
-    """The bytes of a file. ``path``, ``mtime_ns`` and ``inode`` describe the user's file when it was read; empty if a task made it."""
+    """The bytes of a file. ``path``, ``mtime_ns`` and ``inode`` describe the user's file at the time of reading. They are empty if a task
+    made the content."""
 
     digest: str
     size: int
@@ -31,7 +34,8 @@ class Content(Struct, frozen=True, array_like=True):
 
 
 class ProducedContent(Struct, frozen=True, array_like=True):
-    """A content that a task made. ``at_master``: the master has it. ``at_worker``: the worker has it. ``name``: file name in the task."""
+    """A content that a task made. ``at_master``, ``at_worker``: whether the master and the worker have the content. ``name``: file name in
+    the task."""
 
     digest: str
     size: int
@@ -46,8 +50,8 @@ class ExpectedFile(Struct, frozen=True, array_like=True):
     pattern.
 
     ``maker``: index of the earlier task. ``name``: the file, directory or pattern in the earlier task. ``target``: the name of the file or
-    directory in the waiting task. If ``name`` is RESULT, both tasks are calls: the result of the earlier call is an argument of the waiting
-    call, or a part of an argument, and ``target`` is the number of this part.
+    directory in the waiting task. If ``name`` is RESULT, both tasks are calls. The result of the earlier call is an argument of the waiting
+    call, or a part of an argument. ``target`` is then the number under which the waiting call finds the result.
     """
 
     maker: int
@@ -56,7 +60,7 @@ class ExpectedFile(Struct, frozen=True, array_like=True):
 
 
 class IntermediateFile(Struct, frozen=True, array_like=True):
-    """A file that one task left for another: its name in a task's directory, and the content."""
+    """A file that one task left for another task: the name in the task's directory, and the content."""
 
     name: str
     mode: int

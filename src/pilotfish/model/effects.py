@@ -16,7 +16,8 @@ class Effect(Struct, frozen=True):
 
 
 class Send(Effect, frozen=True):
-    """Send a message with the payloads as its body. ``whole``: send shared payloads as bytes, because the peer cannot read files."""
+    """Send a message with the payloads as its body. ``whole``: send shared payloads as bytes, because the receiver cannot read the payload
+    files."""
 
     link: int
     message: Message
@@ -45,8 +46,8 @@ class SubmitPilot(Effect, frozen=True):
 
 
 class AdoptPilot(Effect, frozen=True):
-    """After a restart, find the batch job of a pilot at its site. If there is no such job, the pilot was never submitted, and is submitted
-    now."""
+    """After a restart, find the batch job of a pilot at its site. If the site has no such job, the pilot was never submitted: submit the
+    pilot now."""
 
     pilot: str
     site: str
@@ -70,7 +71,8 @@ class ReadSites(Effect, frozen=True):
 
 
 class ReleasePayload(Effect, frozen=True):
-    """Delete a payload to which nothing refers any more. ``refused``: the payload was never used, and its sender may send it again."""
+    """Delete a payload to which nothing refers any more. ``refused``: the payload was never used, because its message was refused. The
+    sender possibly sends the payload again."""
 
     stored: StoredPayload
     refused: bool = False

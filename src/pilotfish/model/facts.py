@@ -94,7 +94,7 @@ class RunOptionsChanged(Fact, frozen=True, tag="options"):
 
 
 class OutputsTaken(Fact, frozen=True, tag="taken"):
-    """The owning client has the outputs of the first ``count`` ended tasks. The master no longer keeps these outputs."""
+    """The client that owns the run has the outputs of the first ``count`` ended tasks. The master no longer keeps these outputs."""
 
     run: int
     count: int
@@ -107,8 +107,8 @@ class RunForgotten(Fact, frozen=True, tag="forgotten"):
 class TasksAssigned(Fact, frozen=True, tag="assigned"):
     """Tasks were assigned to a worker. The last ``ahead`` tasks are prefetched: they wait at the worker until cores are free.
 
-    ``cores``: cores granted to moldable tasks, by task id. ``other_workers``: for each multi-node task, by task id, its workers except
-    ``worker``.
+    The keys of both dicts are task ids. ``cores``: the cores that each moldable task gets. ``other_workers``: the workers of each
+    multi-node task, without ``worker``.
     """
 
     worker: str
@@ -157,15 +157,16 @@ class TasksDone(Fact, frozen=True, tag="done"):
 
 
 class TasksReused(Fact, frozen=True, tag="reused"):
-    """New tasks are done: each has the result of an equal earlier task, which is in ``sources``."""
+    """New tasks are done without running, because each has the result of an equal earlier task. ``sources``: the earlier tasks, in the
+    order of ``tasks``."""
 
     tasks: list[int]
     sources: list[int]
 
 
 class ResultsForgotten(Fact, frozen=True, tag="results-forgotten"):
-    """From now on, no new task gets the stored result of a task of these runs, or of an equal task of another run. The results themselves
-    are kept."""
+    """The stored results of these runs are no longer reused for new tasks. Results of equal tasks in other runs are no longer reused
+    either. The results themselves are kept."""
 
     runs: list[int]
 
@@ -178,22 +179,22 @@ class TasksRecalled(Fact, frozen=True, tag="recalled"):
 
 
 class TasksReturned(Fact, frozen=True, tag="returned"):
-    """Tasks were taken back from a worker, and no budget is charged: the tasks had not started, or they were not at fault.
+    """Tasks were taken back from a worker. No retry is used up, because the tasks had not started or were not at fault.
 
-    The tasks are ready again. But a task that has another attempt is not ready: it continues with that attempt.
+    The tasks are ready again, with one exception: a task that has a second attempt continues with the second attempt.
     """
 
     worker: str
     tasks: list[int]
     reason: str
     least_s: dict[int, float] = {}
-    """For each task that was cut off by the end of its worker's walltime: the walltime that another worker must have left, in seconds."""
+    """For each task that was cut off by the end of its worker's walltime: the seconds of walltime that the next worker must have left."""
 
 
 class AttemptFailed(Fact, frozen=True, tag="failed"):
     """One attempt failed. The other fields say what happens to the task next (see ``core/tasks/retry_rules.py``).
 
-    ``budget``: the budget that is charged. Empty if none is charged, because the task continues with another attempt.
+    ``budget``: the budget that is charged; empty if no budget is charged, because the task continues with its second attempt.
     """
 
     worker: str
@@ -202,9 +203,9 @@ class AttemptFailed(Fact, frozen=True, tag="failed"):
     budget: str
     final: bool
     memory: int
-    """If the memory limit was too small: the memory to request from now on. Otherwise 0."""
+    """Memory to request from now on, if the memory limit was too small; otherwise 0."""
     avoid: bool
-    """Whether the next attempt should be at another worker."""
+    """Whether the next attempt should run at a different worker."""
     suspect: bool
     """Whether the task must run alone from now on."""
     usage: tuple[int, int, int]
@@ -222,7 +223,7 @@ class TasksSkipped(Fact, frozen=True, tag="skipped"):
 
 
 class TasksCancelled(Fact, frozen=True, tag="cancelled"):
-    """``keeps_payloads``: whether the master keeps the payloads, so that a user can run the tasks again."""
+    """Tasks were cancelled. ``keeps_payloads``: whether the master keeps the payloads, so that a user can run the tasks again."""
 
     tasks: list[int]
     reason: str
@@ -238,9 +239,9 @@ class RunCancelled(Fact, frozen=True, tag="run-cancelled"):
 
 
 class TasksRerun(Fact, frozen=True, tag="rerun"):
-    """Failed or cancelled tasks of a run are executed again. Each dict has, by task id, the new values of the tasks that changed: the
-    number of the spec, the payload, or the contents that the payload names. ``keys``: new records of tasks whose results may be reused. If
-    a task of this rerun has no new record, its key is erased."""
+    """Failed or cancelled tasks of a run are executed again. The four dicts contain new values of tasks, by task id. ``specs``: new spec
+    numbers. ``payloads``: new payloads. ``contents``: the contents that a new payload names. ``keys``: new records of tasks. In the first
+    three dicts, a task without an entry keeps its old value. A task without an entry in ``keys`` loses its key."""
 
     run: int
     tasks: list[int]
@@ -266,7 +267,7 @@ class WorkerDraining(Fact, frozen=True, tag="draining"):
 
 
 class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
-    """A worker gets no tasks until the time ``until``; 0 ends the quarantine."""
+    """A worker gets no tasks until the time ``until``. If ``until`` is 0, the quarantine ends now."""
 
     worker: str
     until: float
@@ -274,7 +275,7 @@ class WorkerQuarantined(Fact, frozen=True, tag="quarantined"):
 
 
 class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
-    """A worker left or was lost. The facts before this fact requeued its tasks."""
+    """A worker left or was lost. Earlier facts have already requeued its tasks."""
 
     worker: str
     lost: bool
@@ -282,7 +283,7 @@ class WorkerEnded(Fact, frozen=True, tag="worker-ended"):
 
 
 class ReplicasChanged(Fact, frozen=True, tag="replicas"):
-    """A worker holds the contents ``gained`` from now on, and no longer holds the contents ``lost``."""
+    """A worker now has the contents ``gained``, and no longer has the contents ``lost``."""
 
     worker: str
     gained: list[str]
@@ -299,7 +300,7 @@ class PilotRequested(Fact, frozen=True, tag="pilot"):
     reason: str
     replica_of: str = ""
     by_user: bool = False
-    """Whether a user requested this pilot. It is kept even if there is no work for it."""
+    """Whether a user requested this pilot. Such a pilot is kept even if there is no work for it."""
 
 
 class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
@@ -311,7 +312,8 @@ class PilotSubmitted(Fact, frozen=True, tag="pilot-submitted"):
 
 
 class PilotEnding(Fact, frozen=True, tag="pilot-ending"):
-    """A pilot is about to end. ``cause``: one word, if a factory withdrew the pilot or if its last worker was lost; otherwise empty."""
+    """A pilot is about to end. ``cause``: why, in one word, if a factory withdrew the pilot or its last worker was lost; otherwise
+    empty."""
 
     pilot: str
     reason: str
@@ -335,8 +337,8 @@ class SiteHeld(Fact, frozen=True, tag="held"):
 
 
 class SiteDescribed(Fact, frozen=True, tag="site"):
-    """A site was configured or removed. ``site``: the new configuration. While pilots of a removed site have not ended, ``leaving`` is True
-    and ``site`` is still the old configuration. After that, ``site`` is None."""
+    """A site was configured or removed. ``site``: the new configuration. When a user removes a site, ``leaving`` is True and ``site`` is
+    the old configuration until all pilots of the site have ended. After that, ``site`` is None."""
 
     name: str
     site: Site | None
@@ -356,9 +358,9 @@ class KeyRevoked(Fact, frozen=True, tag="revoked"):
 
 
 class RequestAnswered(Fact, frozen=True, tag="answered"):
-    """A request of a client was carried out. The facts before this fact in the same record are its effects.
+    """A request of a client was carried out. The facts before this fact in the same record are the changes that the request made.
 
-    A client that did not receive the answer sends the request again, with the same ``request``, and gets ``answer``.
+    A client that did not receive the answer sends the request again, under the same name ``request``. It then gets ``answer``.
     """
 
     request: str

@@ -1,7 +1,7 @@
 """Packs the number of a run and the index of a task into one task id. Users see the id as ``run.index``.
 
-The lower 32 bits contain the index: the position of the task in its run, from 0. The bits above contain the number of the run. So both are
-found without a look-up. The id stays below 2**53, so that every JSON reader reads it exactly.
+The lower 32 bits contain the index: the position of the task in its run, from 0. The bits above contain the number of the run. So the id
+alone gives both numbers, without a look-up. The id stays below 2**53, so that every JSON reader reads it exactly.
 """
 
 INDEX_BITS = 32

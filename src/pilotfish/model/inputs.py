@@ -20,7 +20,7 @@ class AgentMessage(Input, frozen=True):
     message: FromAgent
     payloads: list[Payload] = []
     pilot: str = ""
-    """Pilot whose key the agent used. It is empty if the agent used the key that is valid for all pilots."""
+    """Pilot whose key the agent used; empty if the agent used the key that is valid for all pilots."""
 
 
 class ClientMessage(Input, frozen=True):
@@ -34,7 +34,8 @@ class LinkClosed(Input, frozen=True):
 
 
 class LinkPaused(Input, frozen=True):
-    """If ``paused``, the peer reads too slowly: send nothing large over this link. Otherwise the peer reads fast enough again."""
+    """The agent or client at the other end of a link reads too slowly (``paused``) or reads fast enough again. Over a paused link, the
+    machine sends nothing large."""
 
     link: int
     paused: bool
@@ -57,8 +58,8 @@ class PilotSeen(Input, frozen=True):
 
 
 class PilotEndReported(Input, frozen=True):
-    """A pilot is no longer at its site. ``well``: whether the pilot ended normally. ``witnessed``: whether somebody saw the end; if False,
-    the end is a guess.
+    """A pilot is no longer at its site. ``well``: whether the pilot ended normally. ``witnessed``: whether the end was observed. If False,
+    Pilotfish only concluded that the pilot has ended.
 
     ``cause``: one word for how the pilot ended (see ``model/site.py``).
     """
@@ -71,17 +72,18 @@ class PilotEndReported(Input, frozen=True):
 
 
 class SiteReachability(Input, frozen=True):
-    """Whether a site answers and accepts pilots. ``trouble``: the site's own message about the problem; empty if there is no problem."""
+    """A site answers and accepts pilots, or has a problem. ``trouble``: the site's own message about the problem; empty if there is no
+    problem."""
 
     site: str
     trouble: str
     code: str = ""
-    """Kind of problem if it has a fix of its own: BATCH_LIMIT or LOGIN_NEEDED."""
+    """BATCH_LIMIT or LOGIN_NEEDED, because these two problems have special fixes; empty for other problems."""
 
 
 class CredentialSeen(Struct, frozen=True):
-    """One credential of a site. ``left_s``: seconds until the credential expires. Infinite if it never expires or if the end is unknown.
-    Minus infinite if the credential is missing.
+    """One credential of a site. ``left_s``: seconds until the credential expires. The value is infinite if the credential never expires or
+    if the time of expiry is unknown. The value is minus infinite if the credential is missing.
 
     ``warn_s``: the user is warned when fewer seconds are left. ``problem``: why the credential is missing or could not be checked.
     """

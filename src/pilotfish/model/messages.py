@@ -2,8 +2,8 @@
 
 A frame has two 32-bit lengths (of header and body, in network byte order), a JSON header and a binary body. The header is one of the
 Structs in this module, written as a JSON array whose first item is the tag. The body consists of parts, one after the other; the header has
-their lengths. The agent reads and writes the same arrays, but only with the standard library. ``tests/contract`` checks that this module
-and the agent convert every message in the same way.
+their lengths. The agent has its own code for the same arrays, because it uses only the standard library. ``tests/contract`` checks that
+this module and the agent convert every message in the same way.
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ class Heartbeat(Message, frozen=True, tag="beat"):
     started: list[tuple[int, int]]
     moving: list[tuple[str, int, int]] = []
     input_counts: list[int] = []
-    """Number and bytes of the contents that tasks needed since the agent started. There is a pair for each place: in the cache, at peers,
-    in the site's storage or on a shared disk, at the master.
-    """
+    """Counts the contents that tasks have needed since the agent started. The list has two values, number and bytes, for each place where
+    contents were found. The places are: the cache, peers, the site's storage or a shared disk, the master."""
 
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -134,7 +133,8 @@ class Returned(Message, frozen=True, tag="returned"):
 
 
 class SiteMasterClaim(Message, frozen=True, tag="reigns"):
-    """The agent is the site master in this term: it was appointed, or elected by its peers. Term 0: it is no longer the site master."""
+    """The agent is the site master in this term: it was appointed, or elected by its peers. Term 0 means that the agent is no longer the
+    site master."""
 
     term: int
 
@@ -152,7 +152,7 @@ class DelegatedWorkers(Message, frozen=True, tag="vouch"):
 
 
 class ClaimedTasks(Message, frozen=True, tag="claims"):
-    """Delegated tasks that a site master assigned, by worker, as (task, attempt)."""
+    """Delegated tasks that a site master has assigned. ``given``: pairs of a worker and its tasks, each task as (task, attempt)."""
 
     given: list[tuple[str, list[tuple[int, int]]]]
 
@@ -210,7 +210,7 @@ class Introduce(Message, frozen=True, tag="introduce"):
     contacts: list[Any]
     term: int = 0
     master: Any = None
-    """Address of the site master of ``term``, as far as the master knows."""
+    """Address of the site master of ``term``; None if the master knows no address."""
 
 
 class SetHeartbeats(Message, frozen=True, tag="quiet"):
@@ -270,7 +270,7 @@ class ReleaseContents(Message, frozen=True, tag="let_go"):
 
 
 class Acked(Message, frozen=True, tag="acked"):
-    """The results of the agent with the numbers ``first`` to ``last`` are durable (see Results). The agent may delete them."""
+    """The results ``first`` to ``last`` are durable. The agent can now delete these results. See Results for the numbers."""
 
     first: int
     last: int
@@ -319,17 +319,17 @@ class Peek(Message, frozen=True, tag="peek"):
 
 
 class Open(Message, frozen=True, tag="open"):
-    """Open a run, or find it again by the uid that the client chose."""
+    """Open a run. If a run with this uid exists, continue this run. The client chooses the uid."""
 
     uid: str
     options: RunOptions
     feeds: bool = True
-    """Whether this client sends the tasks. If such a client is disconnected for long, the run is closed. If False, the client only watches
-    the run."""
+    """Whether this client sends the tasks. If False, the client only watches the run. If a client that sends tasks stays disconnected, the
+    run is closed."""
 
 
 class Submit(Message, frozen=True, tag="submit"):
-    """Submit tasks of a run, from index ``first`` on. The message may be sent again: tasks that the master has already are skipped.
+    """Submit tasks of a run, from index ``first`` on. If a client sends this message again, the master skips the tasks that it has already.
 
     ``specs``: new specs. The first of them gets the number ``first_spec`` in the run. ``code_lengths``: lengths of the codes of these
     specs; in the body, the codes come before the payloads. ``deps``: for each task, by its offset in ``tasks``, the indices of the tasks
@@ -358,10 +358,10 @@ class Submit(Message, frozen=True, tag="submit"):
     """One record of KEY_BYTES for each task. Equal tasks have equal records. Zeros: the task has no record. Empty: no task has a
     record."""
     reuse: list[int] = []
-    """Offsets in ``tasks`` of the tasks that may get the result of an earlier task with the same key."""
+    """Offsets in ``tasks`` of the tasks for which the master can reuse the result of an earlier task with the same key."""
     reuse_after: dict[int, tuple[float, float]] = {}
-    """For each task, by its offset in ``tasks``: the time after which an earlier task must have ended, because its files changed then, and
-    the time after which it must have started, because its programs changed then."""
+    """For each task, by its offset in ``tasks``: the last change of its files, and the last change of its programs. The result of an
+    earlier task is reused only if the earlier task ended after the first time and started after the second time."""
 
 
 class Close(Message, frozen=True, tag="close"):
@@ -436,7 +436,7 @@ class Ended(Message, frozen=True, tag="ended"):
 
 
 class Began(Message, frozen=True, tag="began"):
-    """Tasks that were reported as running. Short tasks may be missing."""
+    """Tasks that were reported as running. Short tasks can be missing."""
 
     run: int
     indices: list[int]
@@ -450,7 +450,7 @@ class RunFinished(Message, frozen=True, tag="finished"):
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """The answer to Ask. Body: the bytes of the answer, if it has bytes."""
+    """The answer to Ask. Body: the bytes of the answer, such as outputs of tasks; empty for most answers."""
 
     query: int
     data: Any

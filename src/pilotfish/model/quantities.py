@@ -75,7 +75,7 @@ def parse_seconds(value: str | int | float | timedelta, field: str) -> float:
     if clock := _CLOCK.fullmatch(text):
         days, first, second, third = (int(part or 0) for part in clock.groups())
         if clock[4] is None and clock[1] is None:
-            # "1:30" may mean an hour and a half or ninety seconds.
+            # "1:30" can mean an hour and a half or ninety seconds.
             raise BadInput(f"{field}: {value!r} could be hours or minutes", f'write "{first}:{second:02d}:00" or "{first} min {second} s"')
         return float(days * 86400 + first * 3600 + second * 60 + third)
     total, position = 0.0, 0

@@ -10,10 +10,9 @@ LOCAL = "local"
 
 
 REFUSED, BOOTSTRAP, EXPIRED, CANCELLED, VANISHED, DIED = "refused", "bootstrap", "expired", "cancelled", "vanished", "died"
-"""Causes of a pilot's end, if the pilot did not end normally. Refused: its site did not accept it. Bootstrap: it ended before an agent
-joined. Expired: its walltime was over. Cancelled: this pool or another user cancelled it. Vanished: the site no longer knows it. Died: the
-pilot or its node was killed.
-"""
+"""Causes of a pilot's end, if the pilot did not end normally. Refused: the site did not accept the pilot. Bootstrap: the pilot ended before
+an agent joined. Expired: the walltime of the pilot was over. Cancelled: this pool or another user cancelled the pilot. Vanished: the site
+no longer knows the pilot. Died: the pilot or its node was killed."""
 
 
 BATCH_LIMIT, LOGIN_NEEDED = "batch-limit", "login-needed"
@@ -146,7 +145,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def takes_whole_machines(self) -> bool:
-        """Returns whether each pilot takes a whole machine, whose size is not configured."""
+        """Returns whether each pilot takes a whole machine. The size of the machine is then not configured."""
         return self.backend == "ssh" and not self.cores
 
     @property

@@ -33,8 +33,8 @@ class StoredPayload(Struct, frozen=True, array_like=True, tag="stored"):
 Payload = bytes | StoredPayload
 
 SHARED_SEGMENT = 0
-"""Number of a segment that stands for single files. Each payload in it has its own file, which processes of this machine read directly.
-``offset`` names the file."""
+"""Segment number of payloads that have a file of their own. Processes of this machine read such a file directly. ``offset`` names the
+file."""
 
 
 def sent_bytes(payload: Payload, whole: bool = False) -> int:
@@ -45,10 +45,11 @@ def sent_bytes(payload: Payload, whole: bool = False) -> int:
 
 
 class Request(Struct, frozen=True, array_like=True):
-    """What one task needs at a worker.
+    """The resources that one task needs at a worker.
 
     If ``cores_max`` is above ``cores``, the task is moldable: the policy chooses the number of cores. If ``nodes`` is above 1, the task
-    needs this number of workers of one pilot at the same time, one on each node, and the other amounts at each of them.
+    needs this number of workers at the same time. The workers must belong to one pilot, one on each node. The other amounts are then for
+    each worker.
     """
 
     cores: float = 1.0
@@ -86,9 +87,9 @@ class TaskSpec(Struct, frozen=True, array_like=True):
     requirement: str = ""
     """Expression that must be true of a worker. See ``portable/expressions/evaluation.py``."""
     rank: str = ""
-    """Expression. Tasks prefer workers for which its value is larger."""
+    """Expression. Tasks prefer workers with a larger value of this expression."""
     concurrency_limit: tuple[str, int] = ("", 0)
-    """Name of a limit, and the number of tasks of the run with this limit that may run at the same time. Without a name: no limit."""
+    """Limit name and number N. Of all tasks of the run that have this limit name, at most N run at the same time. Empty name: no limit."""
 
     @property
     def python(self) -> str:
@@ -134,7 +135,7 @@ DAMAGED = "damaged"
 
 
 DEPENDENCY = "dependency"
-"""Cause of failure: a task that this task depends on failed."""
+"""Cause of failure: the task depends on another task, which failed or was cancelled."""
 
 
 class Failure(Struct, frozen=True, array_like=True):
@@ -156,11 +157,12 @@ class RunOptions(Struct, frozen=True, array_like=True):
     max_failures: int = 0
     """Maximum failed tasks before the run is cancelled; 0: no limit."""
     application: str = ""
-    """Path of the run file with the ApplicationManager. The master restarts the process of the manager if it dies."""
+    """Path of the run file with the ApplicationManager. If the process of the manager dies, the master restarts the process."""
     sites: tuple[str, ...] = ()
-    """Sites where the tasks of the run may run; empty: any site with a worker."""
+    """Sites where tasks of the run are allowed to run; empty: no restriction."""
     speculate: bool | None = None
-    """Whether slow tasks may have speculative copies. With a copy, effects outside the sandbox happen twice. None: the policy decides."""
+    """Whether slow tasks are allowed to have speculative copies; None: the policy decides. With a copy, the actions of a task outside its
+    sandbox happen twice."""
     share: str = ""
     """Name of the share of the run. Shares divide the pool by weight. See ``core/tasks/fair_share.py``."""
     weight: float = 0.0
@@ -170,4 +172,4 @@ class RunOptions(Struct, frozen=True, array_like=True):
     priority: int | None = None
     """Priority of all tasks of the run; None: the priority of each spec."""
     resume: bool = False
-    """Whether the tasks may have the results of earlier tasks."""
+    """Whether stored results of equal earlier tasks are reused for the tasks of this run."""

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 APPLICATION_RESTART_S = 1.0
 """Maximum seconds from the death of an application's process to its restart. The start of the new process takes about as long."""
 REFUSALS = (BadInput, JournalFull)
-"""Errors that refuse a request. These errors are raised before the request changes anything. Any other error is a bug that may have left an
-invalid state. Such an error ends the master, and the next master starts from the journal."""
+"""Errors that refuse a request. These errors are raised before the request changes anything. Any other error is a bug, after which the
+state is possibly invalid. Such an error ends the master, and the next master starts from the journal."""
 NO_QUERY = -1
-"""Query number of a Problem that does not answer an Ask."""
+"""Query number in a Problem that answers an Open or Submit."""
 MAX_REQUEST = 100
 PEEK_BYTES = 1 << 18
-"""Maximum bytes that a client gets if it asks for the end of an output."""
+"""Maximum bytes that a client gets when it asks for the last part of an output."""
 PEEK_S = 10.0
-"""Seconds until a client gets an answer if the worker of a running task does not send the output."""
+"""If a worker does not send the output of a running task within this many seconds, the client gets an answer without the output."""
 
 
 def handle(machine: Machine, item: i.ClientMessage) -> None:
@@ -102,7 +102,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
     new = zip(message.specs[known_specs:], codes[known_specs:], strict=True)
     specs = [check_spec(_complete(spec, code, machine.settings.max_output)) for spec, code in new]
     _check_pythons(machine, run, specs)
-    # From here on, nothing may be refused: a refusal would release payloads a second time.
+    # From here on, refuse nothing: a refusal would release payloads a second time.
     for payload in (*codes[:known_specs], *inputs[:known]):
         machine.release_payload(payload)
     if specs:
@@ -117,7 +117,7 @@ def _submit(machine: Machine, link: int, message: m.Submit, payloads: list[Paylo
         agent_messages.record_known_holders(machine, (content.digest for wanted in contents.values() for content in wanted))
         hopeless = {other: None for needed in deps.values() for other in needed if run.tasks[other].state in (FAILED, CANCELLED)}
         for other in hopeless:
-            machine.after_failure([run.tasks[other]])  # one by one, because the failure of each skipped task names the task that it needs
+            machine.after_failure([run.tasks[other]])  # one by one: the failure of a skipped task names the task that it needs
         if message.reuse:
             wanted = sorted({message.first + offset for offset in message.reuse if offset >= known})
             after = {message.first + offset: times for offset, times in message.reuse_after.items()}
@@ -134,22 +134,21 @@ def _refuse_growth(machine: Machine, run: Run) -> None:
 
 
 def _complete(spec: TaskSpec, code: Payload, max_output: int) -> TaskSpec:
-    """Returns a spec with its code. If the user set no maximum size of the output, the spec gets the maximum that is set for the pool."""
+    """Returns a spec with its code. If the user gave no maximum size of the output, the spec gets the maximum of the pool."""
     launch = spec.launch if "max_output" in spec.launch or not max_output else {**spec.launch, "max_output": max_output}
     return msgspec.structs.replace(spec, code=code, launch=launch)
 
 
 def _check_pythons(machine: Machine, run: Run, specs: Iterable[TaskSpec]) -> None:
-    """Refuses calls if all workers and sites where the run may run have other versions of Python than the calls need, because the calls
-    would wait for ever."""
+    """Refuses calls that would wait for ever, because every place where the run is allowed to run has a different version of Python."""
     for python in {spec.python: None for spec in specs if spec.python}:
         _check_python(machine, {"run": run.id, "python": python})
 
 
 def _check_python(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Refuses this version of Python if all workers and sites where the run may run have other versions. Clients ask before they send the
-    first call, so that the master need not refuse a message that contains tasks. ``found`` in the answer: whether a worker has the
-    version. If not, the answer may change as soon as a worker joins."""
+    """Refuses the version of Python in ``arguments`` if every place where the run is allowed to run has a different version. Clients ask
+    before they send the first call, so that the master need not refuse a message that contains tasks. ``found`` in the answer: whether a
+    worker has the version. If ``found`` is False, the answer can change when the next worker joins."""
     run, python = lookup.find_run(machine.state, arguments.get("run")), str(arguments.get("python"))
     if places := places_with_other_python(machine.state, python, run.options.sites):
         raise BadInput(f"the calls need Python {python}, and {describe(places)}", other_python_fix(python))
@@ -158,8 +157,8 @@ def _check_python(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]
 
 def _read_tasks(run: Run, message: m.Submit, known: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Checks the tasks of a message and returns the dependencies of the new tasks. The first ``known`` tasks of the message were received
-    before and are skipped. The result is two dicts whose keys are the indices of the new tasks: the first dict has the tasks that must
-    succeed before the new task, the second dict has the tasks that must end before the new task."""
+    before and are skipped. The result is two dicts. Their keys are the indices of the new tasks. The first dict has the tasks that must
+    succeed before the new task. The second dict has the tasks that must end before the new task."""
     specs = message.first_spec + len(message.specs)
     if any(not 0 <= offset < len(message.tasks) for offset in message.contents):
         raise BadInput(f"contents are given for tasks of run {run.id} that are not there", "send them with the task")
@@ -225,7 +224,7 @@ def _close(machine: Machine, link: int, message: m.Close, payloads: list[Payload
 
 def _watch(machine: Machine, link: int, message: m.Watch, payloads: list[Payload]) -> None:
     run = _run(machine, message.run)
-    # If the journal was damaged, the order of ended tasks may differ from the order in which clients counted them.
+    # After damage to the journal, the order of ended tasks can differ from the order in which clients counted these tasks.
     cursor = 0 if machine.history_damaged else max(0, min(message.cursor, len(run.ended)))
     machine.subscriptions.links[link][run.id] = Subscription(cursor, message.payloads)
 
@@ -295,7 +294,8 @@ def _answer_once(machine: Machine, message: m.Ask, payloads: list[Payload]) -> A
 
 
 def _tail(machine: Machine, link: int, message: m.Ask) -> None:
-    """Asks the worker that runs a task for the output so far. ``peeked`` passes the reply of the worker to the client."""
+    """Requests the output so far of a running task from the worker of this task. ``peeked`` passes the reply of the worker to the
+    client."""
     task = lookup.find_task(machine.state, message.arguments.get("task"))
     stream, offset = queries.read_number(message.arguments, "stream", 1), queries.read_number(message.arguments, "offset", 0)
     offset = -PEEK_BYTES if message.arguments.get("which") == "end" else offset
@@ -336,13 +336,13 @@ def _author_timeout_s(machine: Machine, run: Run) -> float:
 
 
 def author_expired(machine: Machine, key: str) -> None:
-    """Handles a client of run ``key`` that did not reconnect in time. If the client is an application, restarts it. If the client is
-    another program and owns the run, cancels the run. In all other cases, closes the run."""
+    """Handles a client of run ``key`` that did not reconnect in time. If the client is an application, restarts the application. Otherwise,
+    cancels the run if the client owns it, and closes the run if not."""
     run = machine.state.runs.get(int(key))
     if run is None or run.finished or run.id in machine.subscriptions.authors:
         return
     if machine.now < machine.subscriptions.disconnected_at.get(run.id, machine.now) + _author_timeout_s(machine, run):
-        return  # the client reconnected; a later timer was set at its last disconnection
+        return  # the client has reconnected since, and its last disconnection set a later timer
     if run.options.application and not run.closed:
         machine.effects.append(e.StartApplication(run.id, run.uid, run.options.application))
         author_disconnected(machine, run)

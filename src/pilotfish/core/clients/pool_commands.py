@@ -33,8 +33,8 @@ def cancel_run(machine: Machine, run: Run, reason: str) -> int:
 
 
 def _stop_at_workers(machine: Machine, tasks: Iterable[Task]) -> None:
-    """Stops tasks that are being cancelled. If a client owns their run, the master also deletes the payloads of these tasks: only this
-    client could run the tasks again, and the client has copies of the payloads."""
+    """Stops tasks that are being cancelled. If a client owns the run, the master also deletes the payloads of these tasks. Only this client
+    can run the tasks again, and it has copies of the payloads."""
     held: list[tuple[Task, Worker, int]] = []
     for task in tasks:
         if task.shape.run.options.owned:
@@ -93,8 +93,8 @@ def _set(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def recall_from_other_sites(machine: Machine, run: Run) -> None:
-    """Recalls tasks of the run from workers at sites that the run may not use. Only tasks that have not started are recalled. Does nothing
-    if the run may use all sites."""
+    """Recalls tasks of the run from workers at forbidden sites: sites that are not in ``sites`` of the run. Only tasks that have not
+    started are recalled. If ``sites`` is empty, no site is forbidden."""
     sites = run.options.sites
     for worker in machine.state.workers.values() if sites else ():
         if worker.site not in sites:
@@ -127,8 +127,8 @@ def _forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
 
 
 def _release_contents(machine: Machine, run: Run) -> None:
-    """Releases the contents of a run, except contents that another run needs. The master deletes its copies of released contents later, and
-    workers may delete their copies when they need space."""
+    """Releases the contents of a run, except contents that another run needs. The master deletes its copies of released contents later.
+    Workers delete their copies when they need space."""
     kept: dict[str, list[str]] = {}
     for record in (machine.state.contents[digest] for digest in run.contents):
         if record.runs > 1:
@@ -143,7 +143,8 @@ def _release_contents(machine: Machine, run: Run) -> None:
 
 
 def _stop(machine: Machine, arguments: dict[str, Any]) -> dict[str, int]:
-    """Ends the master. With ``now``, unfinished tasks are cancelled. Without ``now``, they stay in the journal and can be resumed."""
+    """Ends the master. With ``now``, unfinished tasks are cancelled. Without ``now``, unfinished tasks stay in the journal and can be
+    resumed."""
     cancelled = 0
     if arguments.get("now"):
         for run in list(machine.state.runs.values()):
@@ -191,7 +192,8 @@ def _revoke(machine: Machine, arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def _cache_forget(machine: Machine, arguments: dict[str, Any]) -> dict[str, list[int]]:
-    """Ends the reuse of the results of these runs, and of equal results of other runs. Without runs, ends the reuse of all results."""
+    """Makes sure that the results of these runs, and equal results of other runs, are not reused from now on. Without runs, this applies to
+    all results."""
     names = arguments.get("runs")
     runs = list(machine.state.runs.values()) if not names else [lookup.find_run(machine.state, name) for name in names]
     numbers = [run.id for run in runs if stored_results.has_results(run)]

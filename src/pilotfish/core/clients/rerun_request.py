@@ -1,7 +1,7 @@
 """Carries out the request ``rerun``: executes failed and cancelled tasks of a run again, with the files and limits that the client sends.
 
-First, the client asks which tasks will run (``rerunnable``). Then the client reads the input files of these tasks again, and sends with
-``rerun`` the specs and payloads that have changed. A task keeps its spec and its payload if the client sends no others.
+First, the client asks which tasks will run (``rerunnable``). The client then reads the input files of these tasks again. With ``rerun``, it
+sends the specs and payloads that have changed. All other tasks keep their specs and payloads.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class ChangedSpec(msgspec.Struct, array_like=True):
 
 
 class ChangedInput(msgspec.Struct, array_like=True):
-    """A task that gets another payload. ``contents``: the large files that the payload names."""
+    """A task that gets a new payload. ``contents``: the large files that the payload names."""
 
     index: int
     contents: tuple[Content, ...]
 
 
 class Changes(msgspec.Struct):
-    """The changes for the tasks that run again. The payloads of the request are first the codes of ``specs`` (of those that have code),
-    then the payloads of ``inputs``."""
+    """The changes for the tasks that run again. The payloads of the request are first the codes of those ``specs`` that have code, then the
+    payloads of ``inputs``."""
 
     specs: list[ChangedSpec] = []
     inputs: list[ChangedInput] = []
     keys: list[tuple[int, bytes]] = []
     """New records of tasks (see ``core/data/stored_results.py``), each with the index of its task."""
     sites: tuple[str, ...] | None = None
-    """Sites where the tasks of the run may run from now on; None: as before."""
+    """Sites where the tasks of the run are allowed to run from now on; None: no change."""
 
 
 def rerunnable(machine: Machine, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def rerun(machine: Machine, arguments: dict[str, Any], payloads: list[Payload]) 
     changes = _read_changes(arguments)
     specs = list(_new_specs(machine, run, changes, payloads))
     fact = _make_fact(machine, run, tasks, changes, payloads[len(payloads) - len(changes.inputs) :])
-    # From here on, nothing may be refused.
+    # From here on, refuse nothing.
     ends = len(run.ended)
     options = _options(machine, run, changes)
     if options != run.options:
@@ -124,8 +124,8 @@ def _choose(machine: Machine, run: Run, arguments: dict[str, Any]) -> tuple[list
 
 
 def _require_closed(run: Run) -> None:
-    """Refuses a run to which a client may still send tasks. A run that has not ended is also refused in two cases: a client owns the run,
-    or some of its tasks must run after others have ended with any result."""
+    """Refuses a run to which a client can still send tasks. A run that has not ended is also refused in two cases: a client owns the run,
+    or some of its tasks wait for other tasks to end with any result (``after_any``)."""
     hint = f"Wait until it has ended: pilotfish attach {run.id}"
     if not run.closed or (run.options.owned and not run.finished):
         raise BadInput(f"run {run.id} is still open: its program may send more tasks", hint)

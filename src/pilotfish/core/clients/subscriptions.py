@@ -1,9 +1,9 @@
 """Reports to subscribed clients which tasks ended.
 
 Each run has a list of the ends of its tasks, in the order in which the tasks ended. The *cursor* of a subscription is the position in this
-list of the next end to report. A client that subscribes again names its cursor. So no end is lost or repeated if a connection breaks, or if
-the client or the master restarts. Only a master whose journal is damaged reports all ends again. If a task is rerun, the position of its
-earlier end stays empty, and its next end is added to the list.
+list of the next end to report. A client that subscribes again names its cursor. Therefore no end is lost or repeated if a connection
+breaks, or if the client or the master restarts. Only a master whose journal is damaged reports all ends again. If a task is rerun, the
+position of its earlier end stays empty, and its next end is added to the list.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def peeked(machine: Machine, message: m.Peeked, payloads: list[Payload]) -> None
 
 
 def peek_expired(machine: Machine, key: str) -> None:
-    """Answers a client if the worker did not send the requested output in time."""
+    """Answers the client of request ``key`` without the output, if the worker did not send the output in time."""
     peeked(machine, m.Peeked(int(key), False, 0), [])
 
 
 def notify(machine: Machine) -> None:
-    """Reports to each client what happened in the runs that it watches. Clients that read too slowly get the ends of tasks later, and no
-    reports of tasks that began."""
+    """Reports to each client what happened in the runs that it watches. Clients that read too slowly get the ends of tasks later, and get
+    no reports about started tasks."""
     subscriptions = machine.subscriptions
     began: dict[int, list[int]] = {}
     for task in subscriptions.newly_running:
@@ -104,7 +104,7 @@ def _batch(run: Run, watcher: Subscription, most: int) -> tuple[m.Ended, list[Pa
     tasks, walls, cpus, sizes = run.tasks, run.wall_us, run.cpu_us, run.rss_kib
     for index in run.ended[watcher.cursor : watcher.cursor + most]:
         if index == SUPERSEDED:
-            break  # the items of a message have consecutive numbers
+            break  # the items of one message have consecutive positions
         task = tasks[index]
         output = task.output
         length = sent_bytes(output)

@@ -35,10 +35,10 @@ def waits_for_inputs(machine: Machine, task: Task) -> Reason | None:
 
 
 def waits_for_outputs(machine: Machine, task: Task) -> Reason | None:
-    """Explains that output files are in transfer from the task's worker to the master; None if no files are in transfer.
+    """Explains that output files are in transfer from the task's worker to the master. Returns None if no files are in transfer.
 
-    The files may be outputs of other tasks of this worker: until a file arrives, the master does not know which task made it. This function
-    does not check whether the task runs, because a task that started after the last heartbeat is not reported as running yet.
+    The files can be outputs of other tasks of this worker: until a file arrives, the master does not know which task made the file. This
+    function does not check whether the task runs, because the master learns only from the next heartbeat that a task runs.
     """
     if task.worker is None or task in task.worker.delegated:
         return None
@@ -65,8 +65,8 @@ def lost_input(machine: Machine, task: Task) -> Reason | None:
 
 
 def kept_elsewhere(machine: Machine, task: Task) -> Reason | None:
-    """Explains why a task waits although suitable workers have room: one of its inputs is available only at sites where no suitable worker
-    has room. Returns None if no suitable worker has room at all, or if a worker with room can get all inputs."""
+    """Explains why a task waits although suitable workers have room: an input of the task is available only at sites where no suitable
+    worker has room. Returns None if no suitable worker has room at all, or if a suitable worker with room can get all inputs."""
     state = machine.state
     taking = (worker for worker in state.workers.values() if worker.state < DRAINING and not worker.quarantined_until)
     present = (worker for worker in taking if machine.link_of(worker.id) is not None)

@@ -20,7 +20,7 @@ MAX_HEARTBEATS_OLD = 3
 
 
 class TransferView(NamedTuple):
-    """A content in transfer to or from a worker. ``to_master``: whether it goes from the worker to the master."""
+    """A content in transfer to or from a worker. ``to_master``: whether the content goes from the worker to the master."""
 
     worker: Worker
     digest: str
@@ -55,8 +55,8 @@ def transfers_at(machine: Machine, worker: Worker) -> Iterator[TransferView]:
 
 
 def _is_old(machine: Machine, worker: Worker, at: float) -> bool:
-    """Returns whether a worker's report about its transfers is too old to use. ``at``: the time of the report. An old report may list
-    transfers that have ended, because a worker that a site master serves need not report the end of a transfer."""
+    """Returns whether a worker's report about its transfers is too old to use. ``at``: the time of the report. An old report can list
+    transfers that have ended, because a worker need not report the end of a transfer while a site master serves the worker."""
     return machine.now - at > MAX_HEARTBEATS_OLD * max(machine.settings.beat_s, worker.poll_s)
 
 
@@ -85,8 +85,8 @@ def missing(task: Task) -> list[ContentRecord]:
 
 def data(machine: Machine, run: Run | None, offset: int, limit: int) -> dict[str, Any]:
     """Returns totals over all contents of one run or of all runs, and a row for each content of one page (``offset``, ``limit``). The order
-    of the contents is: contents in transfer; lost contents, which no machine has; all other contents. Within each group, contents that more
-    tasks need come first, and of these, larger contents come first."""
+    of the contents is: contents in transfer; lost contents, which no machine has; all other contents. Within each group, the contents are
+    sorted by the number of tasks that need them, and then by size, largest first."""
     state = machine.state
     records = [state.contents[digest] for digest in run.contents] if run is not None else list(state.contents.values())
     needed = _needed([run] if run is not None else state.runs.values())
@@ -159,7 +159,7 @@ def _transfer_row(transfer: TransferView) -> dict[str, Any]:
 
 
 def _sites(machine: Machine, records: list[ContentRecord]) -> list[dict[str, Any]]:
-    """Returns a row for each site, with the number and bytes of the contents at this site. A content that several workers of a site have
+    """Returns a row for each site, with the number and bytes of the contents at this site. If several workers of a site have a content, it
     counts once, because agents of one node share a cache."""
     workers = machine.state.workers
     held: dict[str, list[int]] = {worker.site: [0, 0] for worker in workers.values()}

@@ -1,4 +1,4 @@
-"""Passes files that a task creates to the tasks that need these files.
+"""Passes the output files of one task to the later tasks that need these files.
 
 When the tasks are submitted, only the names of the files are known. The contents are known when the creating task has ended.
 """
@@ -26,8 +26,8 @@ def inputs_of(task: Task) -> list[IntermediateFile]:
 def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
     """Returns the files that ``expected`` stands for: one file, all files in a directory, or all files that match a pattern.
 
-    If there is no such file, the list has one entry without a digest. The worker then reports that the file is missing. The list is empty
-    if ``expected`` is the result of a call and this result is not stored as a content.
+    If there is no such file, the list has one entry without a digest. The worker then reports that the file is missing. If ``expected`` is
+    the result of a call, and the result is not stored as a content, the list is empty.
     """
     left = run.left_files.get(expected.maker, {})
     exact = left.get(expected.name)
@@ -51,7 +51,8 @@ def leave(task: Task, made: Iterable[ProducedContent]) -> None:
 
 
 def receive(state: State, task: Task) -> None:
-    """Adds to the inputs of a task the files that other tasks of its run left for it. Files of earlier runs were added at submission."""
+    """Adds files to the inputs of a task: the files that other tasks of the run left for this task. Files of earlier runs were added at
+    submission."""
     run, index = task.shape.run, task.id & INDEX_MASK
     if index not in run.expected_files and index not in run.earlier_files:
         return

@@ -1,8 +1,8 @@
 """Passes results of calls to later calls whose arguments are these results.
 
 The results are parts of the payload of the later call. Each result stays in the form in which the slot of the earlier call pickled it; the
-master never unpickles a result. The master keeps a result until all later calls that need it have ended, even if the client that owns the
-run has already fetched it.
+master never unpickles a result. The master keeps a result until all later calls that need the result have ended. This is true even if the
+client that owns the run already has the result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def expect(run: Run, expected_files: dict[int, tuple[ExpectedFile, ...]]) -> Non
 
 
 def task_ended(state: State, run: Run, index: int) -> None:
-    """Records the end of a task that needed results. Removes each of these results, if no other task needs the result and the owning client
-    has fetched it."""
+    """Records the end of a task that needed results. Removes each of these results if no other task needs the result and the client that
+    owns the run has fetched the result."""
     for maker in set(makers_of(run, index)):
         run.awaited_results[maker] -= 1
         if not run.awaited_results[maker]:
@@ -44,7 +44,7 @@ def task_ended(state: State, run: Run, index: int) -> None:
 
 
 def outputs_taken(state: State, run: Run, indices: Iterable[int]) -> None:
-    """Removes the outputs of tasks, because the owning client has them. Keeps results that unfinished tasks need."""
+    """Removes the outputs of tasks, because the client that owns the run has these outputs. Keeps results that unfinished tasks need."""
     for index in indices:
         if index in run.awaited_results:
             run.kept_results.add(index)

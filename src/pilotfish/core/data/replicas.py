@@ -56,8 +56,8 @@ def changed(state: State, fact: f.ReplicasChanged, at: float) -> None:
 
 
 def forget_worker(worker: Worker) -> None:
-    """Forgets the replicas at a worker that has ended. The disk of its node may still have these contents; in this case, the next agent on
-    the node reports them."""
+    """Forgets the replicas at a worker that has ended. If the contents are still on the disk of the node, the next agent on this node
+    reports them."""
     for record in worker.holds:
         record.holders.pop(worker.id, None)
     worker.holds = {}
@@ -93,7 +93,7 @@ def can_get_inputs(state: State, task: Task, site: str) -> bool:
     sites = _sites_with_all(state, kept)
     if sites is None or site in sites:
         return True
-    holders = (state.workers[name] for name in kept[0].holders)  # one of the holders probably suits, so try them first
+    holders = (state.workers[name] for name in kept[0].holders)  # try the holders first, because one of them is probably suitable
     return not any(worker.site in sites and _can_take(worker, task, state) for worker in chain(holders, state.workers.values()))
 
 

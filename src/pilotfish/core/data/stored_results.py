@@ -1,8 +1,8 @@
 """Finishes a new task at once with the stored result of an equal earlier task.
 
 A client may send a *record* with each task. The record contains a key, and four short hashes: of the code, the arguments, the inputs and
-the environment of the task. Two tasks with equal keys have equal code, arguments, inputs and environment, so the second task can reuse the
-result of the first. The short hashes only serve to explain why no result was reused.
+the environment of the task. If two tasks have equal keys, their code, arguments, inputs and environment are equal. The second task can then
+reuse the result of the first. The short hashes only serve to explain why no result was reused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_COMPARED = 500_000
 """Maximum earlier tasks that are compared with new tasks to explain why no result was reused. The tasks of the newest runs come first."""
 _NO_KEY = bytes(KEY_LENGTH)
-"""Replaces the key in the record of a task that never had a key, or whose key was forgotten."""
+"""Stands for the key in the record of a task that never had a key, or whose result was forgotten."""
 RERUN_KEY = b"\1" + bytes(KEY_LENGTH - 1)
 """Replaces the key in the record of a task that lost its key at a rerun."""
 _ERASED = (_NO_KEY, RERUN_KEY)
@@ -53,8 +53,8 @@ def results_forgotten(state: State, fact: f.ResultsForgotten, at: float) -> None
 
 
 def erase(run: Run, indices: Iterable[int], mark: bytes = _NO_KEY) -> None:
-    """Replaces the keys of tasks by a mark, so that their results are not reused. The keys of rerun tasks are erased too: they may be
-    wrong, because files may have changed, and only the client can make new keys."""
+    """Replaces the keys of tasks by a mark, so that the results of these tasks are not reused. A rerun also erases keys: input files
+    possibly changed since the first submission, and only the client can make new keys."""
     for index in indices:
         if record_of(run, index):
             run.keys[index * KEY_BYTES : index * KEY_BYTES + KEY_LENGTH] = mark
@@ -75,7 +75,7 @@ def _records(run: Run) -> Iterator[tuple[int, bytes]]:
 
 
 class ResultIndex:
-    """Finds results by key. The index is made when it is first needed, so that runs whose results nobody reuses cost no memory."""
+    """Finds results by key. The index is made only when it is needed. Without reuse of results, it takes no memory."""
 
     def __init__(self) -> None:
         self._tasks: dict[bytes, int] = {}
@@ -83,7 +83,8 @@ class ResultIndex:
         """For each run: number of entries of ``Run.ended`` that the index has read."""
 
     def refresh(self, state: State) -> None:
-        """Adds the tasks that ended since the last call. If several tasks have the same key, the newest task that ran counts."""
+        """Adds the tasks that ended since the last call. If several tasks have the same key, the newest of the tasks that ran counts. Tasks
+        that reused a result did not run."""
         for run in state.runs.values():
             # The outputs of an owned run are not kept, so they cannot be reused.
             first = self._read.get(run.id, 0)
@@ -101,7 +102,7 @@ class ResultIndex:
         before this method."""
         key = record[:KEY_LENGTH]
         if key in self._tasks and self._task(state, key) is None:
-            # The run was deleted, its key was erased, or the task runs again. Another task may have a result.
+            # The run was deleted, the key was erased, or the task runs again. Possibly another task has a result for this key.
             self._tasks.clear()
             self._read.clear()
             self.refresh(state)
@@ -115,7 +116,7 @@ class ResultIndex:
         return task if is_current else None
 
     def tasks(self, state: State) -> Iterator[Task]:
-        """Yields the task in the index for each key. Its output files may be lost; ``find`` checks this."""
+        """Yields one task for each key. The output files of this task are possibly lost; only ``find`` checks this."""
         self.refresh(state)
         for key in list(self._tasks):
             task = self._task(state, key)
@@ -135,8 +136,8 @@ def reuse(machine: Machine, tasks: Iterable[Task], after: Mapping[int, tuple[flo
     """Finishes each new task for which there is a stored result. Concurrency limits do not matter, because no task runs. In three cases, a
     task is not finished:
 
-    * The task waits for another task, unless this function finishes the other task too.
-    * The earlier task ended before the first time that ``after`` has for the index of the task, or started before the second time.
+    * The task waits for a task that this function does not finish.
+    * ``after`` has two times for the index of the task. The earlier task ended before the first time or started before the second time.
     * A part of the earlier task's output was not stored, and the two tasks differ in ``max_output``, the limit of stored output.
     """
     machine.result_index.refresh(machine.state)
@@ -207,7 +208,7 @@ def lookup(machine: Machine, records: bytes, explained: bool, new_run: int) -> l
     """Returns one row per record. If a result can be reused, the row names the earlier task that has this result. Otherwise, the row names
     the most similar earlier task if ``explained`` is True.
 
-    ``new_run``: the run of the new tasks; results in this run are not reused. 0 if this run is not known.
+    ``new_run``: the run of the new tasks, or 0 if this run is not known. Results of this run are not reused.
     """
     rows: list[dict[str, Any]] = []
     state = machine.state
@@ -225,7 +226,7 @@ def lookup(machine: Machine, records: bytes, explained: bool, new_run: int) -> l
 
 
 class _SimilarTasks:
-    """Finds the most similar task in all runs except ``new_run``. The newest runs come first."""
+    """Finds, for a record, the most similar task in all runs except ``new_run``. Newer runs are searched first."""
 
     def __init__(self, state: State, new_run: int) -> None:
         self._state = state
@@ -273,7 +274,8 @@ def _parts(record: bytes) -> dict[str, bytes]:
 
 
 def unfinished_equals(state: State, run: Run) -> list[dict[str, int]]:
-    """Returns the other runs in which unfinished tasks do the same as unfinished tasks of this run, and the number of these tasks."""
+    """Finds unfinished tasks of other runs that are equal to unfinished tasks of this run. Returns a row for each of these other runs, with
+    the number of such tasks."""
     keys = {record[:KEY_LENGTH] for index, record in _records(run) if not run.end_times[index]}
     counts = {
         other.id: sum(record[:KEY_LENGTH] in keys for index, record in _records(other) if not other.end_times[index])

@@ -113,9 +113,8 @@ def find_site(state: State, wanted: object) -> NamedSite:
 
 
 def find_named(state: State, wanted: object = None) -> NamedObject:
-    """Returns the object with this name; None stands for the last run. If a worker or a present pilot has the same name as a run, it comes
-    before the run, because users cannot choose the names of workers and pilots. A site or an ended pilot comes after a run of the same
-    name."""
+    """Returns the object with this name; None stands for the last run. If several objects have this name, a worker or a present pilot comes
+    first, because users cannot choose the names of workers and pilots. A run comes next, and a site or an ended pilot last."""
     if wanted is None:
         return find_run(state)
     text = str(wanted)

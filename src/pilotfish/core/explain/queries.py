@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_NUMBER = 1 << 53
 """Maximum offset or limit."""
 MAX_OUTPUT_BYTES = 8 << 20
-"""Maximum bytes of outputs per answer. An output that is larger is sent alone in an answer."""
+"""Maximum bytes of outputs per answer. A single larger output is sent alone."""
 MAX_ROWS = 10_000
 """Maximum rows per answer. With an offset, a client gets the next rows."""
 
@@ -267,8 +267,8 @@ class Outputs(NamedTuple):
 
 def _outputs(machine: Machine, arguments: dict[str, Any]) -> Outputs:
     """Returns the outputs of the tasks that the argument ``tasks`` names, in the same order. If the argument ``which`` is not ``result``,
-    returns the payloads of these tasks instead. The answer ends where it would exceed MAX_OUTPUT_BYTES, but it contains at least the first
-    task."""
+    returns the payloads of these tasks instead. The answer contains the first task, and as many of the next tasks as fit into
+    MAX_OUTPUT_BYTES."""
     wanted = arguments.get("tasks")
     if not isinstance(wanted, list) or not wanted:
         raise BadInput(f"tasks: {wanted!r} is not a list of tasks", 'write it as ["3.17"]')

@@ -25,13 +25,13 @@ CHANGES = (
 LIMIT = re.compile(r"limit|QOS|policy|exceed|only \d+ jobs|too many|maximum", re.IGNORECASE)
 HELD = re.compile(r"JobHeld|\b(held|hold)( state)?$")
 HELD_BY_OTHERS = "JobHeldAdmin"
-"""Part of the report about a held job, if the user who submitted the job cannot release it."""
+"""Part of the report about a held job that the user cannot release."""
 HOPELESS = re.compile(
     HELD.pattern + r"|Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)|NotAllowed|PerJob|Never"
     r"|HoldMaxRequeue|_HOLD\b|PSUSP|^[a-z]*E[a-z]*:|offers only [qh]f:|InvalidImage|ImagePull|ConfigError"
 )
 LATE_S = 30.0
-"""Seconds after which an agent that runs but has not joined probably cannot reach the master."""
+"""If an agent has run for this many seconds and has not joined, it probably cannot reach the master."""
 
 
 def is_hopeless(report: str) -> bool:
@@ -40,8 +40,8 @@ def is_hopeless(report: str) -> bool:
 
 
 def for_wait(name: str, traits: BackendTraits, job: str, report: str) -> list[str]:
-    """Returns fixes for a pilot that waits in the queue. A fix may change an option of the site. After this change, Pilotfish replaces the
-    waiting pilot by a new pilot."""
+    """Returns fixes for a pilot that waits in the queue. Some fixes change an option of the site. After such a change, Pilotfish replaces
+    the waiting pilot by a new pilot."""
     if HELD.search(report) and HELD_BY_OTHERS not in report and traits.release:
         return [f"pilotfish site exec {name} -- {traits.release} {shlex.quote(job)}"]
     change = _change(report)
@@ -67,7 +67,7 @@ def for_bad_start(name: str, site: Site, report: str) -> list[str]:
 
 
 def for_cause(name: str, cause: str) -> str:
-    """Returns a fix for a pilot that ended. Use it if the site gave no message, so that only the cause of the end is known."""
+    """Returns a fix for an ended pilot from the cause of its end. Use this function if the site gave no message about the end."""
     look, change = f"pilotfish site show {name} --dry-run", f"pilotfish site set {name}"
     fixes = {
         REFUSED: f"See what it is asked: {look}; and change it: {change} KEY=VALUE",
@@ -100,5 +100,5 @@ def _another_queue(traits: BackendTraits) -> str:
 
 
 def _room(name: str, traits: BackendTraits) -> list[str]:
-    """Returns a command that cancels another job of the user, so that a pilot can start."""
+    """Returns a command with which the user can cancel one of the user's other jobs, so that a pilot can start."""
     return [f"pilotfish site exec {name} -- {traits.cancel} JOB"] if traits.cancel else []

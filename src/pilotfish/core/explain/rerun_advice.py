@@ -13,10 +13,10 @@ from pilotfish.model.quantities import enough_bytes, enough_seconds
 from pilotfish.model.task import DEPENDENCY, MEMORY, NO_DIRECTORY, UNIT
 
 NEW_LIMITS = {"oom": ("--memory", enough_bytes), "time": ("--time", enough_seconds)}
-"""Option that a rerun needs, and the function that writes its value, by the cause of the failures."""
+"""For each cause of failure: the option that a rerun needs, and the function that writes the value of this option."""
 MISSING_FILE_HINT = "if a file is missing in its private directory, run it again with --input FILE"
 PERMANENT = frozenset({NO_DIRECTORY, "version"})
-"""Causes that a rerun cannot remove: the tasks need other options, or another Python."""
+"""Causes that a rerun cannot remove: the tasks need different options or a different version of Python."""
 
 
 def failure_row(task: Task) -> dict[str, Any] | None:
@@ -29,13 +29,13 @@ def failure_row(task: Task) -> dict[str, Any] | None:
 
 
 def rerun_command(run: int, failures: Iterable[Mapping[str, Any]], some_cancelled: bool = False) -> str:
-    """Returns the command that runs the failed and cancelled tasks of a run again, with twice the limits that they reached. ``failures``:
-    see ``failure_row``. Returns an empty text if all causes are permanent, so that a rerun could not succeed."""
+    """Returns the command that runs the failed and cancelled tasks of a run again. If tasks reached a limit, the command doubles this
+    limit. ``failures``: see ``failure_row``. Returns an empty text if all causes are permanent, so that a rerun could not succeed."""
     limits: dict[str, float] = {}
     for failure in failures:
         limits[failure["cause"]] = max(limits.get(failure["cause"], 0.0), failure.get("limit") or 0.0)
     different = set(limits)
-    different = different - {DEPENDENCY} or different  # the other tasks decide: these only wait for them
+    different = different - {DEPENDENCY} or different  # skipped tasks count only if there are no others
     if different and different <= PERMANENT:
         return ""
     options = "".join(f" {option} {show(2 * limits[cause])}" for cause, (option, show) in NEW_LIMITS.items() if limits.get(cause))
@@ -43,11 +43,11 @@ def rerun_command(run: int, failures: Iterable[Mapping[str, Any]], some_cancelle
 
 
 def command_to_resume(name: str, command: str) -> str:
-    """Returns the command that submits a run once more without its finished tasks, as a user can type it; empty if it is not known.
-    ``name``, ``command``: see ``RunOptions``."""
+    """Returns the command with which a user submits a run again without its finished tasks; empty if no command is known. ``name``,
+    ``command``: see ``RunOptions``."""
     command = command.partition(" # rescue ")[0]
     first = command.partition(" ")[0]
-    if first == "--dag" or first.endswith(".dag"):  # it continues from its rescue file
+    if first == "--dag" or first.endswith(".dag"):  # a DAGMan file continues from its rescue file
         return f"pilotfish run {command.removeprefix('--dag ')}"
     if first.startswith("--") or first.endswith(".py"):
         return f"pilotfish run --resume {f'--name {shlex.quote(name)} ' if name else ''}{command}"

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 MAX_SHOWN_PILOTS = 3
 HOW_ENDED = {SUCCEEDED: "ended normally", EXPIRED: "reached its walltime", WITHDRAWN: "was withdrawn while queued"}
 STATES = {"no-site": "leaving", "site-paused": "paused", "held": "held", "site-trouble": "trouble", "batch-limit": "full"}
-"""State of a site by the code of its reason. With any other code, the site is ready."""
+"""State of a site, by the code of the reason for this state. A site whose reason has any other code is ready."""
 
 
 def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
-    """Returns why no pilot runs tasks of this shape: one reason for each site where the tasks may run. This machine is left out."""
+    """Returns why no pilot runs tasks of this shape: one reason for each site where the tasks are allowed to run. The site of this machine
+    is left out."""
     state = machine.state
     names = shape.run.options.sites or _used(machine)
     if not names and state.local_cores <= 0 and not state.workers:
@@ -41,7 +42,7 @@ def site_reasons(machine: Machine, shape: TaskShape) -> list[Reason]:
 
 
 def _used(machine: Machine) -> tuple[str, ...]:
-    """Returns the sites that this pool uses, or where it has pilots. Sites that the user removed are not among them."""
+    """Returns the sites that this pool uses, and other sites where it has pilots. Sites that the user removed are left out."""
     state = machine.state
     there = {pilot.site for pilot in state.pilots.values()} - {LOCAL}
     present = {name: record for name, record in state.sites.items() if record.site is not None and not record.leaving}
@@ -147,9 +148,8 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
 
 
 def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Site) -> Reason | None:
-    """Explains that all machines of a site are too small for a task. This is only known for a site whose pilots take whole machines, after
-    agents have joined on all machines and reported their sizes. Returns None if a machine is large enough, or if not all sizes are known.
-    """
+    """Explains that all machines of a site are too small for a task. The function knows this only if pilots of the site take whole machines
+    and agents on all machines have joined. Returns None if a machine is large enough, or if not all sizes are known."""
     workers = [worker for worker in machine.state.workers.values() if worker.site == name and worker.state < DRAINING]
     if not site.takes_whole_machines or len(workers) < min(site.max_pilots, len(site.hosts) or 1):
         return None
@@ -164,7 +164,7 @@ def _machine_size_reason(machine: Machine, shape: TaskShape, name: str, site: Si
 
 
 def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> Reason | None:
-    """Explains that the site's walltime is too short for tasks of this shape: for their time limit, or because one of them was cut off
+    """Explains that the site's walltime is too short for tasks of this shape: their time limit is longer, or one of them was cut off
     earlier. Returns None if the walltime is long enough."""
     if is_long_enough(shape, site, lost_s):
         return None
@@ -181,7 +181,7 @@ def _walltime_reason(shape: TaskShape, name: str, site: Site, lost_s: float) -> 
 
 def never_long_enough(machine: Machine, shape: TaskShape) -> Reason | None:
     """Explains that tasks of this shape never start, because the walltime of every site is too short for them. Returns None if a present
-    worker suits them, or if a site cannot run them for another reason."""
+    worker is suitable, or if a site cannot run the tasks for a different reason."""
     reasons = site_reasons(machine, shape)
     if any(worker.suits(shape, machine.now) for worker in machine.state.workers.values()):
         return None
@@ -211,8 +211,8 @@ def _waiting_pilots_reason(machine: Machine, name: str, record: SiteRecord) -> R
 
 
 def _limit_reason(machine: Machine, name: str, record: SiteRecord, more: float) -> Reason | None:
-    """Explains why one more pilot with ``more`` cores is not requested at the site now. The reason is a limit of the site or of the pool.
-    If no limit forbids the pilot, the reason is the failure of the last pilot. Returns None if there is neither a limit nor a failure."""
+    """Explains why one more pilot with ``more`` cores is not requested at the site now. The reason is a limit of the site or of the pool
+    or, if no limit forbids the pilot, the failure of the last pilot. Returns None if there is no such limit or failure."""
     assert record.site is not None
     site, pilots = record.site, machine.state.pilots_at(name)
     if len(pilots) >= site.max_pilots:
@@ -310,8 +310,8 @@ def describe_credential(name: str, left_s: float, problem: str) -> str:
 
 
 def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns the credentials of a site as rows. ``left_s`` is the number of seconds until the credential expires. It is 0 if the
-    credential is missing or expired. It is None if the credential never expires or if its end is unknown."""
+    """Returns the credentials of a site as rows. ``left_s`` is the number of seconds until the credential expires. The value is 0 if the
+    credential is missing or expired, and None if the credential never expires or its time of expiry is unknown."""
     at, known = machine.credentials.get(site, (0.0, ()))
     rows = []
     for one in known:
@@ -330,7 +330,7 @@ def credential_rows(machine: Machine, site: str) -> list[dict[str, Any]]:
 
 
 def unusable_credentials(machine: Machine, site: str) -> list[dict[str, Any]]:
-    """Returns rows of the missing or expired credentials of this site. If there is such a credential, the pilots of the site wait."""
+    """Returns rows of the missing or expired credentials of this site. Pilots of the site wait for these credentials."""
     return [row for row in credential_rows(machine, site) if not row["usable"]]
 
 

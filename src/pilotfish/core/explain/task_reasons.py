@@ -115,7 +115,7 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
 
 
 def _missing_file_hint(task: Task) -> list[str]:
-    """Returns advice for a program that failed in a sandbox: a rerun does not help if the program misses a file. The client removes the
+    """Returns advice for a program that failed in a sandbox: if a file is missing there, a rerun does not help. The client removes the
     advice if the output of the task names no missing file."""
     spec = task.shape.run.specs[task.spec]
     in_sandbox = spec.kind == "exec" and spec.launch.get("sandbox") and task.failure is not None and task.failure.cause == "exit"
@@ -123,8 +123,7 @@ def _missing_file_hint(task: Task) -> list[str]:
 
 
 def _root_of_failure(task: Task) -> Task:
-    """Returns the failed or cancelled task that is the reason why ``task`` did not run. If ``task`` itself ran and failed, returns
-    ``task``."""
+    """Returns the failed or cancelled task because of which ``task`` was skipped. If ``task`` was not skipped, returns ``task``."""
     # A task needs only earlier tasks, so one pass is enough for a chain of any length.
     for other in reversed(task.shape.run.tasks[: task.id & INDEX_MASK]):
         if task.failure is None or task.failure.cause != DEPENDENCY:
@@ -186,8 +185,8 @@ def _ready_reasons(machine: Machine, task: Task) -> list[Reason]:
 
 
 def _fit_reasons(machine: Machine, task: Task) -> list[Reason]:
-    """Returns why no present worker takes the task. If no present worker can ever take the task, the first reasons explain why the sites
-    start no suitable worker."""
+    """Returns why no present worker takes the task. If no present worker can ever take the task, the answer starts with the reasons why
+    sites start no suitable worker."""
     found = _worker_reasons(machine, task)
     sites = site_reasons(machine, task.shape) if found and found[0].code in NO_WORKER_CODES else []
     return [*sites, *([] if task.shape.run.options.sites else found)] if sites else found
@@ -245,7 +244,7 @@ def no_workers(machine: Machine) -> Reason:
 
 def too_big(machine: Machine, needs: tuple[tuple[str, int], ...]) -> Reason:
     """Explains that no worker has enough of some resources. For each of these resources, the text names the largest amount at a worker. If
-    there are workers with enough of each single resource, the text says that no worker has enough of all resources at once."""
+    each resource alone is available in the needed amount, the text says that no worker has enough of all resources together."""
     lacks, commands = [], []
     for name, amount in needs:
         largest = max((worker.capacity.get(name, 0) for worker in machine.state.workers.values()), default=0)
@@ -268,7 +267,8 @@ def _more_cores(machine: Machine, wanted: int) -> str:
 
 
 def _other_python(shape: TaskShape, able: list[Worker]) -> Reason | None:
-    """Explains that no worker at an allowed site has the Python that pickled the calls; None if a worker has it."""
+    """Explains that no worker at an allowed site has the version of Python that pickled the calls. Returns None if a worker has this
+    version."""
     sites = shape.run.options.sites
     workers = [worker for worker in able if not sites or worker.site in sites]
     if not shape.python or not workers or any(worker.python in ("", shape.python) for worker in workers):
@@ -393,7 +393,7 @@ def _named(account: ShareAccount) -> str:
 
 
 def cut_off(task: Task) -> Reason | None:
-    """Explains that a task was started many times, because each worker ended or returned the task before the task ended. These starts use
+    """Explains why a task was started many times: each time, its worker ended too early, or the worker gave the task back. These starts use
     up no retries. Returns None if there were only a few of these starts."""
     counts = task.failure_counts or FailureCounts()
     charged = counts.failures + counts.losses + counts.deaths + counts.crashes + counts.ooms
@@ -413,7 +413,7 @@ def status_of(run: Run) -> str:
             return "incomplete"
         if run.counts[FAILED]:
             return "failed"
-        # If the manager of an application failed, the run may be cancelled without a cancelled task.
+        # When the manager of an application fails, its run can be cancelled although no task is.
         return "cancelled" if run.counts[CANCELLED] or run.closed == "cancelled" else "done"
     if run.paused:
         return "paused"
@@ -445,8 +445,8 @@ def _unfinished(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _open(machine: Machine, run: Run) -> Reason:
-    """Describes an open run without unfinished tasks, and whether the program that submitted the tasks is still connected. If it is not,
-    ``ends_in_s`` in the data is the time until the master closes the run."""
+    """Describes an open run without unfinished tasks, and whether the program that submitted the tasks is still connected. If the program
+    is disconnected, ``ends_in_s`` in the data is the time until the master closes the run."""
     if run.id in machine.subscriptions.authors or run.options.application:
         return make_reason("open", "all its tasks have ended, and its program may still add some")
     gone = "all its tasks have ended; its program ended or lost its connection before it closed the run"
@@ -459,7 +459,7 @@ def _open(machine: Machine, run: Run) -> Reason:
 
 
 def _staging(machine: Machine, run: Run) -> list[Reason]:
-    """Returns a reason for one task of the run that waits at a worker for inputs, as an example; empty if there is no such task."""
+    """Returns the reason of one example task that waits at a worker for inputs; empty if no task of the run waits for inputs."""
     if not run.contents:
         return []
     for worker in machine.state.workers.values():
@@ -470,7 +470,7 @@ def _staging(machine: Machine, run: Run) -> list[Reason]:
 
 
 def _deadline(machine: Machine, run: Run) -> list[Reason]:
-    """Describes the deadline of a run in seconds from now, because a time of day depends on the reader's time zone."""
+    """Describes the deadline of a run in seconds from now. A time of day would depend on the reader's time zone."""
     deadline = run.options.deadline
     if not deadline:
         return []

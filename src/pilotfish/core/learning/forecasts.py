@@ -1,13 +1,14 @@
 """Forecasts task times, transfers and queue waits from history.
 
-The model of a task is ``seconds = cost x unit x slowness``. The *slowness* of a worker is its time for a task, relative to a usual worker.
-The *unit* of a task class is the time of a task with cost 1 at a worker of slowness 1. The unit is forecast as a time series: each ended
-task adds its time, divided by its cost and by the slowness of its worker.
+The model of a task is ``seconds = cost x unit x slowness``. The *slowness* of a worker is its time for a task divided by the time of an
+average worker for the same task. The *unit* of a task class is the time of a task with cost 1 at a worker of slowness 1. The unit is
+forecast as a time series: each ended task adds its time, divided by its cost and by the slowness of its worker.
 
 Slownesses are learned as logarithms. The *level* of a class is the logarithm of its unit. Each ended task gives one value for its worker:
 the logarithm of the task time divided by the cost, minus the level of the class. The log slowness of a worker is the weighted mean of these
-values. Classes with less scatter have more weight. The mean is moved a little towards the mean of the site. In a young class, with at most
-about ``YOUNG_SAMPLES`` ended tasks, the level of the class and the slownesses of its workers are computed together, from all these tasks.
+values. Classes whose values vary less have more weight. The mean is moved a little towards the mean of the site. In a young class, with at
+most about ``YOUNG_SAMPLES`` ended tasks, the level of the class and the slownesses of its workers are computed together, from all these
+tasks.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from typing import Any
 from pilotfish.core.learning.predictors import Forecast, LinkSeries, Series, quantile
 
 MAX_CLASSES, MAX_WORKERS = 1_000, 20_000
-"""Maximum number of task classes and of workers. Beyond the maximum, the least recently used class or the worker that joined first is
-dropped."""
+"""Maximum number of task classes and of workers. If there are more, the class that was not used for the longest time is dropped, or the
+worker that joined first."""
 MAX_LOG = 30.0
 """Maximum absolute logarithm of a benchmark. Values beyond this limit are clamped."""
 MAX_PENDING = 256
 THINNED = [place.bit_count() % 2 for place in range(MAX_PENDING + 1)]
-"""Says, for each position in the list of pending observations, whether to keep the observation when the list is too long. Half of the
-observations are kept. The pattern is the Thue-Morse sequence. If every second observation were dropped, a worker whose tasks end at every
-second position would lose all observations or none. The list can become too long, because tens of thousands of tasks can end between two
-queries."""
+"""Pattern for shortening a list of pending observations that is too long: for each position, whether to keep the observation. Half of the
+observations are kept. The pattern is the Thue-Morse sequence. The pattern does not drop every second observation: a worker whose tasks end
+at every second position would then lose all observations or none. The list can become too long, because tens of thousands of tasks can end
+between two queries."""
 YOUNG_SAMPLES = 64
 """Maximum observations that a young class keeps. A class with this number of observations is no longer young."""
 MAX_WORKER_SAMPLES, MAX_LEVEL_SAMPLES = 8, 16
@@ -47,8 +48,8 @@ SPREAD = 0.5
 """Assumed standard deviation of log slowness before the first observation."""
 PRIOR = 1 / SPREAD**2
 NEUTRAL = 0.25
-"""Weight of the neutral estimate (from the benchmark, or slowness 1) in the expected slowness of a new worker. Each worker of the site with
-ended tasks has a weight of at most 1."""
+"""Weight of the neutral estimate (from the benchmark, or slowness 1) in the expected slowness of a new worker. Each other worker of the
+site has a weight of at most 1, if some of its tasks have ended."""
 MAX_LEFT_WEIGHT = 8.0
 """Maximum weight of all ended workers together in the mean of their site."""
 MIN_SCATTER, FIRST_SCATTER, OUTLIER = 0.0025, 0.05, 4.0
@@ -74,8 +75,8 @@ class _Site:
 
 @dataclass(slots=True, eq=False)
 class _Class:
-    """A task class. ``level``: logarithm of the unit of the class. ``scatter``: variance, around the level, of the logarithms of task time
-    divided by cost and by the slowness of the worker."""
+    """A task class. ``level``: logarithm of the unit of the class. Each ended task gives one value: the logarithm of its time divided by
+    its cost and by the slowness of its worker. ``scatter``: variance of these values around the level."""
 
     name: str
     pending: list[tuple[str, str, float]] = field(default_factory=list)
@@ -91,7 +92,7 @@ class _Class:
 
 
 class _Host:
-    """A worker. ``class_means``: for each class, the number of tasks and the mean of their log times minus the class level."""
+    """A worker. ``class_means``: for each class, the number of tasks, and the mean of their log times minus the level of the class."""
 
     __slots__ = ("benchmark", "class_means", "log", "present", "raw", "site", "weight")
 
@@ -205,8 +206,8 @@ class Forecasts:
         return exp(self._log(host) if host is not None else self._prior(self._sites.get(site), None))
 
     def ratios(self, name: str) -> list[float]:
-        """Returns, for recent tasks of a class, the actual time divided by the forecast. The scatter of these ratios shows how much the
-        times of equal tasks at one worker differ."""
+        """Returns, for recent tasks of a class, the actual time divided by the forecast. The ratios show how much the times of equal tasks
+        differ at one worker."""
         self._process_pending()
         kind = self._classes.get(name)
         return kind.series.ratios() if kind is not None else []
@@ -222,7 +223,7 @@ class Forecasts:
         return large._replace(value=1e9 / (large.value - empty.value)) if empty is not None and large is not None else None
 
     def latency(self, site: str) -> float:
-        """Returns the seconds of an empty transfer; 0 or nearly 0 while they are unknown."""
+        """Returns the seconds of an empty transfer; 0 or nearly 0 if no latency is known."""
         empty = self.transfer_s(site, 0)
         return empty.value if empty is not None else 0.0
 
@@ -327,8 +328,8 @@ class Forecasts:
         kind.level += (log_s - self._log(host) - kind.level) / count
 
     def _settle(self, kind: _Class) -> None:
-        """Computes the level of a young class. For this, the slowness of each worker is taken from its tasks of other classes only. Then
-        computes the slownesses of the workers again, with the new level."""
+        """Computes the level of a young class. In this step, the slowness of each worker comes only from its tasks of other classes. After
+        that, computes the slownesses of the workers with the new level."""
         early = kind.early or ()
         sums: dict[_Host, list[float]] = {}
         for host, log_s in early:
@@ -362,8 +363,8 @@ class Forecasts:
         return self._all.total / (self._all.weight + 1.0)
 
     def _elsewhere(self, host: _Host, kind: _Class) -> tuple[float, float]:
-        """Returns the precision and the value of a worker's log slowness. Both are computed without the worker's tasks of this class. If
-        the worker has left the pool, returns its last precision and value, which include these tasks."""
+        """Returns the precision and the value of a worker's log slowness, without the worker's tasks of this class. For a worker that has
+        left the pool, returns the last precision and value; they include these tasks."""
         if not host.present:
             return PRIOR / (1 - host.weight), host.log
         precision, weighted_sum = self._evidence(host, kind)

@@ -1,8 +1,8 @@
 """Predicts the next value of a quantity. Several simple predictors compete. The predictor with the smallest recent error gives the
 prediction, as in the Network Weather Service (NWS).
 
-Transfers over a link are predicted from the seconds per byte of earlier transfers. A new observation is only stored. Predictors read the
-stored observations when a prediction is needed.
+Transfers over a link are predicted from the seconds per byte of earlier transfers. To save time, new observations are only stored at first.
+The predictors read the stored observations when a prediction is needed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Series:
 
     def __init__(self) -> None:
         self.samples = 0
-        """Number of observations, including averaged observations."""
+        """Number of all observations, including those that were later replaced by a mean."""
         self._ratios: deque[float] = deque(maxlen=MAX_RATIOS)
         self._pending: list[float] = []
         self._means = 0
@@ -94,7 +94,7 @@ class Series:
         return list(self._ratios)
 
     def relearn(self, values: Iterable[float]) -> None:
-        """Forgets all observations and learns the corrected ``values`` instead. The ratios of earlier values to their forecasts stay."""
+        """Replaces all observations by the corrected ``values``. The stored ratios of values to forecasts stay."""
         self._process_pending()
         self._forget()
         for value in values:
@@ -127,7 +127,7 @@ class Series:
         pending += odd
 
     def _process_pending(self) -> None:
-        """Processes the pending values in order. Compares each value with its forecast, except the means that ``_condense`` made."""
+        """Processes the pending values in order. Compares each value with its forecast. Means from ``_condense`` are not compared."""
         pending = self._pending
         if not pending:
             return
@@ -210,7 +210,7 @@ class LinkSeries:
     """Transfers over one link: ``seconds = (size + head) / bandwidth``. ``head``: bytes that could be sent during the latency."""
 
     series: Series = field(default_factory=Series)
-    """Seconds per byte, where the head counts as bytes."""
+    """Seconds per byte. The head is added to the bytes of each transfer."""
     _head: float = 1.0
     _last: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _pending: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -257,7 +257,7 @@ class LinkSeries:
 
 def _head(transfers: Sequence[tuple[float, float]]) -> float:
     """Computes the head (see ``LinkSeries``) by least squares of relative errors. Returns 1 if there are fewer than four transfers, or if
-    their sizes differ too little to give information about the latency."""
+    their sizes are too similar to show the latency."""
     least, most = min(size for size, _ in transfers), max(size for size, _ in transfers)
     if len(transfers) < 4 or most < 4 * max(least, 1.0):
         return 1.0

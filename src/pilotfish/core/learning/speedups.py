@@ -19,14 +19,15 @@ MAX_SAMPLES = 20
 
 
 def learn(state: State, worker: Worker, task: Task, wall_s: float) -> None:
-    """Learns from a task that succeeded. Call it before the cores of the task are freed, because it reads their number."""
+    """Learns from a task that succeeded. Must be called before the cores of the task are freed, because this function reads the number of
+    these cores."""
     needs = worker.active.get(task)
     if needs is None:
         return
     run = task.shape.run
     name = run.class_of(task.spec)
     known = state.speedups.pop(name, {})
-    state.speedups[name] = known  # at the end, because it is the latest class
+    state.speedups[name] = known  # moved to the end, because the dict is sorted by last use
     if len(state.speedups) > MAX_CLASSES:
         del state.speedups[next(iter(state.speedups))]
     samples, mean_s = known.get(cores_of(needs), (0, 0.0))

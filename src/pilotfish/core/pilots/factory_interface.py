@@ -1,4 +1,4 @@
-"""Defines what a factory sees and can propose."""
+"""Defines what a factory sees and what it can propose."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pilotfish.model.site import EXPIRED, FAILED, JOINED, RELEASED, SUBMITTED, S
 __all__ = ["EXPIRED", "FAILED", "JOINED", "RELEASED", "SUBMITTED", "SUCCEEDED", "WITHDRAWN", "SiteEvent"]
 
 OUTRUN, RELIEVED, OVERDUE, UNNEEDED = "outrun", "relieved", "overdue", "unneeded"
-"""Causes for the withdrawal of a queued pilot. Outrun: a replica of this pilot was requested later and joined earlier. Relieved: this pilot
-is a replica, and the pilot that it should replace joined earlier. Overdue: the pilot waited too long. Unneeded: there is no more work for
-the pilot, or a user wants fewer pilots."""
+"""Causes for the withdrawal of a queued pilot. Outrun and relieved: one pilot of a group (a pilot and its replicas) joined, and the others
+are withdrawn. Outrun: this pilot was requested before the pilot that joined. Relieved: this pilot was requested after it. Overdue: the
+pilot waited too long. Unneeded: there is no more work for the pilot, or a user wants fewer pilots."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class SiteView:
 class Demand:
     """The waiting tasks, and the pilots that they need in addition to the present workers and the requested pilots.
 
-    ``tasks`` is the number of all ready tasks that fit a usable site. ``cores`` and ``sizes`` leave out tasks for which a connected worker
-    or a requested pilot has room. They also leave out short tasks that should run one after another on the same core. ``sizes`` has one
-    entry for each remaining task, but at most ``unmet_demand.MAX_SIZES`` entries: the size of the smallest pilot that can take the task.
+    ``tasks`` is the number of all ready tasks that fit a usable site. ``cores`` and ``sizes`` do not count tasks for which a connected
+    worker or a requested pilot has room. They also do not count short tasks that should run one after another on the same core. ``sizes``
+    has the size of the smallest pilot for each remaining task, with at most ``unmet_demand.MAX_SIZES`` entries.
     """
 
     cores: float = 0.0
@@ -53,12 +53,12 @@ class Demand:
     spare: list[str] = field(default_factory=list)
     """Pilots that have not joined yet and that no waiting task needs any more."""
     needed: dict[str, PilotSize] = field(default_factory=dict)
-    """Pilots that have not joined yet and that waiting tasks need. The value is the minimum size of a substitute. A pilot and its replicas
-    are needed for the same tasks."""
+    """Pilots that have not joined yet and that waiting tasks need. Values: minimum size of a pilot that could serve these tasks instead. A
+    pilot and its replicas are needed for the same tasks."""
     needed_at: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """For each pilot in ``needed``, the sites where a substitute may run; empty: any site."""
+    """For each pilot in ``needed``: the sites where such a pilot is allowed to run; empty: any site."""
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """For each entry of ``sizes``, the sites where a pilot of this size may run for the waiting task; empty: any site."""
+    """For each entry of ``sizes``: the sites where the waiting task is allowed to run; empty: any site."""
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ class FactoryView:
 
 @dataclass(slots=True)
 class PilotProposal:
-    """Request one more pilot at a site. ``replaces``: a pilot that has waited too long; the new pilot is then a replica of it. When one of
-    the two pilots starts, the other pilot is cancelled."""
+    """Request one more pilot at a site. ``replaces``: a pilot that has waited too long, if the new pilot is a replica of that pilot. When
+    one of the two pilots starts, the other pilot is cancelled."""
 
     site: str
     size: PilotSize
@@ -90,8 +90,8 @@ class WithdrawalProposal:
 
 
 class Factory(Protocol):
-    """Decides which pilots to request at which site. A factory can keep state, because ``on_event`` receives every event of every site.
-    After a restart of the master, ``on_event`` receives the latest events again."""
+    """Decides which pilots to request at which site. A factory can build up its own state, because ``on_event`` receives every event of
+    every site. After a restart of the master, ``on_event`` receives the latest events again, so that the factory can restore this state."""
 
     def on_event(self, event: SiteEvent) -> None: ...
 

@@ -53,7 +53,8 @@ class SiteRecord:
     leaving: bool = False
     """Whether the user removed the site and its last pilots are still ending."""
     lost_s: float = 0.0
-    """Seconds of walltime that recent pilots could not use, because they passed before the agents joined or are reserved for the end."""
+    """Seconds of walltime that recent pilots could not use for tasks: seconds before the agents joined, and seconds reserved for the
+    end."""
     pythons: list[str] = field(default_factory=list)
-    """Minor versions of Python that workers of the site had since its configuration was changed."""
+    """Minor versions of Python of the workers that the site had since the last change of its configuration."""
     history: deque[SiteEvent] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))

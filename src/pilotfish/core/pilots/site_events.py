@@ -27,7 +27,8 @@ MAX_PILOTS = 10_000
 
 @dataclass(slots=True)
 class PilotStatus:
-    """The last report of a site about a pilot. ``since``: the time of this report. A site reports again only if something has changed."""
+    """The last report of a site about a pilot. ``since``: the time of the report. A site reports on a pilot again only if something has
+    changed."""
 
     runs: bool
     reason: str
@@ -52,7 +53,7 @@ def pilot_seen(machine: Machine, item: i.PilotSeen) -> None:
 def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     pilot = machine.state.pilots.get(item.pilot)
     if pilot is None or (item.cause == VANISHED and pilot.workers):
-        # A site may forget a job. The heartbeats of the agents prove that the job runs.
+        # Some sites forget a running job. The heartbeats of its agents prove that the job runs.
         return
     well = item.well or pilot.state == ENDING
     for worker in [worker for worker in machine.state.workers.values() if worker.pilot == item.pilot]:
@@ -64,7 +65,7 @@ def pilot_end_reported(machine: Machine, item: i.PilotEndReported) -> None:
     machine.record(f.PilotEnded(item.pilot, well, item.reason, item.cause))
     record = machine.state.sites.get(pilot.site)
     if record is not None and record.site is not None and record.site.paused:
-        # Maybe the user removed the site and this was its last pilot.
+        # Possibly the user removed the site, and its last pilot has now ended.
         machine.effects.append(e.ReadSites())
 
 
@@ -98,17 +99,17 @@ def sites_read(machine: Machine, item: i.SitesRead) -> None:
             machine.effects.append(e.DescribeSite(name, site))
             machine.decide_again = True
             if site is not None and before is not None:
-                machine.record(f.SiteHeld(name, ""))  # the user may have fixed the problem
+                machine.record(f.SiteHeld(name, ""))  # the user has possibly fixed the problem
                 _replace_outdated(machine, name, before, site)
 
 
 SUBMITTED_WITH = ("queue", "account", "directives", "cores", "nodes", "memory", "gpus", "walltime_s", "python", "setup", "options")
-"""Site keys whose values a pilot keeps from its submission."""
+"""Site keys that are used only at the submission of a pilot: later changes of their values do not affect this pilot."""
 
 
 def _replace_outdated(machine: Machine, name: str, before: Site, site: Site) -> None:
     """Handles a change of a site from ``before`` to ``site``. If an option in SUBMITTED_WITH changed, cancels all pilots of the site that
-    have not joined. Of these pilots, those that a user requested are requested again, unless the site is paused."""
+    have not joined. If a user requested some of these pilots, and the site is not paused, requests the same number of pilots again."""
     if all(getattr(before, field) == getattr(site, field) for field in SUBMITTED_WITH):
         return
     for pilot in machine.state.pilots_at(name):

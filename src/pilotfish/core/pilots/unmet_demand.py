@@ -14,16 +14,16 @@ from pilotfish.model.states import ACTIVE, JOINED
 from pilotfish.model.task import CORES, GPUS, MEMORY, UNIT
 
 MIN_WORK_S = 60.0
-"""Minimum seconds of work for which one more core is worthwhile."""
+"""One more core is worthwhile if it gets at least this many seconds of work."""
 UNKNOWN_CORES = 4.0
 """Assumed cores of a machine whose agent has not joined and whose size is not configured."""
 UNKNOWN = 1 << 62
-"""An amount larger than any request, so that an unknown amount excludes no task."""
+"""Stands for an unknown amount. It is larger than any request, so that it excludes no task."""
 MAX_SIZES = 2000
 NODE_JOIN_WAIT_S = 60.0
 """Seconds to wait for the next agent of a pilot after an agent of the pilot joined."""
 START_S = 30.0
-"""Assumed seconds for the start and end of a pilot, as long as no pilot of the site was observed."""
+"""Assumed seconds for the start and end of a pilot, if no pilot of the site was observed yet."""
 
 
 def view_for_factory(state: State, now: float) -> FactoryView:
@@ -96,8 +96,8 @@ def _fill_workers(state: State, work: list[WaitingTasks], now: float) -> None:
 
 def _fill_coming(state: State, work: list[WaitingTasks], demand: Demand, now: float) -> None:
     """Subtracts from ``work`` the tasks for which coming pilots will have room. A pilot is coming until all its agents have joined, or
-    until NODE_JOIN_WAIT_S seconds have passed since the last of them joined. A pilot and its replicas count as one pilot. Records in
-    ``demand`` which of the pilots without a joined agent are needed and which are spare. A pilot that a user requested is never spare."""
+    until no agent has joined for NODE_JOIN_WAIT_S seconds. A pilot and its replicas count as one pilot. If no agent of a pilot has joined,
+    ``demand`` records whether the pilot is needed or spare. A pilot that a user requested is never spare."""
     groups: dict[str, list[Pilot]] = {}
     for pilot in state.pilots.values():
         if pilot.state > ACTIVE or pilot.site == LOCAL:
@@ -199,8 +199,8 @@ def is_long_enough(shape: TaskShape, site: Site, lost_s: float) -> bool:
 
 
 def overhead_s(lost_s: float) -> float:
-    """Returns the seconds of walltime that a pilot cannot use for tasks. ``lost_s``: these seconds, as measured with recent pilots of the
-    site; a margin is added. If ``lost_s`` is 0, nothing was measured, and the result is ``START_S``."""
+    """Returns the seconds of walltime that a pilot cannot use for tasks. ``lost_s``: the seconds that recent pilots of the site could not
+    use. The result is ``lost_s`` plus a margin or, if ``lost_s`` is 0 because nothing was measured, ``START_S``."""
     return 1.1 * lost_s + 1.0 if lost_s else START_S
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BYTES_PER_MESSAGE = 16 * 1024 * 1024
 FAILED_DEPENDENCIES = "PILOTFISH_FAILED_DEPENDENCIES"
 MAX_PASSED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of a payload with results of other calls, in a message to a worker that cannot read the files of the master."""
+"""Maximum bytes of a payload that contains results of other calls. This applies to workers that cannot read the files of the master."""
 ROW_BYTES = 512
 """Upper estimate of the bytes that describe one file in the header of a message. These bytes count towards BYTES_PER_MESSAGE, because the
 header can be as large as the payload."""
@@ -93,8 +93,8 @@ def _may_copy(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
-    """Returns whether a task may have a copy at this worker. A task gets no copy if a worker died while the task may have been running,
-    because the copy could kill a second worker."""
+    """Returns whether a task may have a copy at this worker. A task that possibly ran at a dying worker gets no copy, because the copy
+    could kill a second worker."""
     run = task.shape.run
     if task.shape.nodes > 1:
         return False
@@ -108,7 +108,7 @@ def _may_have_copy(machine: Machine, worker: Worker, task: Task) -> bool:
 
 @dataclass(slots=True)
 class AssignmentBuilder:
-    """Collects one message: Assign or Delegate. ``known``: specs that the worker has already. ``copies``: True if the tasks are speculative
+    """Collects one message: Assign or Delegate. ``known``: specs that the worker has already. ``copies``: whether the tasks are speculative
     copies."""
 
     known: dict[int, None]
@@ -145,8 +145,8 @@ def duplicate(machine: Machine, proposal: CopyProposal) -> bool:
 
 
 def recall(machine: Machine, proposal: RecallProposal) -> bool:
-    """Asks a worker to return those tasks of the proposal that the worker has not started. Always returns True (the proposal is accepted),
-    even if all tasks have started, because the policy could not know this."""
+    """Asks a worker to return those tasks of the proposal that the worker has not started. Returns True (the proposal is accepted) even if
+    all tasks have started, because the policy could not know this."""
     worker = proposal.worker
     tasks = [task for task in proposal.tasks if task.worker is worker and task.state == ASSIGNED]
     if machine.link_of(worker.id) is not None and tasks:
@@ -200,8 +200,8 @@ def _refuse_results(machine: Machine, task: Task) -> None:
 
 
 def _with_failures(run: Run, task: Task, launch: dict[str, Any]) -> dict[str, Any]:
-    """Adds an environment variable to the launch description of a task. The variable is the number of failed and cancelled tasks among the
-    tasks that this task waited for by ``after_any``."""
+    """Adds an environment variable to the launch description of a task. A task can wait for the end of other tasks by ``after_any``. The
+    variable is the number of these other tasks that failed or were cancelled."""
     return {**launch, "env": {**launch.get("env", {}), FAILED_DEPENDENCIES: str(run.failed_dependencies(task.id & INDEX_MASK))}}
 
 

@@ -1,4 +1,5 @@
-"""Applies concurrency limits: of the tasks of a run with the same limit, only a maximum number may be ready or running at the same time.
+"""Applies concurrency limits. A limit has a maximum: of all tasks of a run that have this limit, at most this number is ready or running at
+the same time.
 
 A task with a limit stays in the state *waiting* until the limit admits it. From then on, the task counts for the limit until it ends, even
 while it waits for a retry. Policies see only admitted tasks, so they need no rule about limits.
@@ -15,8 +16,8 @@ from pilotfish.model.states import DONE, READY, WAITING
 
 
 def admit(run: Run, task: Task) -> bool:
-    """Asks the limit of a task whose dependencies are done. If the maximum is not reached, counts the task and returns True. Otherwise,
-    queues the task at the limit and returns False. A task without a limit is always admitted."""
+    """Applies the limit of a task whose dependencies are done. If the maximum is not reached, counts the task and returns True. Otherwise,
+    queues the task at the limit and returns False. Always returns True for a task without a limit."""
     name, most = run.specs[task.spec].concurrency_limit
     if not name:
         return True
@@ -36,7 +37,7 @@ def admit_anyway(run: Run, task: Task) -> None:
 
 
 def leave(run: Run, task: Task) -> Iterator[Task]:
-    """Stops counting a task that has ended. Yields the tasks that the limit then admits, tasks with a larger priority first."""
+    """Stops counting a task that has ended. Yields the waiting tasks that the limit can now admit, tasks with a larger priority first."""
     limit = run.limits.get(run.specs[task.spec].concurrency_limit[0])
     if limit is None:
         return
@@ -46,13 +47,13 @@ def leave(run: Run, task: Task) -> Iterator[Task]:
         if other.state == WAITING and limit.admitted >= run.specs[other.spec].concurrency_limit[1]:
             return
         heappop(limit.waiting)
-        if other.state == WAITING:  # otherwise the task was cancelled or skipped
+        if other.state == WAITING:  # a task in another state was cancelled or skipped
             limit.admitted += 1
             yield other
 
 
 def forget_ended(run: Run) -> None:
-    """Removes tasks that were cancelled or skipped while they waited for a limit. A rerun may queue them again."""
+    """Removes tasks that were cancelled or skipped while they waited for a limit. A rerun can queue these tasks again."""
     for limit in run.limits.values():
         limit.waiting = [entry for entry in limit.waiting if run.tasks[entry[1]].state == WAITING]
         heapify(limit.waiting)

@@ -1,7 +1,7 @@
 """Charges core-seconds to shares. The usage of a share decays with a half-life of one hour.
 
-All runs of a share use one account. While tasks of another share wait, a share is charged for the cores that its tasks occupy. So using an
-otherwise idle pool is free. A running task is charged continuously, not only when it ends.
+All runs of a share use one account. A share is charged for the cores that its tasks occupy, but only while tasks of a different share wait.
+So a share that uses an otherwise idle pool pays nothing. A running task is charged continuously, not only when it ends.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def add_occupied(run: Run, cores: int) -> None:
 
 
 def settle(state: State, at: float) -> None:
-    """Charges the shares for the time since the last call. A share is charged for its occupied cores if a task of another share waits."""
+    """Charges the shares for the time since the last call. A share is charged for its occupied cores only if a task of a different share
+    waits."""
     elapsed, state.settled_at = at - state.settled_at, at
     waiting = {shape.run.account: None for shape in state.ready if not shape.run.paused} if len(state.shares) > 1 else {}
     for account in state.shares.values():
@@ -84,5 +85,5 @@ def typical_s(shapes: Iterable[TaskShape]) -> dict[ShareAccount, float]:
 
 def weighted_usage(account: ShareAccount, typical: float) -> float:
     """Returns the usage of a share divided by its weight. The share with the smallest value comes first. ``typical``: mean seconds of the
-    share's tasks. Each core that the share occupies now adds this time to the usage."""
+    share's tasks. For each core that the share occupies now, these seconds are added to the usage."""
     return (account.used + account.occupied / UNIT * typical) / account.weight

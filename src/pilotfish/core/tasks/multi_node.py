@@ -1,8 +1,8 @@
 """Occupies and frees the workers of tasks that run on several nodes.
 
 A multi-node task occupies room at several workers of one pilot at the same time. The first worker starts the task, and a file tells the
-task the names of all hosts. The agents of the other workers do not know of the task; only the master marks the room at these workers as
-occupied. When the attempt ends or a worker is lost, the room at all workers of the task is free again.
+task the names of all hosts. The agents of the other workers do not know about the task. Only the master records that the room at these
+workers is occupied. When the attempt ends or a worker is lost, the room at all workers of the task is free again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def is_lawful(proposal: AssignmentProposal, now: float) -> bool:
 
 
 def can_get_inputs(state: State, task: Task, site: str) -> bool:
-    """Returns whether a multi-node task may run at a site as far as its inputs are concerned. The result is True if the site can get the
-    inputs. The result is also True if no site that can get the inputs has enough workers of one pilot."""
+    """Returns whether the inputs of a multi-node task allow it to run at a site. The result is True if the site can get the inputs. The
+    result is also True if every site that can get the inputs has too few workers of one pilot."""
     if replicas.can_get_inputs(state, task, site):
         return True
     sites = {worker.site: None for worker in state.workers.values()}
@@ -64,9 +64,8 @@ def hosts_other_task(worker: Worker) -> bool:
 
 
 def cut_off(worker: Worker, now: float) -> list[tuple[int, float]]:
-    """Returns the multi-node tasks that occupy this worker and that another worker started, each with the seconds that it ran. Returns an
-    empty list if less than FRESH_FRACTION of the walltime of this worker has passed, because the tasks were then not cut off by the end of
-    the walltime."""
+    """Returns the multi-node tasks that occupy this worker and that another worker started, each with the seconds that it ran. If less than
+    FRESH_FRACTION of the walltime of this worker has passed, the end of the walltime did not cut off the tasks, and the list is empty."""
     if worker.ends_at is None or now < worker.joined_at + FRESH_FRACTION * (worker.ends_at - worker.joined_at):
         return []
     return [(task.id, now - task.worker.started.get(task, now)) for task in hosted_tasks(worker) if task.worker is not None]

@@ -26,14 +26,15 @@ def is_skipped(task: Task) -> bool:
 
 
 def has_payload(task: Task) -> bool:
-    """Returns whether the payload of an unsuccessful task still exists. The payload may have been in a damaged part of the journal. The
-    payloads of some cancelled tasks are deleted."""
+    """Returns whether the payload of an unsuccessful task still exists. It does not exist if it was in a damaged part of the journal. The
+    payloads of some cancelled tasks were deleted."""
     is_lost = task.failure is not None and task.failure.cause == DAMAGED
     return not is_lost and (task.state == FAILED or task.payload != b"")
 
 
 def with_dependencies(run: Run, chosen: Iterable[Task]) -> list[Task]:
-    """Returns the chosen tasks, the unsuccessful tasks that they need, and the skipped tasks that can run after them; in order of index."""
+    """Returns three kinds of tasks, in order of index: the chosen tasks, the unsuccessful tasks that the chosen tasks need, and the skipped
+    tasks that can run after the other two kinds."""
     parents = _unsuccessful_parents(run)
     found = {task.id & INDEX_MASK: None for task in chosen}
     wanted = list(found)
@@ -60,8 +61,9 @@ def _unsuccessful_parents(run: Run) -> dict[int, list[int]]:
 
 
 def needs(run: Run, tasks: list[Task]) -> Iterator[tuple[int, list[int], list[tuple[int, str, str]]]]:
-    """Yields a row for each task in ``tasks`` that needs other tasks in ``tasks``: its index, the indices of the needed tasks, and the
-    files that they leave for it. A file has three values: index of its maker, name at the maker, name at this task."""
+    """Yields a row for each task in ``tasks`` that needs other tasks in ``tasks``. The row has the index of the task, the indices of the
+    needed tasks, and the files that the needed tasks leave for the task. A file has three values: the index of the task that makes it, its
+    name in that task, and its name in the task of the row."""
     indices = {task.id & INDEX_MASK for task in tasks}
     parents = _unsuccessful_parents(run)
     for index in sorted(indices):
@@ -105,7 +107,7 @@ def reopened(state: State, fact: f.TasksRerun, at: float) -> None:
 
 def _renew_keys(run: Run, tasks: list[Task], records: dict[int, bytes]) -> None:
     """Stores the new records of rerun tasks. Rerun tasks without a new record lose their keys. If the key of a task changes, the
-    unsuccessful tasks that need it lose their keys too, because their keys contain the old key."""
+    unsuccessful tasks that need this task lose their keys too, because their keys contain the old key."""
     changed = [task for task in tasks if records.get(task.id & INDEX_MASK) != stored_results.record_of(run, task.id & INDEX_MASK)]
     stale = {child for task in changed for child in task.children or () if run.tasks[child].state in UNSUCCESSFUL}
     numbers = {task.id for task in changed}
@@ -126,7 +128,7 @@ def _supersede(run: Run, indices: set[int]) -> None:
 
 
 def _renew(state: State, task: Task, fact: f.TasksRerun) -> None:
-    """Forgets the failures of a task and what was learned from them, because the user may have fixed their causes."""
+    """Forgets the failures of a task and what was learned from them, because the user has possibly fixed the causes."""
     run = task.shape.run
     task.output, task.failure, task.failure_counts = b"", None, None
     task.spec = fact.specs.get(task.id, task.spec)
@@ -140,7 +142,7 @@ def _renew(state: State, task: Task, fact: f.TasksRerun) -> None:
 
 
 def _wait_for_ends(run: Run, again: dict[int, None]) -> None:
-    """Lets a task wait again if a task in its ``after_any`` runs again."""
+    """Makes a task wait again if it must run after a task that now runs again (``after_any``)."""
     for index, needed in run.after_any.items():
         for other in needed:
             if other in again:

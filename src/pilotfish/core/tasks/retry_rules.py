@@ -1,19 +1,20 @@
 """Decides what follows from a failed attempt: which budget is charged, and whether the task runs again.
 
-Each kind of failure has its own budget, so that a lost worker never uses up the retries that a user gave a task:
+Each kind of failure has its own budget, which is a maximum number of retries. So a lost worker never uses up the retries that a user gave a
+task:
 
 * failures: The task failed (exit status, exception, time limit). Limit: ``retries`` of the spec.
 * losses: The worker or site is to blame, for example because the worker fell silent. Limit: ``losses`` of the spec, for losses and deaths
   together.
-* deaths: The worker died while the task may have been running. Limit: ``losses`` of the spec, for losses and deaths together.
+* deaths: The worker died, and the task was possibly running. Limit: ``losses`` of the spec, for losses and deaths together.
 * crashes: The task or its slot crashed or was killed. Limit: CRASH_BUDGET after a crash, KILLED_BUDGET after a kill, or ``retries`` if that
   is more.
 * ooms: The task reached its memory limit. It runs again with twice the memory, at most OOM_BUDGET times.
 * second_opinions: Another worker must confirm the failure, because the last tasks at this worker failed too, or because its site lacks the
   directory of the task.
 
-If a task has two attempts and one of them fails, the task goes on with the other attempt. Only a loss or a death is then charged, and only
-if its budget is not used up.
+If a task has two attempts and one of them fails, the task goes on with the other attempt. In this case, only losses and deaths are charged,
+as long as their budget is not used up.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def judge(
                 failure, message=f"{failure.message} ({asked:.4g} MiB at first, twice as much after each try)"
             )
     elif failure.cause in ("crash", *KILLED_CAUSES):
-        # Something else may have killed the task. But if this happens each time, the task is probably the cause.
+        # Possibly something else killed the task. But if the task is killed each time, the task is probably the cause.
         budget, avoid = "crashes", failure.cause in KILLED_CAUSES
         final = failure_counts.crashes >= max(KILLED_BUDGET if avoid else CRASH_BUDGET, spec.retries)
     elif failure.cause == NO_DIRECTORY and worker.site not in task.shape.succeeded_sites:
-        # All workers of a site have the same directories. So try another site, if there is one.
+        # All workers of a site have the same directories, so the task tries a different site, if there is one.
         budget, final = "second_opinions", not _may_go_elsewhere(state, worker.site, task.shape)
     elif failure.cause == MISSING_INPUT and failure.blame == "site" and any(record.is_nowhere for record in needs(task)):
         budget, final = "failures", True
@@ -92,7 +93,7 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
     failure = Failure("worker-lost", "worker", f"worker {worker.id} {reason}")
     final = failure_counts.losses + failure_counts.deaths >= state.spec_of(task).losses
     suspect = failure_counts.suspect
-    # A multi-node task is never suspect: it is unknown which worker it killed, and it cannot run alone.
+    # A multi-node task never has to run alone: it needs several workers, and nobody knows which of them it killed.
     is_death = died and task.shape.nodes == 1
     if is_death:
         deaths = failure_counts.deaths + 1
@@ -107,9 +108,9 @@ def judge_death(state: State, worker: Worker, task: Task, reason: str, died: boo
 
 
 def _reduced_charge(fact: f.AttemptFailed) -> f.AttemptFailed:
-    """Reduces the charge of a failed attempt if another attempt of the task continues: no retry is used up, and the task does not end.
+    """Reduces the charge of a failed attempt while the other attempt of the task continues: no retry is used up, and the task does not end.
 
-    A loss or a death is still charged, unless its budget is used up. So a task that kills workers is found as early as without copies.
+    But a loss or a death is charged as long as its budget is not used up. So a task that kills workers is found as early as without copies.
     """
     budget = fact.budget if fact.budget in ("losses", "deaths") and not fact.final else ""
     return msgspec.structs.replace(fact, budget=budget, final=False, memory=0, suspect=False, output=b"")
@@ -121,7 +122,7 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
     If the worker has no walltime, or if the task ran for less than MIN_CUT_OFF_S, the result is 0. If the task ran for nearly the whole
     life of the worker, the result is ``pilot_s`` or, without a pilot, a little more than the life of the worker. Otherwise the result is
-    ``ran_s``, rounded down to one of a few values, because each different value makes another task shape.
+    ``ran_s``, rounded down to one of a few values, because each value makes a new task shape.
     """
     if worker.ends_at is None or ran_s < MIN_CUT_OFF_S:
         return 0.0
@@ -131,7 +132,7 @@ def walltime_to_request(worker: Worker, pilot_s: float, ran_s: float) -> float:
 
 def _more_memory(state: State, task: Task) -> int:
     """Returns the memory for the next attempt: twice the memory of the last attempt, but at most the memory of the largest present worker.
-    Returns 0 if this is not more than the memory of the last attempt, or if the last attempt had no memory limit."""
+    Returns 0 if this would not be more memory than before, or if the last attempt had no memory limit."""
     current = dict(task.shape.needs).get(MEMORY, 0)
     largest = max((worker.capacity.get(MEMORY, 0) for worker in state.workers.values()), default=0)
     wanted = min(2 * current, largest)
@@ -139,7 +140,7 @@ def _more_memory(state: State, task: Task) -> int:
 
 
 def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
-    """Returns whether another site has a worker that can take tasks of this shape, or may get such a worker."""
+    """Returns whether a different site has a worker that can take tasks of this shape, or can get such a worker."""
     tried, wanted = {*shape.no_directory_sites, site}, shape.run.options.sites
     others = (worker for worker in state.workers.values() if worker.alive and worker.site not in tried)
     if any(other.could_fit(shape.needs) and other.qualifies(shape) for other in others):
@@ -151,9 +152,9 @@ def _may_go_elsewhere(state: State, site: str, shape: TaskShape) -> bool:
 
 
 def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> bool:
-    """Returns whether the worker may be at fault instead of the task. Three conditions must be true. The cause of the failure is one of
-    DOUBTED_CAUSES. The last DOUBT_AFTER tasks at this worker failed. Another worker is large enough for the task, and the last DOUBT_AFTER
-    tasks at this other worker did not all fail. The failure of a task is doubted only once."""
+    """Returns whether the worker is possibly at fault instead of the task. Three conditions must be true. The cause of the failure is one
+    of DOUBTED_CAUSES. The last DOUBT_AFTER tasks at this worker failed. Another worker is large enough for the task, and the last
+    DOUBT_AFTER tasks at this other worker did not all fail. The failure of a task is doubted only once."""
     has_opinion = task.failure_counts is not None and task.failure_counts.second_opinions
     if failure.cause not in DOUBTED_CAUSES or len(worker.streak) < DOUBT_AFTER or has_opinion:
         return False
@@ -166,8 +167,8 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
     """Returns whether the last ``after`` tasks at a worker all failed because of the worker, while other workers do not fail.
 
-    A failure shows a fault of the worker only if an equal task of the run has succeeded somewhere: otherwise the program may be at fault.
-    The result is False if the worker is in quarantine already, or if a waiting task fits this worker and no other.
+    A failure shows a fault of the worker only if an equal task of the run has succeeded somewhere. Without such a success, the program is
+    possibly at fault. The result is False if the worker is in quarantine already, or if it is the only worker that fits a waiting task.
     """
     if len(worker.streak) < after or worker.quarantined_until:
         return False
@@ -185,7 +186,7 @@ def _shows_fault(state: State, number: int) -> bool:
 
 
 def needed_workers(state: State) -> list[Worker]:
-    """Returns the workers in quarantine that fit a waiting task which no other worker fits."""
+    """Returns the workers in quarantine that are needed: a waiting task fits such a worker, and fits no worker outside quarantine."""
     if not state.quarantined or not state.ready:
         return []
     others = list(_usable_workers(state))

@@ -9,7 +9,8 @@ from pilotfish.model.task import CORES
 MARGIN = 1.1
 """The estimated remaining work is multiplied by this factor."""
 MAX_POOL_FACTOR = 2.0
-"""Maximum cores for a deadline, as a multiple of the whole pool. A run that needs more cannot meet its deadline and is not preferred."""
+"""Maximum cores for a deadline, as a multiple of the whole pool. If a run needs more cores, it cannot meet its deadline and is not
+preferred."""
 
 
 def pool_cores(state: State) -> int:
@@ -20,7 +21,7 @@ def pool_cores(state: State) -> int:
 def needed(run: Run, now: float, pool: int) -> int:
     """Returns how many cores the run must occupy from now on to meet its deadline, in units of 1/10000 core.
 
-    Returns 0 if the run has no deadline, if it cannot meet the deadline, or if running one task at a time is fast enough. If no task has
+    Returns 0 in three cases: the run has no deadline, it cannot meet the deadline, or one task at a time is fast enough. If no task has
     ended and no task has a time limit, returns the cores of one task.
     """
     deadline = run.options.deadline

@@ -2,7 +2,7 @@
 
 The fields of the task describe the first attempt: its worker and its attempt number. The copy is a ``SpeculativeCopy`` in ``State.copies``,
 with its own worker and attempt number. When one of the two attempts ends without a result, the fields of the task describe the remaining
-attempt. The ``SpeculativeCopy`` stays until the task is queued again or ends. So until then, the task gets no further copy, and no attempt
+attempt. The ``SpeculativeCopy`` stays until the task is queued again or ends. While it exists, the task gets no further copy. So no attempt
 number is used twice.
 """
 
@@ -36,7 +36,8 @@ def has_copy(state: State, task: Task) -> bool:
 
 
 def is_reported_running(worker: Worker, task: Task) -> bool:
-    """Returns whether this worker reported that its attempt of the task runs. For a copy, the state of the task does not show this."""
+    """Returns whether this worker reported that its attempt of the task runs. The state of the task shows this only for the first attempt,
+    not for a copy."""
     return task in worker.started if task.worker is not worker else task.state > ASSIGNED
 
 
@@ -61,7 +62,7 @@ def duplicated(state: State, fact: f.TasksDuplicated, at: float) -> None:
 
 
 def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
-    """Keeps the attempt at this worker, because it has the result, and drops the other attempt."""
+    """Keeps the attempt at this worker, because this attempt has the result, and drops the other attempt."""
     for other, _ in list(attempts(state, task)):
         if other is not worker:
             _drop_attempt(state, other, task, at)
@@ -69,7 +70,7 @@ def keep_winner(state: State, worker: Worker, task: Task, at: float) -> None:
 
 
 def end_attempt(state: State, worker: Worker, task: Task, at: float) -> bool:
-    """Removes the attempt at this worker, which ended without a result. Returns whether another attempt continues."""
+    """Removes the attempt at this worker, which ended without a result. Returns whether a second attempt continues."""
     if has_copy(state, task):
         _drop_attempt(state, worker, task, at)
         return True

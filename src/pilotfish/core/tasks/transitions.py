@@ -50,7 +50,7 @@ def dequeue(state: State, task: Task) -> None:
 
 
 def release(worker: Worker, task: Task) -> None:
-    """Takes a task from a worker and gives the room of the task to tasks that wait at the worker."""
+    """Removes a task from a worker, and gives its room to prefetched tasks that wait at this worker."""
     worker.recalled.pop(task, None)
     worker.delegated.pop(task, None)
     if worker.started:
@@ -64,7 +64,7 @@ def release(worker: Worker, task: Task) -> None:
     if ahead:
         first = next(iter(ahead))
         if ahead[first] is needs:
-            # Usually the needs are equal. Then the next task gets the room, and nothing is counted.
+            # Usually the next task has equal needs. It then gets the room directly, without counting.
             del ahead[first]
             worker.active[first] = needs
             return
@@ -107,7 +107,7 @@ def end(state: State, task: Task, new: int, at: float) -> None:
 
 def mark_if_ended(run: Run, at: float) -> None:
     if run.finished and not run.ended_at:
-        # The master closes the run of a killed client some time after the last task ended.
+        # If a client was killed, the master closes its run some time after the last task ended.
         run.ended_at = run.end_times[run.ended[-1]] if run.incomplete and run.ended else at
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 MAX_FULL_DISKS = 10
-"""From the attempt with this number on, a full disk is charged to the task. Without this limit, the task could move from worker to worker
-for ever."""
+"""If the disk of a worker is full, only attempts with this number or a larger number are charged to the task. Without this charge, the task
+could move from worker to worker for ever."""
 
 
 def handle(machine: Machine, item: i.AgentMessage) -> None:
@@ -96,7 +96,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
         return
     old = machine.connections.get(hello.worker)
     if old is not None and link < old.newest_link:
-        # This Hello came late. The agent has reconnected since, and this list of its tasks is outdated.
+        # This Hello came late: the agent has already reconnected, so this list of its tasks is outdated.
         machine.effects.append(e.HangUp(link))
         return
     worker = state.workers.get(hello.worker)
@@ -124,7 +124,7 @@ def _hello(machine: Machine, link: int, hello: m.Hello) -> None:
 
 
 def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
-    """Cancels the other pilots of a group of pilot replicas when the first agent of one pilot has joined."""
+    """Cancels the other pilots of a group (a pilot and its replicas) after the first agent of ``pilot`` has joined."""
     first = pilot.replica_of or pilot.id
     pilots = machine.state.pilots
     for other in [pilots[name] for name in (first, *machine.state.pilot_replicas) if name in pilots]:
@@ -134,8 +134,8 @@ def _cancel_replicas(machine: Machine, pilot: Pilot) -> None:
 
 
 def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[int, int, int]]) -> None:
-    """Compares the tasks that a connecting agent holds with the tasks that it should hold. Requeues assignments that never arrived, fails
-    attempts that a restarted agent has lost, and kills attempts that are no longer wanted."""
+    """Compares the tasks that a connecting agent holds with the tasks that it should hold. Requeues tasks whose assignment never arrived.
+    Records attempts as failed if a restarted agent has lost them. Kills attempts that are no longer wanted."""
     held = {(number, attempt): stage for number, attempt, stage in holding}
     state = machine.state
     own = ((task, speculative_copies.attempt_at(state, worker, task)) for task in (*worker.active, *worker.ahead))
@@ -145,7 +145,7 @@ def _reconcile(machine: Machine, link: int, worker: Worker, holding: list[tuple[
         machine.record(f.TasksReturned(worker.id, unseen, "the assignment never reached the worker"))
     for lost in missing:
         if worker.has(lost):
-            # The agent reported that this task runs, and does not know it now. So it died and was restarted under its old name.
+            # The agent once reported that this task runs, and now does not know the task. So the agent died and was restarted.
             machine.fail_attempt(judge_death(state, worker, lost, "was restarted", died=True))
     started: list[tuple[int, int]] = []
     unwanted: list[tuple[int, int]] = []
@@ -242,7 +242,7 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
         return
     assert item.failure is not None
     if item.failure.cause == DISK and item.failure.blame == "worker" and task.attempt < MAX_FULL_DISKS:
-        # The task is not to blame. So another worker runs the task, and this worker gets no more tasks.
+        # The task is not to blame: a different worker runs it, and this worker gets no more tasks.
         _drop_outputs(machine, worker, item, payload)
         machine.record(f.TasksReturned(worker.id, [item.task], item.failure.message))
         leases.drain(machine, worker, item.failure.message)
@@ -265,8 +265,8 @@ def _failed(machine: Machine, worker: Worker, item: m.ResultItem, payload: Paylo
 
 
 def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
-    """Returns the failure of a task. If the task is a multi-node task and another of its workers is disconnected, the blame becomes
-    ``worker``: the task can notice that a node died before the master notices it."""
+    """Returns the failure of a task. If one of the workers of a multi-node task is disconnected, the blame becomes ``worker``: a multi-node
+    task can fail because of a dead node before the master notices the dead node."""
     others = (other for other in machine.state.multi_node_workers.get(task, ()) if not other.poll_s)
     lost = next((other for other in others if machine.connections[other.id].link is None), None)
     if lost is None or failure.blame != "task":
@@ -275,8 +275,8 @@ def _blame_lost_node(machine: Machine, task: Task, failure: Failure) -> Failure:
 
 
 def _update_holders(machine: Machine, worker: Worker, message: m.CacheReport) -> None:
-    """Records which contents a worker gained and lost. If a run needs the content, the change is recorded as a fact. Otherwise the digest
-    is only kept in memory, for later runs. Tells the worker to release the contents in ``message.held`` that no run needs."""
+    """Records which contents a worker gained and lost. A change is recorded as a fact if a run needs the content. All other changes are
+    only kept in memory, for later runs. Tells the worker to release the contents in ``message.held`` that no run needs."""
     if message.all:
         machine.caches.has_only(worker.id, message.gained)
     else:

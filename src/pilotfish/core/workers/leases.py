@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 RECONNECT_S = 15.0
-"""Minimum seconds that workers get to reconnect after a restart of the master. Agents try to reconnect at least every 5 s."""
+"""After a restart of the master, workers get at least this many seconds to reconnect. Agents try to reconnect at least every 5 s."""
 
 
 def lease_s(machine: Machine, worker: Worker) -> float:
-    """Returns the seconds of silence after which a worker counts as lost. A worker that connects only at intervals has more time."""
+    """Returns the seconds of silence after which a worker counts as lost. A worker that connects only at intervals gets more seconds."""
     return max(machine.settings.lease_s, 3 * worker.poll_s)
 
 
@@ -56,24 +56,24 @@ def quarantine_expired(machine: Machine, key: str) -> None:
 
 
 def release_needed_workers(machine: Machine) -> None:
-    """Ends quarantines of workers without which a task would wait for the end of the quarantine."""
+    """Ends the quarantine of a worker if a waiting task fits this worker, but no worker outside quarantine."""
     for worker in needed_workers(machine.state):
         machine.record(f.WorkerQuarantined(worker.id, 0.0, "tasks wait that fit no other worker"))
 
 
 def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) -> None:
     """Ends a worker that fell silent, and requeues its tasks. If the walltime of the worker is over, calls ``leave`` instead. ``died``:
-    True if the worker certainly runs nothing any more.
+    whether it is certain that the worker runs nothing any more.
 
-    Every task that may have started is charged for the loss. Otherwise a task could kill one worker after another. These tasks may have
+    The loss is charged to every task that possibly started. Otherwise a task could kill one worker after another. These tasks possibly
     started:
 
     * The tasks that occupied cores of the worker.
-    * The same number of prefetched tasks: one of them starts when a task ends, and the result of the ended task may be lost with the
-      worker.
+    * The same number of prefetched tasks. A prefetched task starts when another task ends, and the result of the ended task can be lost
+      with the worker.
     * Prefetched tasks that the agent reported as running.
-    * Prefetched tasks that had an earlier attempt. They probably did not start, but otherwise a task that kills workers could stay
-      unnoticed behind short tasks.
+    * Prefetched tasks that had an earlier attempt. They probably did not start. But if they were not charged, a task that kills workers
+      could stay unnoticed behind short tasks.
     """
     if worker.ends_at is not None and machine.now >= worker.ends_at:
         leave(machine, worker, f"{reason}, and its time was over")
@@ -86,8 +86,8 @@ def lose_worker(machine: Machine, worker: Worker, reason: str, *, died: bool) ->
         (started if place < places or task.attempt > 1 or task.state == RUNNING else untouched).append(task)
     if untouched:
         machine.record(f.TasksReturned(worker.id, [task.id for task in untouched], f"worker {worker.id} {reason}"))
-    for task in reversed(started):  # reversed, so that the first task is first in the queue again
-        # If the run reached its maximum number of failures, the run and its other tasks were cancelled.
+    for task in reversed(started):  # each task returns to the front, so the first task must return last
+        # A failure can cancel the run with all its other tasks, if the run reaches its maximum number of failures.
         if worker.has(task):
             machine.fail_attempt(judge_death(machine.state, worker, task, reason, died))
     end_worker(machine, worker, lost=True, reason=reason)
@@ -144,6 +144,6 @@ def retire(machine: Machine, proposal: RetireProposal) -> bool:
 
 def ask_to_drain(machine: Machine, worker: Worker) -> None:
     """Asks the agent of a worker to drain. Does nothing while the worker is occupied by a multi-node task that another worker started: the
-    agent does not know of this task and would leave too early. This function is called again after the next heartbeat."""
+    agent does not know about this task and would leave too early. After the next heartbeat, this function is called again."""
     if not multi_node.hosts_other_task(worker):
         machine.send_to_worker(worker.id, m.Drain(worker.reason))

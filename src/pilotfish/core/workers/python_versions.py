@@ -1,8 +1,8 @@
-"""Finds out whether every place has another version of Python than the calls of a run need, so that the calls can run nowhere.
+"""Finds out whether the calls of a run can run nowhere, because every place has a different version of Python.
 
 A *place* is this machine, a site, or all workers that belong to no site. A pickled function can only be loaded by a Python of the same
-minor version. Workers report their version when they join. A site remembers the versions that its workers had, so they are known even while
-the site has no worker.
+minor version. Workers report their version when they join. A site remembers the versions of its earlier workers, so these versions are
+known even while the site has no worker.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ HERE = "this machine"
 
 
 def places_with_other_python(state: State, python: str, sites: Sequence[str]) -> dict[str, str]:
-    """Returns the places where the run may run, each with its Python versions as text, if none of these places has the version ``python``.
+    """Returns the places where the run is allowed to run, each with its Python versions as text. Does so only if none of these places has
+    the version ``python``.
 
     Returns an empty dict if a place has this version, if the version of a place is not known yet, or if there is no place. ``sites``: the
-    sites that the run may use; empty means all places.
+    sites that the run is allowed to use; if empty, all places are allowed.
     """
     known: dict[str, dict[str, None]] = {}
     for worker in state.workers.values():
@@ -31,7 +32,7 @@ def places_with_other_python(state: State, python: str, sites: Sequence[str]) ->
         record = state.sites.get(name)
         known.setdefault(name, {}).update(dict.fromkeys(record.pythons if record is not None else ()))
         if name != LOCAL and record is not None and not record.pythons:
-            known[name] = {}  # the site was changed since its workers started, for example to get another Python
+            known[name] = {}  # the site was changed after its workers started, for example to get a different Python
     allowed = {place: versions for place, versions in known.items() if not sites or place in sites}
     if any(not versions or not versions.keys().isdisjoint(("", python)) for versions in allowed.values()):
         return {}
@@ -39,7 +40,7 @@ def places_with_other_python(state: State, python: str, sites: Sequence[str]) ->
 
 
 def has_worker_with_python(state: State, python: str, sites: Sequence[str]) -> bool:
-    """Returns whether a worker that the run may use has this version. ``sites``: see ``places_with_other_python``."""
+    """Returns whether one of the workers that the run is allowed to use has this version. ``sites``: see ``places_with_other_python``."""
     usable = (worker for worker in state.workers.values() if worker.state < DRAINING and (not sites or worker.site in sites))
     return any(worker.python == python for worker in usable)
 

@@ -1,10 +1,11 @@
 """Keeps the site master of each site: the elected agent that assigns delegated tasks.
 
-A site master gets many tasks at once. It reports which worker got which task, and which workers it serves. Served workers need not send
-heartbeats to the master. Workers that no site master serves get their tasks directly from the master.
+A site master gets many tasks at once and assigns them to the workers that it serves. It reports to the master which workers it serves, and
+which worker got which task. Served workers need not send heartbeats to the master. Workers that no site master serves get their tasks
+directly from the master.
 
-The master ignores a report about a task unless the task, with the same attempt number, is delegated to the reporting site master. So if two
-agents believe that they are the site master, at most one report about an attempt counts.
+The master accepts a report about an attempt only from the site master to which this attempt is delegated. So if two agents believe that
+they are the site master, at most one report about an attempt counts.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from pilotfish.core.machine import Machine
 
 REPORT_VALID_S = 40.0
-"""A report of a site master extends the leases of the workers that it serves: they end at least this many seconds after the report. A site
-master sends a report every ten seconds."""
+"""A report of a site master extends the leases of the workers that it serves. These leases then end at least this many seconds after the
+report. A site master sends a report every ten seconds."""
 MAX_CONTACTS = 20
 """Maximum peers whose addresses a new worker gets."""
 
@@ -44,8 +45,8 @@ class SiteMasterTerm:
 
 
 class SiteMasters:
-    """Holds the site master of each site. The state does not contain site masters, because after a restart of the master, the site masters
-    report themselves."""
+    """Holds the site master of each site. Site masters are not part of the state, because the site masters themselves report again after a
+    restart of the master."""
 
     def __init__(self) -> None:
         self.by_site: dict[str, SiteMasterTerm] = {}
@@ -58,8 +59,8 @@ class SiteMasters:
     def divide(self, workers: list[Worker]) -> tuple[list[tuple[Worker, list[Worker]]], list[Worker]]:
         """Divides workers into two parts: site masters, each with the workers that it serves, and the other workers.
 
-        A site master that is not in ``workers`` does not count, so its workers are among the other workers. The other workers get their
-        tasks directly from the master.
+        If a site master is not in ``workers``, the workers that it serves are among the other workers. The other workers get their tasks
+        directly from the master.
         """
         able = {worker.id: worker for worker in workers}
         found = []
@@ -80,7 +81,8 @@ def needs_site_master(machine: Machine, site: str) -> bool:
 
 def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
     """Returns the number of the current term of the worker's site, and the address of the site master; (0, None) if the site needs no site
-    master. If the site needs a site master, but none is connected and has an address for peers, this worker becomes the site master."""
+    master. If the site needs a site master, but has none that is connected and has an address for peers, this worker becomes the site
+    master."""
     if not needs_site_master(machine, worker.site):
         return 0, None
     term = machine.site_masters.by_site.get(worker.site)
@@ -92,8 +94,8 @@ def term_and_address(machine: Machine, worker: Worker) -> tuple[int, Any]:
 
 
 def introduce(machine: Machine, worker: Worker) -> None:
-    """Sends a worker the addresses of the workers that joined its site last. These workers will probably stay longest. If the worker itself
-    has no address for peers, it cannot be a site master: the tasks that were delegated to it are requeued."""
+    """Sends a worker the addresses of the workers that joined its site last. The latest workers will probably stay longest. If ``worker``
+    itself has no address for peers, sends nothing: this worker cannot be a site master, and its delegated tasks are requeued."""
     connection = machine.connections[worker.id]
     if connection.peer is None:
         _requeue_delegated(machine, worker, "it is no longer the master of its site")
@@ -107,8 +109,8 @@ def introduce(machine: Machine, worker: Worker) -> None:
 
 
 def claimed(machine: Machine, worker: Worker, term: int) -> None:
-    """Handles the claim of a worker to be site master. The next report of this worker must name all workers that the worker serves, because
-    the master may have missed earlier reports."""
+    """Handles the claim of a worker to be site master. The next report of this worker must name all workers that it serves, because the
+    master possibly missed earlier reports."""
     if accept_claim(machine, worker, term):
         machine.site_masters.by_site[worker.site].expects_full_list = True
 
@@ -122,9 +124,9 @@ def worker_connected(machine: Machine, worker: Worker) -> None:
 
 def accept_claim(machine: Machine, worker: Worker, term: int) -> bool:
     """Handles the claim of a worker to be the site master of its site in this term. If the claim is accepted, the term of the former site
-    master ends, and the function returns True. The claim is refused, and the function returns False, if another site master has a later
-    term, or an equal term and a lower peer id. Term 0 means that the worker is no longer the site master: its term ends, the tasks
-    delegated to it are requeued, and the function returns False."""
+    master ends, and the function returns True. The claim is refused if a different site master has a later term, or an equal term and a
+    lower peer id. The function then returns False. It also returns False for term 0, which means that the worker is no longer the site
+    master: its term ends, and its delegated tasks are requeued."""
     by_site = machine.site_masters.by_site
     known = by_site.get(worker.site)
     if not term:
@@ -216,7 +218,7 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
         for number, attempt in items:
             task = machine.state.find_task(number)
             if task is not None and task.worker is worker and task.attempt == attempt and task not in worker.delegated:
-                continue  # the worker has reported it already
+                continue  # the worker itself has already reported this attempt
             (wanted if is_delegated(machine, site_master, number, attempt) else unwanted).append((number, attempt))
         if wanted:
             machine.record(f.TasksClaimed(worker.id, [number for number, _ in wanted]))
@@ -226,7 +228,7 @@ def record_claimed(machine: Machine, site_master: Worker, message: m.ClaimedTask
 
 def requeue_missing(machine: Machine, site_master: Worker, message: m.DelegatedTasks) -> None:
     """Requeues delegated tasks that the site master does not list. These tasks never reached the site master, or the site master has lost
-    them. Listed tasks that are not delegated to this site master are stopped."""
+    them. Stops listed tasks that are not delegated to this site master."""
     held = dict.fromkeys(message.items)
     missing = [task.id for task in site_master.delegated if (task.id, task.attempt) not in held]
     if missing:
@@ -242,8 +244,8 @@ def is_delegated(machine: Machine, site_master: Worker, number: int, attempt: in
 
 
 def find_current(machine: Machine, worker: Worker, number: int, attempt: int) -> Task | None:
-    """Returns the task of an attempt that a worker reports, if the attempt is current; otherwise None. If the master still counts the
-    attempt as delegated to the site master of this worker, this function records that the worker got the task."""
+    """Returns the task of an attempt that a worker reports, if the attempt is current; otherwise None. If the attempt still counts as
+    delegated to the worker's site master, records that the worker got the task."""
     task = machine.state.find_task(number)
     if task is None:
         return None

@@ -17,19 +17,20 @@ class WorkerShare:
     compute_s: float
     """Seconds of computation."""
     transfer_s: float
-    """Seconds between sending a chunk and receiving its result, without the seconds of computation."""
+    """Seconds from sending a chunk to receiving its result, minus the seconds of computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Chunk sizes and times of one iteration of ``iterate``. ``divide`` sends its load in rounds; each round is one iteration."""
+    """Chunk sizes and times of one iteration of ``iterate``. For ``divide``, which sends its load in rounds, a round counts as an
+    iteration."""
 
     seconds: float
     """Seconds from sending the first chunk to receiving the last result."""
     shares: dict[str, WorkerShare]
-    """The work of each worker: its `units`, its seconds of computation `compute_s` and its other seconds `transfer_s`."""
+    """The work of each worker: `units`, seconds of computation (`compute_s`) and the remaining seconds (`transfer_s`)."""
     left_out: tuple[str, ...]
-    """Connected workers that got no chunk, because the iteration would take longer with them."""
+    """Connected workers that got no chunk, because the iteration would take longer if they took part."""
     equal_s: float
     """Estimated seconds of this iteration with equal chunks for all workers, computed from the measured speeds."""
     phi: float
@@ -39,8 +40,8 @@ class Iteration:
     ratio: float
     """Transferred bytes per unit. The printed table calls this number f_c."""
     planned_s: float | None = None
-    """Expected seconds of this iteration with these chunk sizes. None in baseline iterations, and if a worker had not been measured before
-    this iteration."""
+    """Expected seconds of this iteration with these chunk sizes. None for a baseline iteration. Also None if a worker of the iteration had
+    not been measured before."""
     balanced: bool = True
     """False for a baseline iteration, in which all chunks are equal on purpose. True for all other iterations."""
     notes: tuple[str, ...] = ()
@@ -64,7 +65,7 @@ class Iteration:
 
     @property
     def expected_theta(self) -> float | None:
-        """Expected speed-up by balancing: ``equal_s`` / ``planned_s`` (expected seconds). None if a worker was not measured before."""
+        """Expected speed-up by balancing: ``equal_s`` divided by ``planned_s``. None if one of them is None or 0."""
         return self.equal_s / self.planned_s if self.planned_s and self.equal_s > 0 else None
 
 
@@ -87,37 +88,36 @@ class BalanceReport:
         """Speed-up compared with equal chunks. 1.0 if no iteration had balanced chunks.
 
         With the option ``baseline``, the speed-up is measured: the median seconds of the iterations with equal chunks, divided by the
-        median seconds of the iterations with balanced chunks. If several iterations had equal chunks, the first iteration is left out,
+        median seconds of the iterations with balanced chunks. If several iterations had equal chunks, the first of them does not count,
         because it includes the start-up of the workers. Without ``baseline``, the speed-up is estimated: the median of ``theta`` of the
         iterations with balanced chunks.
 
-        Of the iterations with balanced chunks, only those count that began after all their workers had been measured. If there are none,
+        An iteration with balanced chunks counts only if all its workers had been measured before it began. If there is no such iteration,
         all iterations with balanced chunks count.
         """
         measured = self._measured()
         equal = [iteration.seconds for iteration in self.iterations if not iteration.balanced]
         if equal and measured:
-            # The first iteration includes the start-up of the workers.
+            # Without the first iteration, which includes the start-up of the workers.
             return statistics.median(equal[1:] or equal) / statistics.median(iteration.seconds for iteration in measured)
         return statistics.median(iteration.theta for iteration in measured) if measured else 1.0
 
     @property
     def expected_theta(self) -> float | None:
-        """Expected speed-up compared with equal chunks. None if every iteration had workers without earlier measurements."""
+        """Expected speed-up compared with equal chunks. None if each iteration had a worker that had not been measured before."""
         known = [theta for iteration in self._measured() if (theta := iteration.expected_theta) is not None]
         return statistics.median(known) if known else None
 
     @property
     def phi(self) -> float:
-        """Heterogeneity of the workers in the last of the balanced iterations that count for ``theta``. 0 if all workers are equal, or if
-        no iteration had balanced chunks. The printed table calls this number Phi."""
+        """Heterogeneity of the workers in the last balanced iteration that counts for ``theta``. 0 if all workers are equal, or if no
+        iteration had balanced chunks. The printed table calls this number Phi."""
         measured = self._measured()
         return measured[-1].phi if measured else 0.0
 
     @property
     def ratio(self) -> float:
-        """Transferred bytes per unit in the last of the balanced iterations that count for ``theta``. The printed table calls this number
-        f_c."""
+        """Transferred bytes per unit in the last balanced iteration that counts for ``theta``. The printed table calls this number f_c."""
         measured = self._measured()
         return measured[-1].ratio if measured else 0.0
 

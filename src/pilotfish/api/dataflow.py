@@ -1,4 +1,5 @@
-"""Submits calls. Futures can be arguments: the workers then pass the results to each other, without this program."""
+"""Submits calls. The arguments of a call can contain futures of other calls. In this case, the workers pass the results to each other, and
+this program does not transfer them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from pilotfish.portable.payload_format import PackedPayload
 
 Encode = Callable[[FutureArguments], tuple[int, PackedPayload]]
 AddRecord = Callable[[TaskNeeds, int, FutureArguments], TaskNeeds]
-"""A function that adds a record to the needs of a call, so that the result of the call can be reused. It gets the needs, the number of the
-spec and the futures in the arguments. It returns the needs with the record."""
+"""A function that adds a record to the needs of a call. With a record, the result of the call can be reused. The arguments of the function
+are the needs, the number of the spec and the futures in the call. The function returns the needs with the record."""
 
 
 def submit_call(
     session: RunFutures, future: FutureType, calls: CallEncoder, call: Call, needs: TaskNeeds = NO_NEEDS, reuse: ResultReuse | None = None
 ) -> FutureType:
-    """Submits a call. ``reuse``: if it is given, the call may get the result of an equal earlier call."""
+    """Submits a call. ``reuse``: if it is not None, the call can get the result of an equal earlier call."""
     try:
         spec, payload = calls.encode(*call)
     except FutureFound:
@@ -61,8 +62,8 @@ def submit_with_futures(
 
 
 def _note_failure(causes: list[BaseException], maker: Future[Any]) -> None:
-    """Adds the error of ``maker`` to ``causes``, if ``maker`` has an error. ``maker``: the future of a task whose result is an argument of
-    another task. The future of the other task keeps ``causes`` and not ``maker``, because the result of ``maker`` may be large."""
+    """Adds the error of ``maker`` to ``causes``, if ``maker`` has an error. ``maker``: a future in the arguments of a call. The future of
+    this call keeps only ``causes``. If it kept ``maker``, it would also keep the result of ``maker``, which can be large."""
     error = _error_of(maker)
     if error is not None:
         causes.append(error)
@@ -75,9 +76,9 @@ def _error_of(maker: Future[Any]) -> BaseException | None:
 def _find_result(session: RunFutures, future: Any) -> int | Known:
     """Returns what is sent in place of a future in the arguments of a call.
 
-    Usually this is the index of the task of the future, and the pool passes the result to the call. In three cases it is the result itself:
-    the task is an executable, the task belongs to another run, or the pool may have deleted the result. In these three cases, raises
-    BadInput if the future is not done, and TaskFailed if the task failed or was cancelled.
+    Usually, this is the index of the future's task, and the pool passes the result to the call. In three cases, it is the result itself:
+    the task is an executable, the task belongs to a different run, or the pool has possibly deleted the result. In these cases, a future
+    that is not done raises BadInput, and a task that failed or was cancelled raises TaskFailed.
     """
     if not isinstance(future, TaskFuture):
         raise BadInput(f"{future!r} is the result of a listed task", "only tasks of the same list can have it as an argument")

@@ -40,17 +40,17 @@ from pilotfish.policies.load_balancing import (
 from pilotfish.portable.expressions.evaluation import parse
 
 JOIN_TIMEOUT_S = 5.0
-"""Seconds to wait for the first worker, because the pool may have just been started."""
+"""Maximum seconds to wait for the first worker. If the pool was just started, its first worker needs some time."""
 CHUNKS_WITHOUT_WORKERS = 8
-"""Number of equal chunks if no worker has joined yet. The factory can request pilots for these chunks."""
+"""Number of equal chunks if no worker has joined yet. When these chunks wait, the factory can request pilots for them."""
 PROBE = 0.05
 """Fraction of the load that ``divide`` sends first to measure the workers."""
 MAX_IMBALANCE = 1.15
-"""Maximum ratio of the slowest worker's time to the mean time. If the ratio is larger, ``divide`` adapts the chunk sizes in a further
-round."""
+"""Maximum ratio between the time of the slowest worker and the mean time. If the ratio in a round is larger, ``divide`` keeps a part of the
+load for a further round with better chunk sizes."""
 MAX_ROUNDS = 6
 BASELINE_ITERATIONS = 2
-"""Number of iterations with equal chunks for ``baseline=True``: two, because the first iteration includes the start-up of the workers."""
+"""Number of iterations with equal chunks for ``baseline=True``. One is not enough: the first includes the start-up of the workers."""
 
 
 BALANCING_OPTIONS = {
@@ -84,8 +84,8 @@ def divide(
     Without ``combine``, ``value`` is the list of results.
 
     ``divide`` sends the load in rounds. The first round is a small part of the load, to measure the workers. Each further round is half of
-    the remaining load. If all workers were measured before a round, and took about the same time in this round, the next round is the whole
-    remaining load. The sixth round is always the whole remaining load.
+    the remaining load. The last round is the whole remaining load. It comes when the chunk sizes are good: all workers had been measured
+    before a round, and took about the same time in that round. The sixth round is always the last.
     """
     balancer = _Balancer(run, work, load, options)
     results: list[Any] = []
@@ -111,8 +111,8 @@ def iterate(
     update: Callable[[Any, list[Any]], Any] | None = None,
     **options: Unpack[Balancing],
 ) -> BalanceReport:
-    """Executes a load repeatedly. ``load`` is a number of units or a sequence. ``step(piece, state)`` executes one part of the load. In the
-    first iteration, the state is the argument ``state``.
+    """Executes a load repeatedly. ``load`` is a number of units or a sequence. ``step(piece, state)`` executes one part of the load. The
+    argument ``state`` is the state of the first iteration.
 
     After each iteration, ``update(state, [result, …])`` returns the next state. Without ``update``, the next state is the list of results.
     To end the loop early, ``update`` raises StopIteration; ``StopIteration(value)`` also sets the last state. The ``value`` of the report
@@ -163,7 +163,7 @@ class _Balancer:
 
     @property
     def slots(self) -> list[str]:
-        """Workers for the chunks of the next round. A worker that can run several chunks at the same time is listed several times."""
+        """The workers for the next round, one entry per chunk that can run at the same time. So a worker can be listed several times."""
         if self._slots is None:
             self._slots = self._workers.wait_for_slots(0.0 if self.report.iterations else JOIN_TIMEOUT_S) if self.load else []
             for worker, benchmark in self._workers.benchmarks.items():
@@ -309,12 +309,11 @@ def _read_ratio(ratio: Any) -> tuple[float | None, RatioSearch | None]:
 
 TICK_S = 0.1
 EXPLAIN_AFTER_S = 3.0
-"""If no chunk has started after this many seconds, the reason is printed."""
+"""If no chunk has started after this many seconds, the program prints why the chunks wait."""
 LATE_RATIO = 3.0
 """A chunk is late if its elapsed time exceeds LATE_RATIO times the expected time, plus GRACE_S."""
 GRACE_S = 1.0
-"""Seconds added to the time after which a chunk is late (see LATE_RATIO). The search for idle workers that can take over a late chunk is
-repeated at the same interval."""
+"""See LATE_RATIO. Also the seconds until the search is repeated for idle workers that can take over a late chunk."""
 Arguments = Callable[[int, int], tuple[Any, ...]]
 """Function that returns the arguments of the work function for the units from start to stop."""
 
@@ -324,7 +323,7 @@ class Chunk:
     start: int
     stop: int
     worker: str = ""
-    """The worker for which the chunk is intended. After the end of the chunk: the worker that executed it."""
+    """The worker that should execute the chunk. After the end of the chunk: the worker that executed it."""
     avoid: str = ""
     future: TaskFuture[Any] | None = None
     sent_at: float = 0.0
@@ -335,7 +334,7 @@ class Chunk:
     compute_s: float = 0.0
     value: Any = None
     replacements: list[Chunk] = field(default_factory=list)
-    """Chunks with the same units for idle workers, if this chunk is late."""
+    """If this chunk is late: chunks for idle workers, which together have the same units as this chunk."""
 
     @property
     def units(self) -> int:
@@ -398,7 +397,7 @@ class ChunkWorkers:
         """Speed of each worker according to the benchmark at its start."""
 
     def slots(self) -> list[str]:
-        """Returns the connected workers. A worker that can run several chunks at the same time is listed several times."""
+        """Returns the connected workers, one entry per chunk that can run at the same time. So a worker can be listed several times."""
         rows = [
             row
             for row in self._session.client.ask("workers")
@@ -430,7 +429,8 @@ class ChunkWorkers:
     def do(
         self, chunks: list[Chunk], arguments: Arguments, title: str, planned_s: float, divide_late_chunk: Callable[[Chunk, list[str]], None]
     ) -> None:
-        """Executes all chunks. ``divide_late_chunk(chunk, idle_workers)`` may store parts of a late chunk in ``chunk.replacements``."""
+        """Executes all chunks. ``divide_late_chunk(chunk, idle_workers)`` can store new chunks with the units of a late chunk in
+        ``chunk.replacements``. These new chunks are executed, too."""
         ends: queue.SimpleQueue[tuple[Chunk, float]] = queue.SimpleQueue()
         sent: list[Chunk] = []
         begun = time.monotonic()
@@ -451,7 +451,7 @@ class ChunkWorkers:
                             sent.append(part)
                             self._send(part, arguments, ends)
         finally:
-            # Cancels late chunks that were replaced. After an error or Ctrl-C, cancels all chunks that have not ended.
+            # After a normal end, only late chunks with replacements are left to cancel. After an error or Ctrl-C, any chunk can be left.
             self._cancel_unfinished([chunk for chunk in sent if not chunk.ended])
             self._clear_progress()
 
@@ -468,8 +468,8 @@ class ChunkWorkers:
         future.add_done_callback(lambda _: ends.put((chunk, time.monotonic())))
 
     def _calls_for(self, chunk: Chunk) -> CallEncoder:
-        """Returns the encoder for the call of a chunk. The call prefers ``chunk.worker``. If ``chunk.worker`` is busy or lost, any worker
-        except ``chunk.avoid`` may execute the chunk."""
+        """Returns the encoder for the call of a chunk. The call prefers ``chunk.worker``. If ``chunk.worker`` is busy or lost, any other
+        worker except ``chunk.avoid`` can execute the chunk."""
         key = chunk.worker, chunk.avoid
         if key not in self._calls:
             conditions = [f"({self._options.requirement})"] if self._options.requirement else []
@@ -502,8 +502,8 @@ class ChunkWorkers:
         chunk.ended = True
 
     def _idle(self, late_chunk: Chunk, chunks: Sequence[Chunk]) -> list[str]:
-        """Returns the idle workers that could execute ``late_chunk`` instead of its own worker. Returns an empty list if the late chunk has
-        no worker yet. Stores the worker of the late chunk in ``late_chunk.avoid``."""
+        """Returns the idle workers that could take over ``late_chunk`` from its worker. Returns an empty list if ``late_chunk`` has no
+        worker yet. Stores the worker of the late chunk in ``late_chunk.avoid``."""
         assert late_chunk.future is not None
         late_chunk.looked_at = time.monotonic()
         late_chunk.avoid = self._session.client.ask("task", task=late_chunk.future.task_id)["worker"] or ""
@@ -532,7 +532,7 @@ class ChunkWorkers:
             try:
                 print(self._why(), file=sys.stderr, flush=True)
             except PilotfishError:
-                pass  # the caller gets the error when it waits for a result
+                pass  # the program gets the error when it waits for a result
         return True
 
     def _draw_progress(self, title: str, chunks: Sequence[Chunk]) -> None:
@@ -547,10 +547,10 @@ class ChunkWorkers:
 
 
 def _benchmarks(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the speed of each worker: the median of the benchmark results that all workers with the same type of processor reported. If
-    there are no such results, the worker is left out.
+    """Returns the speed of each worker: the median of the benchmark results of all workers with its type of processor. Leaves out workers
+    for which there are no such results.
 
-    A single result is inaccurate, because agents that start together on one node slow each other down.
+    The result of a single worker is inaccurate, because agents that start together on one node slow each other down.
     """
     kinds = {row["worker"]: row["info"].get("cpu") or row["worker"] for row in rows}
     measured: dict[Any, list[float]] = {}
@@ -569,8 +569,8 @@ def _late_chunks(chunks: Sequence[Chunk], planned_s: float) -> list[Chunk]:
     """Returns the unfinished chunks that are late. Returns no chunks until half of the chunks have ended.
 
     A chunk is late if its elapsed time exceeds LATE_RATIO times the expected time, plus GRACE_S. The expected time is the larger of two
-    numbers: ``planned_s`` and the median time of the ended chunks. Chunks that were also sent to other workers, and chunks that were
-    examined in the last GRACE_S seconds, are left out.
+    numbers: ``planned_s`` and the median time of the ended chunks. Leaves out late chunks that already have replacements, and late chunks
+    for which idle workers were searched in the last GRACE_S seconds.
     """
     ended = [chunk.total_s for chunk in chunks if chunk.ended]
     if not ended or 2 * len(ended) < len(chunks):

@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 EXECUTOR_NAMES = ("max_workers", "sites", "pool", "initializer", "initargs", "echo", "cache", "inputs")
 """Options of ``Executor`` in addition to the task options."""
 CANNOT_SEND = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BadInput)
-"""Errors that pickling may raise if a call cannot be sent."""
+"""Errors that mean that a call cannot be sent, usually because it cannot be pickled."""
 
 
 class ExecutorBroken(PilotfishError, concurrent.futures.BrokenExecutor):
@@ -84,24 +84,24 @@ class ExecutorKeywords(TaskKeywords, total=False):
 class Executor(OrderedMap, concurrent.futures.Executor):
     """Runs calls in a private pool, which ends with the executor. With ``pool`` or ``sites``, runs the calls in a pool of the user instead.
 
-    - ``max_workers``: number of cores of the private pool; by default, all cores that this program may use. You cannot combine
-      ``max_workers`` with ``pool`` or ``sites``. To limit the cores of this machine that a pool of yours uses, set ``local_cores`` in
-      ``config.toml``.
+    - ``max_workers``: number of cores of the private pool; by default, all cores that this program is allowed to use. You cannot combine
+      ``max_workers`` with ``pool`` or ``sites``. For a pool of yours, set ``local_cores`` in ``config.toml`` to limit the cores of this
+      machine.
     - ``pool``: name of a pool. ``sites``: sites that the tasks may use, as in ``Run``. If you give ``sites`` without ``pool``, the pool is
       ``$PILOTFISH_POOL``, or ``default`` if this variable is not set.
     - ``initializer(*initargs)``: a function that each slot calls once, before its first task of this executor. In a private pool,
-      ``initargs`` may contain locks and semaphores of ``multiprocessing`` and ``threading``, which this program and the slots then share.
+      ``initargs`` can contain locks and semaphores of ``multiprocessing`` and ``threading``. This program and the slots share them.
     - ``echo``: whether to print what the tasks write to standard output and standard error.
     - ``cache``: whether a call gets the result of an equal call of any run of the pool; see ``Run.options``. ``cache`` needs ``pool`` or
       ``sites``. With ``cache``, the pool keeps the results of this executor until you delete the run of the executor with ``pilotfish
       forget``.
-    - ``inputs``: files and directories that each call gets. The executor reads them when it is created. With ``inputs``, each call runs in
-      a sandbox: a fresh directory that has the inputs under their names.
+    - ``inputs``: files and directories that each call gets. They are read once, when the executor is created. With ``inputs``, each call
+      runs in a sandbox: a fresh directory that has the inputs under their names.
     - Task options (cores, memory, time, retries …) apply to every task. If the private pool can never meet these options, ``submit``
       raises NoSuitableWorker.
 
-    If Ctrl-C ends the ``with`` block, the unfinished calls of a private pool are cancelled at once, also those that run. If processes or
-    files of the private pool still exist at the end of the ``with`` block, LeftBehind is raised.
+    If Ctrl-C ends the ``with`` block, the unfinished calls of a private pool are cancelled at once, also the running calls. The private
+    pool ends with the ``with`` block. If processes or files of the pool still exist after that, LeftBehind is raised.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class Executor(OrderedMap, concurrent.futures.Executor):
                     around = self._initializer if self._initializer[0] is not None else None
                     self._reuse = ResultReuse(session.records, around=around).for_calls(self._inputs, cache=True)
                 self._calls = self._make_encoder(session)
-                # The session does not refer to the executor. So if the program drops the executor, Python deletes the executor and its
-                # session ends.
+                # The session does not refer to the executor. So Python deletes the executor when the program no longer uses it, and this
+                # ends the session.
                 weakref.finalize(self, session.finish, not keeps).atexit = False
                 self._session = session
             return self._session
@@ -193,7 +193,7 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         try:
             return submit_call(session, future, self._calls, (fn, args, kwargs), reuse=self._reuse)
         except CANNOT_SEND as error:
-            # As in the standard library, the future gets the error, so that a loop that submits tasks continues.
+            # As in the standard library, the future gets the error: a loop that submits many tasks is not interrupted.
             future.set_exception(error)
             return future
 
@@ -226,8 +226,8 @@ class Executor(OrderedMap, concurrent.futures.Executor):
         return self._session is not None and self._session.failure is not None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Declares that no more tasks will come. With ``wait``, returns when the last task has ended; if the pool is private, returns when
-        the pool has ended too. Without ``wait``, returns at once, and the remaining tasks continue.
+        """Closes the executor: no more tasks can be submitted. With ``wait``, returns when the last task has ended and, if the pool is
+        private, the pool has ended, too. Without ``wait``, returns at once, and the remaining tasks continue.
 
         ``cancel_futures``: whether to cancel the tasks that do not run yet.
         """
@@ -257,6 +257,6 @@ class Executor(OrderedMap, concurrent.futures.Executor):
             raise
 
     def _abandon(self) -> None:
-        """Cancels the calls of a private pool after Ctrl-C, because nothing can read their results any more."""
+        """After Ctrl-C, cancels the calls of a private pool, because no program can read their results any more."""
         if self._pool is None and self._owner == os.getpid() and self._session is not None:
             self._session.abandon()

@@ -1,6 +1,6 @@
-"""Reads the futures and results of an existing run. Another program may have submitted the tasks of the run.
+"""Reads the futures and results of an existing run. Any program can do this, not only the program that submitted the tasks.
 
-A ``FoundRun`` has its own connection to the master. A ``FoundRun`` submits no tasks, so it neither closes the run nor keeps the run open.
+A ``FoundRun`` has its own connection to the master. It submits no tasks, so it neither closes the run nor keeps the run open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ ENDED = ("done", "failed", "cancelled")
 
 
 class FoundRun(RunFutures):
-    """A session that reads a run. ``wanted``: number, name or uid of the run. If several runs have this name, the newest run is read."""
+    """Reads one run through a session of its own. ``wanted``: number, name or uid of the run. If several runs have this name, the newest
+    run is read."""
 
     def __init__(self, pool: PoolHandle, wanted: int | str) -> None:
         self._wanted = wanted
@@ -43,7 +44,7 @@ class FoundRun(RunFutures):
         )
 
     def futures(self) -> list[TaskFuture[Any]]:
-        """Returns the futures of all tasks that the run has now, in the order of the tasks. The results arrive in the background.
+        """Returns the futures of all tasks that the run has now, in the order of the tasks. The futures get their results later.
 
         Call this method once per ``FoundRun``, because the master sends each result only once per connection. After the last result, the
         ``FoundRun`` disconnects. Raises BadInput if the run belongs to an Executor that does not keep its results.
@@ -71,8 +72,8 @@ class FoundRun(RunFutures):
         return found
 
     def check_running(self, future: TaskFuture[Any]) -> None:
-        """Raises PoolStopped if the task has not ended and a user has stopped the pool: in a stopped pool, the task does not run, so it
-        would never end. If the task had ended before its future was made, its result still arrives."""
+        """Raises PoolStopped if the task has not ended and the pool was stopped, because no task runs in a stopped pool. If the task had
+        ended before its future was made, raises nothing, because the result still arrives."""
         if future.index in self._running and not future.done() and stop_mark_path(self.client.directory).exists():
             raise PoolStopped("the pool was stopped; what is unfinished is kept", "resume it: pilotfish attach")
 
@@ -101,9 +102,8 @@ def find_run(wanted: int | str, pool: str | PoolHandle) -> FoundRun:
 
 
 def results_of(reader: FoundRun, return_exceptions: bool) -> Iterator[Any]:
-    """Returns an iterator of the results in the order of the tasks. The iterator waits for unfinished tasks. If a task failed, the iterator
-    raises the error of the task; with ``return_exceptions``, it yields the error instead. The iterator keeps no reference to a result that
-    it has yielded."""
+    """Returns an iterator over the results in the order of the tasks. The iterator waits for unfinished tasks. For a failed task, it raises
+    the error; with ``return_exceptions``, it yields the error. To save memory, it keeps no references to results that it has yielded."""
     remaining = list(reversed(reader.futures()))
 
     def draw() -> Iterator[Any]:

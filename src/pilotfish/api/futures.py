@@ -32,20 +32,20 @@ _logger = logging.getLogger("concurrent.futures")
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Returns the error of the first task in a chain of failed tasks. Each of the other tasks failed because it needs the result of the
-    task before it."""
+    """Returns the first error in a chain of failed tasks. In such a chain, each task after the first failed because it needs the result of
+    the task before it."""
     while isinstance(error, TaskFailed) and error.cause == DEPENDENCY and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 _looking = threading.RLock()
-"""Held while the condition of a future is stored, and while a future without a condition ends. Reentrant, because a finalizer or a signal
-handler can look at a future while its own thread holds the lock."""
+"""This lock is held while the condition of a future is stored, and while a future without a condition ends. It is reentrant: a finalizer or
+a signal handler can interrupt a thread that holds the lock, and look at a future in this thread."""
 
 
 class LazyCondition:
-    """The attribute ``_condition`` of a future, which is created when a thread looks at the future for the first time.
+    """Creates the attribute ``_condition`` of a future when a thread looks at the future for the first time.
 
     A program can hold a million futures, but it waits for only a few of them. A condition needs 1.2 kB, three times as much as the rest of
     the future, and creating a condition takes longer than all other work on a result.
@@ -66,19 +66,19 @@ class TaskFuture(FutureResult, Future[Value]):
     The future of a Python call can be an argument of another call of the same Run or Executor. There, the future stands for the result.
     """
 
-    # The defaults are class attributes to save memory: there may be a million pending futures, and most futures keep the defaults.
+    # The defaults are class attributes to save memory: there can be a million pending futures, and most of them keep the defaults.
     index: int = -1
     """Index of the task in its run. It is -1 if the arguments of the task could not be sent."""
     _stdout: bytes | LongOutput = b""
     _stderr: bytes | LongOutput = b""
     _ended: EndedItem | None = None
     destinations: dict[str, str] | None = None
-    """Destinations of output files by name, as paths below the directory ``into`` of the run. At first, these are the destinations that
-    were given at submission. After the task has succeeded, these are the destinations of all files that the task left. None if no output
+    """Destinations of output files by name, as paths below the directory ``into`` of the run. Before the task has ended, these are the
+    destinations that were given at submission. After that, these are the destinations of all files that the task left. None if no output
     file of the task is copied to a destination."""
     _is_executable = False
     _causes: Sequence[BaseException] = ()
-    """Errors of the tasks whose results are arguments of this task. If this task cannot run, the first of these errors is the cause."""
+    """Errors of tasks whose results this task needs. If this task cannot run because of them, its error has the first of them as cause."""
     _condition = LazyCondition()
     _state = PENDING
     _result = _exception = None
@@ -103,12 +103,12 @@ class TaskFuture(FutureResult, Future[Value]):
 
     @property
     def stdout(self) -> bytes:
-        """Standard output of the finished task, also if it is long."""
+        """The whole standard output of the task after its end, even if the output is long."""
         return whole(self._stdout)
 
     @property
     def stderr(self) -> bytes:
-        """Standard error output of the finished task, also if it is long."""
+        """The whole standard error of the task after its end, even if the output is long."""
         return whole(self._stderr)
 
     def why(self) -> str:
@@ -126,9 +126,10 @@ class TaskFuture(FutureResult, Future[Value]):
             try:
                 fn(future)
             except Exception:
-                raise  # the standard library logs it
+                raise  # the standard library logs the error
             except BaseException:
-                # In a thread of the program, the program handles the error. The thread of the client must continue with other results.
+                # In a thread of the program, the program gets the error. In the client's thread, the error is only logged, because this
+                # thread must continue with other results.
                 if self._session.client.in_other_thread():
                     raise
                 _logger.exception("exception calling callback for %r", future)
@@ -166,7 +167,7 @@ class TaskFuture(FutureResult, Future[Value]):
                 pass  # the task ended or was cancelled at the same time
 
     def ended(self, item: EndedItem, payload: Buffer, copier: CopyOutputs | None = None) -> None:
-        """Sets the result or the error of the task. ``copier``: a function that copies the output files first."""
+        """Sets the result or the error of the task. ``copier``: a function that copies the output files. It is called first."""
         self._ended = item
         try:
             if item.state not in (DONE, FAILED):

@@ -1,8 +1,8 @@
 """Calls the initializer of an executor once in each slot.
 
-The initializer may set global variables of the main program and attributes of its classes. All functions of the executor must see these
-values. But each function arrives in a pickle of its own, with its own global variables. So the slot notes what the initializer has changed,
-and makes the same changes in each function that it loads later.
+The initializer can set global variables of the main program and attributes of its classes. All functions of the executor must see these
+values. But each function arrives in a pickle of its own, with its own copy of the global variables. So the slot notes what the initializer
+has changed, and repeats the changes for each function that it loads later.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ State = tuple[Any, bytes | None]
 
 
 def _make_comparison() -> tuple[Callable[[Any], dict[str, State]], Callable[[State | None, Any], bool]]:
-    """Defines two functions: one notes the state of each value of a dict, the other tests whether a value has changed since then. They are
-    pickled by value, too."""
+    """Defines two functions. ``states_of`` notes the state of each value of a dict. ``has_changed`` tests whether a value has changed since
+    then. Both are pickled by value, like the class that uses them."""
 
     def states_of(names: Any) -> dict[str, State]:
         return {name: (value, state_of(value)) for name, value in list(names.items())}
@@ -28,8 +28,8 @@ def _make_comparison() -> tuple[Callable[[Any], dict[str, State]], Callable[[Sta
         return before is None or before[0] is not value or before[1] is None or before[1] != state_of(value)
 
     def state_of(value: Any) -> bytes | None:
-        """Returns a hash of the pickle of a value. Returns no bytes for values that are compared only by identity, such as numbers, texts,
-        classes and functions. Returns None if the value cannot be pickled; such a value counts as changed."""
+        """Returns a hash of the pickle of a value. Returns empty bytes for values that are compared only by identity, such as numbers,
+        texts, classes and functions. Returns None if the value cannot be pickled. Such a value counts as changed."""
         import types
         from hashlib import blake2b
 
@@ -57,12 +57,14 @@ def _make_effects_class() -> type:
     states_of, has_changed = _make_comparison()
 
     class Effects:
-        """What an initializer has changed. ``name``: name of the list to which the slot adds the global variables of loaded functions."""
+        """Records and repeats the changes that an initializer makes. ``name``: name of the list to which the slot adds the global variables
+        of loaded functions."""
 
         def __init__(self, name: str) -> None:
             self._loaded_name = name
             self._changes: list[tuple[Any, dict[str, Any]]] = []
-            """For the name of each module, its changed global variables. For each class, its changed attributes."""
+            """Pairs of an owner and its changes. Owners are names of modules with their changed global variables, and classes with their
+            changed attributes."""
 
         def run(self, initializer: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
             """Calls the initializer, and notes what it changes."""
@@ -79,7 +81,7 @@ def _make_effects_class() -> type:
                 self._changes.append((owner, {name: value for name, value in changed.items() if name[:2] != "__"}))
 
         def apply(self) -> None:
-            """Makes the changes in the functions that were loaded since the last call."""
+            """Repeats the changes for the functions that were loaded since the last call of ``apply``."""
             loaded = self._loaded()
             for owner, changes in self._changes:
                 if isinstance(owner, type):
@@ -105,8 +107,8 @@ _Effects = _make_effects_class()
 
 
 def initialized(function: Callable[..., Any], initializer: Callable[..., Any], initargs: tuple[Any, ...], token: str) -> Callable[..., Any]:
-    """Wraps a function so that each slot calls the initializer once, before the first call of the function. ``token``: unique name of the
-    executor. The wrapper must not import this package, because slots do not have this package."""
+    """Wraps a function of an executor. The first wrapper that is called in a slot calls the initializer before its function. ``token``:
+    unique name of the executor. The wrapper must not import this package, because slots do not have this package."""
     effects = _Effects(slot_globals_name(token))
 
     def run_initialized(*args: Any, **kwargs: Any) -> Any:
@@ -137,7 +139,7 @@ def slot_globals_name(token: str) -> str:
 class Initializer:
     """The initializer of one executor.
 
-    ``serves_locks``: whether the slots can use locks of this program. They can if all slots are on this machine and belong to this program.
+    ``serves_locks``: whether the slots can use locks of this program. They can, if the pool is private.
     """
 
     def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...], token: str, serves_locks: bool) -> None:

@@ -13,13 +13,13 @@ from pilotfish.applications.output_streams import replace_place
 from pilotfish.portable.output_marks import LOST
 
 WHOLE_OUTPUT = "{} of its future"
-"""Text for the line that replaces the missing part of a long output: it says that the whole output is, for example, ``stdout`` of the
-future."""
+"""Text for the line that replaces the missing part of a long output. With ``stdout``, for example, the line says that the whole output is
+``stdout`` of the future."""
 
 
 class LongOutput:
-    """A long output of a task. ``text``: its beginning and end. ``source``: a path, or an open file in which the output begins at
-    ``offset``."""
+    """A long output of a task. ``text``: beginning and end of the output. ``source``: the file with the whole output, as a path or as an
+    open file. ``offset``: position in this file at which the output begins."""
 
     def __init__(self, text: bytes, source: Path | IO[bytes], offset: int, size: int, lock: threading.Lock) -> None:
         self.text = text
@@ -29,7 +29,7 @@ class LongOutput:
         self._lock = lock
 
     def read(self) -> bytes:
-        """Returns the whole output, or only its beginning and end if its file is gone."""
+        """Returns the whole output. If the file with the whole output is gone, returns only the beginning and the end."""
         try:
             if isinstance(self._source, Path):
                 return self._source.read_bytes()
@@ -41,8 +41,8 @@ class LongOutput:
 
 
 class OutputKeeper:
-    """Makes the long outputs of one run. If the pool deletes the files of the run (``owned``), the outputs are copied to a file without a
-    name in the directory of the pool. The disk space is free again when no future of the run exists any more."""
+    """Makes the LongOutput objects of one run. ``owned``: whether the pool deletes the files of the run. In this case, the outputs are
+    copied to a file without a name in the directory of the pool. Its disk space is free again when no future of the run exists any more."""
 
     def __init__(self, directory: Path, owned: bool) -> None:
         self._directory = directory
@@ -51,8 +51,8 @@ class OutputKeeper:
         self._file: IO[bytes] | None = None
 
     def keep(self, name: str, text: bytes, file: StoredFile | None) -> bytes | LongOutput:
-        """Returns the output of a stream. ``text``: the output; if the whole output is in ``file``, only its beginning and end. If the
-        whole output must be copied and cannot be, returns ``text`` with a line that says so."""
+        """Returns the output of a stream. ``text``: the output; if it is long, only its beginning and end. ``file``: None, or the file with
+        the whole long output. If this file must be copied and the copy fails, returns ``text`` with a line that says so."""
         if file is None or file.path is None:
             return text
         if not self._owned:
@@ -75,5 +75,5 @@ def whole(output: bytes | LongOutput) -> bytes:
 
 
 def excerpt(output: bytes | LongOutput) -> bytes:
-    """Returns an output for display: of a long output, only the beginning and the end."""
+    """Returns an output for display. If the output is long, returns only its beginning and end."""
     return output if isinstance(output, bytes) else output.text

@@ -1,4 +1,4 @@
-"""Implements ``map``, ``starmap`` and ``imap_unordered``: one call per input.
+"""Implements ``map``, ``starmap`` and ``imap_unordered``. Each submits one call per input.
 
 If a program stops reading the results, the remaining tasks of an Executor are cancelled, as in the standard library. The remaining tasks of
 a Run continue, because the run belongs to its pool.
@@ -39,7 +39,8 @@ class OrderedMap:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """Submits one call of ``fn`` per input, and returns the results in the order of the inputs, as in the standard library.
+        """Submits one call of ``fn`` per input, as in the standard library. Returns an iterator over the results, in the order of the
+        inputs.
 
         ``timeout``: maximum number of seconds to wait for all results, as in the standard library. ``chunksize``: number of calls per task;
         more than 1 is rarely needed. ``buffersize``: maximum number of submitted tasks whose results the program has not read yet.
@@ -58,7 +59,8 @@ class OrderedMap:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """Submits one call ``fn(*row)`` per row, and returns the results in order. The options are those of ``map``."""
+        """Submits one call ``fn(*row)`` per row. Returns an iterator over the results in the order of the rows. The options are as in
+        ``map``."""
         futures = _submit_rows(self, fn, rows, chunksize, buffersize)
         results = _results(futures, timeout, buffersize, self._cancels_rest)
         return results if chunksize == 1 else itertools.chain.from_iterable(results)
@@ -71,7 +73,8 @@ class OrderedMap:
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Value]:
-        """Submits one call of ``fn`` per input, and yields each result as soon as it arrives. The options are those of ``map``."""
+        """Submits one call of ``fn`` per input. Returns an iterator that yields each result as soon as it arrives. The options are as in
+        ``map``."""
         futures = _submit_rows(self, fn, zip(*iterables, strict=False), chunksize, buffersize)
         results = _unordered_results(futures, timeout, buffersize, self._cancels_rest)
         return results if chunksize == 1 else itertools.chain.from_iterable(results)
@@ -104,7 +107,7 @@ def _chunks(rows: Iterable[Iterable[Any]], size: int) -> Iterator[list[tuple[Any
 
 
 def _take_result(holder: list[Future[Value]], timeout: float | None, cancel: bool) -> Value:
-    """Takes the only future out of ``holder`` and waits for its result. ``cancel``: whether to cancel the future if the wait fails."""
+    """Takes the only future out of ``holder`` and waits for its result. ``cancel``: whether to cancel the future if no result arrives."""
     future = holder.pop()
     try:
         return future.result(timeout)
@@ -116,8 +119,8 @@ def _take_result(holder: list[Future[Value]], timeout: float | None, cancel: boo
 
 def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None, cancel: bool) -> Iterator[Value]:
     """Yields the results in the order of ``futures``. A task is submitted when its future is taken from ``futures``. At first,
-    ``buffersize`` futures are taken; then one more whenever the program asks for the next result. If ``buffersize`` is None, all futures
-    are taken at once.
+    ``buffersize`` futures are taken. After that, one more future is taken each time the program asks for a result. If ``buffersize`` is
+    None, all futures are taken at once.
 
     ``cancel``: whether to cancel the remaining futures if the program stops reading the results.
     """
@@ -131,7 +134,7 @@ def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize
                 first = [ahead.popleft()]
                 if buffersize is not None:
                     ahead.extend(itertools.islice(futures, 1))
-                # ``first`` is emptied, so that this generator refers to neither future nor result while the consumer uses the result.
+                # _take_result empties the list ``first``. So while the program uses the result, this generator has no reference to it.
                 yield _take_result(first, left, cancel)
         finally:
             for future in ahead if cancel else ():
@@ -141,7 +144,7 @@ def _results(futures: Iterator[Future[Value]], timeout: float | None, buffersize
 
 
 def _unordered_results(futures: Iterator[Future[Value]], timeout: float | None, buffersize: int | None, cancel: bool) -> Iterator[Value]:
-    """Yields each result as soon as it arrives. Submits no task while the program has not read the results of ``buffersize`` tasks."""
+    """Yields each result as soon as it arrives. The number of submitted tasks whose results were not read yet is at most ``buffersize``."""
     deadline = None if timeout is None else time.monotonic() + timeout
     ended: queue.SimpleQueue[Future[Value]] = queue.SimpleQueue()
     unread: set[Future[Value]] = set()

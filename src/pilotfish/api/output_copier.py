@@ -1,4 +1,4 @@
-"""Copies the output files of a run's tasks to their destinations while the program runs."""
+"""Copies the output files of a run to their destinations while the program runs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class OutputCopier:
     # --- submission ---------------------------------------------------------------------------------------------------------------
 
     def check(self, destinations: dict[str, str]) -> None:
-        """Checks the destinations of a new task before it is submitted. Raises BadInput if a destination exists and may not be overwritten,
-        or if an earlier task of the run has the same destination."""
+        """Checks the destinations of a new task before the task is submitted. Raises BadInput if a destination exists and the run has not
+        ``overwrite``. Also raises BadInput if an earlier task of the run has the same destination."""
         paths: set[str] = set()
         for name, destination in destinations.items():
             known = known_destination(name, destination)
@@ -77,7 +77,7 @@ class OutputCopier:
     # --- the thread ---------------------------------------------------------------------------------------------------------------
 
     def put(self, job: Callable[[], None]) -> None:
-        """Lets the thread call ``job``, which copies the files of one task with ``copy``."""
+        """Lets the thread of this object call ``job``. ``job`` copies the files of one task with ``copy``."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="pilotfish-outputs", daemon=True)
@@ -89,7 +89,7 @@ class OutputCopier:
             try:
                 job()
             except BaseException:
-                # A callback of the program may raise anything. Other tasks need this thread.
+                # A callback of the program can raise any error. The error must not end this thread, because other tasks need it.
                 _logger.exception("exception after output files were copied")
 
     def copy(self, index: int, completed: Completed, failed: bool = False) -> OutputsNotCopied | None:

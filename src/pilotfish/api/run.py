@@ -50,7 +50,7 @@ CALL_NAMES = ("after", "cost", "form", "cache", "inputs")
 
 
 def _warn_of_unfinished(session: RunFutures, options: RunOptions) -> None:
-    """Warns if the same program was started before and its tasks have not ended: their results cannot be reused yet."""
+    """Warns if an earlier run of the same program has unfinished tasks. The results of these tasks cannot be reused yet."""
     for row in session.client.ask("runs"):
         is_same = (row["name"], row["command"], row["cwd"]) == (options.name, options.command, options.cwd)
         unfinished = row["tasks"] - sum(row["counts"].get(state, 0) for state in ("done", "failed", "cancelled"))
@@ -63,7 +63,7 @@ def _warn_of_unfinished(session: RunFutures, options: RunOptions) -> None:
 
 
 def _command_line(argv: Sequence[str]) -> str:
-    """Returns the command that started this program, as a user can type it. Python leaves itself out of ``argv``."""
+    """Returns the command that started this program, as a user can type it. Adds the word ``python``, which ``argv`` does not contain."""
     return shlex.join(["python", *argv] if argv[0].endswith(".py") else argv)
 
 
@@ -98,23 +98,23 @@ class Run(Submitter):
     - ``pool``: name of the pool; by default, ``$PILOTFISH_POOL``, or ``default`` if this variable is not set.
     - ``sites``: sites that the tasks may use, such as ``"hpc"`` or ``["hpc:4", "local"]``; by default, all workers of the pool. In
       ``"hpc:4"``, 4 is the number of pilots; in ``"local:4"``, 4 is the number of cores.
-    - ``max_failures``: the run is cancelled after this number of failed tasks. Tasks that never ran because
-      another task failed are not counted.
+    - ``max_failures``: the run is cancelled after this number of failed tasks. If a task fails, the tasks that need its result cannot run;
+      these tasks are not counted.
     - ``share``: name of the share of the run, with an optional weight, such as ``"thesis:2"``.
     - ``deadline``: time at which the run should be finished: ``"18:00"``, ``"2h"`` or a datetime.
     - ``into``: directory for output files of executables. An output file with a destination, such as ``outputs={"frame.png":
       "frames/1.png"}``, is copied to this destination below ``into``. Any other output file is copied to ``INDEX/NAME`` below ``into``:
       INDEX is the index of the task, and NAME is the name of the file. Without ``into``, only output files with a destination are copied,
-      below the current directory. A task has a result only after its files have been copied.
-    - ``overwrite``: whether files that exist at the destinations may be replaced.
+      below the current directory. The future of a task is done only after the files of the task have been copied.
+    - ``overwrite``: whether to replace files that exist at the destinations.
     - ``speculate``: whether slow tasks get a second copy on an idle worker. The first result counts.
-    - ``resume``: whether each task gets the result of an equal task that succeeded in an earlier run. For single calls, use the option
-      ``cache`` of ``options`` instead.
+    - ``resume``: whether each task gets the result of an equal task that succeeded in an earlier run. To reuse results only for some calls,
+      use the option ``cache`` of ``options`` instead.
 
     A Python call without ``inputs`` runs in the current directory of this program. On a node without that directory, the call runs in a
     directory of the worker.
 
-    ``Run.find(…)`` finds a run again, also in a later program, with ``results`` and ``futures`` of its tasks.
+    ``Run.find(…)`` finds an existing run, also in a later program. The found run has ``results`` and ``futures``.
 
     ``Run(uid=…)`` opens the run with this ``uid`` again, also in another program. Until the run is closed, the new object can submit more
     tasks. If no run has this ``uid``, a new run with this ``uid`` is opened.
@@ -168,7 +168,7 @@ class Run(Submitter):
         """Finds a run by its number, name or uid, also in a later program. If several runs have the name, ``find`` returns the newest run.
 
         You cannot submit tasks to a found run. You can use its ``results``, ``futures``, ``status``, ``tasks``, ``why`` and ``cancel``. If
-        the pool was stopped, ``find`` does not resume the pool. The results of ended tasks can be read nevertheless.
+        the pool was stopped, ``find`` does not resume the pool. You can read the results of ended tasks nevertheless.
         """
         found = cls.__new__(cls)
         session = find_run(wanted, selected_pool() if pool is None else pool)
@@ -204,9 +204,10 @@ class Run(Submitter):
         ``after``: futures of tasks to wait for. ``cost``: expected run time relative to other calls of the same function. ``inputs``: files
         and directories that each call gets. ``options`` reads these files at once, so later changes of the files have no effect. A call
         with ``inputs`` runs in a sandbox: a fresh directory that has the inputs under their names, and that is deleted after the call.
-        ``form="source"`` sends functions as source text, so that workers with another version of Python can run them. ``cache``: whether a
-        call gets the result of an equal call of any run of the pool. Two calls are equal if they have the same code, arguments, inputs,
-        versions of packages and current directory.
+        ``form="source"`` sends functions as source text, so that workers with a different version of Python can run them.
+
+        ``cache``: whether a call gets the result of an equal call of any run of the pool. Two calls are equal if they have the same code,
+        arguments, inputs, versions of packages and current directory.
         """
         packed = pack_inputs(inputs)
         wanted = read_task_options(task_options, "options", CALL_NAMES)
@@ -227,8 +228,8 @@ class Run(Submitter):
         """Submits an executable as a task. The result is a ``Completed``. ``cost``: expected run time relative to the other tasks.
 
         If the task has ``inputs``, ``outputs``, ``keep`` or ``sandbox=True``, it runs in a sandbox. Any other task runs in the current
-        directory of this program, on nodes that have this directory. A file that another task keeps (``keep=``) may be an input before the
-        file exists: ``inputs=[other.file("mesh.bin")]``.
+        directory of this program, on nodes that have this directory. An input can be a file that another task will create and keep
+        (``keep=``): ``inputs=[other.file("mesh.bin")]``.
         """
         kept = kept_patterns(options, self.defaults)
         destinations = check_destinations(options.get("outputs", ()))
@@ -280,7 +281,7 @@ class Run(Submitter):
         self._session.ask("cancel", run=self.id)
 
     def status(self) -> dict[str, Any]:
-        """Returns the state and the numbers of the run as a dict, as in ``pilotfish status --json``."""
+        """Returns a dict with the state of the run and the numbers of its tasks, as in ``pilotfish status --json``."""
         row: dict[str, Any] = self._session.ask("run", run=self.id)
         return {**row, "state": state_of_run(row)}
 
@@ -289,7 +290,8 @@ class Run(Submitter):
         return self._session.tasks(state)
 
     def futures(self) -> list[TaskFuture[Any]]:
-        """Returns the futures of all tasks that the run has now, in the order of the tasks. Several programs may have submitted them."""
+        """Returns the futures of all tasks that the run has now, in the order of the tasks. These include tasks that other programs
+        submitted."""
         return self._reader().futures()
 
     def results(self, return_exceptions: bool = False) -> Iterator[Any]:
@@ -301,7 +303,7 @@ class Run(Submitter):
         return results_of(self._reader(), return_exceptions)
 
     def _reader(self) -> FoundRun:
-        self._session.ask("run", run=self.id)  # after this answer, the master has all tasks that were submitted before
+        self._session.ask("run", run=self.id)  # when the answer arrives, the master has all tasks that were submitted before
         return FoundRun(self._session.pool, self.uid)
 
     def why(self) -> str:

@@ -1,6 +1,6 @@
 """Connects the futures of one run to the client.
 
-Each future refers to its ``RunFutures``. So a ``RunFutures`` can exist longer than the Executor or Run that created it.
+Each future refers to its ``RunFutures``. So the ``RunFutures`` still exists if a program keeps a future but not the Executor or Run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pilotfish.portable.payload_reference import resolve
 FutureType = TypeVar("FutureType", bound=TaskFuture[Any])
 
 PYTHON_FOUND_S = 5.0
-"""Seconds for which a worker with the Python of the calls is assumed to stay."""
+"""When a worker with the Python of the calls was found, the master is not asked again for this many seconds."""
 
 _sessions: weakref.WeakSet[RunFutures] = weakref.WeakSet()
 
 
 class RunFutures:
-    """The futures of one run. If ``private_cores`` is not 0, the pool belongs to the run and ends with the run."""
+    """The futures of one run. ``private_cores``: number of cores of a private pool, which ends with the run; 0 for any other pool."""
 
     def __init__(self, pool: PoolHandle, options: RunOptions, uid: str = "", private_cores: int = 0, echo: bool = False) -> None:
         self.pool = pool
@@ -66,11 +66,11 @@ class RunFutures:
         self.run = self._submission.run
         self.uid = self._submission.uid
         self.sites = self._submission.options.sites
-        """Sites that the run may use; empty means all."""
+        """Sites that the run is allowed to use; empty means all."""
         self.long_outputs = OutputKeeper(self.client.directory, self.owned)
         self._worker_check = WorkerCheck(self, private_cores)
         self._check_python_at: dict[str, float] = {}
-        """Maps each version of Python that a worker has to the time of the next question about it."""
+        """Maps a version of Python that a worker has to a time. Before this time, the master is not asked about this version."""
         self._register = TaskRegister(self.client.directory, self.run)
         self.outputs: OutputCopier | None = None
         self.records: dict[int, bytes] = {}
@@ -89,8 +89,9 @@ class RunFutures:
     def spec_number(self, spec: TaskSpec, code: bytes) -> int:
         """Returns the number of a spec in the run. Raises BadInput if the spec needs a version of Python that no worker and no site of the
         pool has."""
-        # The Python of a site becomes known when its first worker joins, so the master is asked for each new spec until a worker has the
-        # version. If the master refused a submission, the run would accept no more tasks. In the client's thread, that refusal must do.
+        # The Python of a site is known only after its first worker has joined. So the master is asked for each new spec until a worker has
+        # the version. The question comes before the submission: a refused submission would end the run for this program. The client's
+        # thread cannot ask, so it takes this risk.
         may_ask = spec.python and not self._private_cores and self.client.in_other_thread()
         if may_ask and time.monotonic() >= self._check_python_at.get(spec.python, 0.0):
             if self.client.ask("check_python", run=self.run, python=spec.python).get("found"):
@@ -125,11 +126,11 @@ class RunFutures:
 
     @property
     def owned(self) -> bool:
-        """Returns whether the run belongs to this program. If it does, the pool deletes the results that this program has received."""
+        """Returns whether the run belongs to this program. In this case, the pool deletes each result that this program has received."""
         return self._submission.options.owned
 
     def using_results(self) -> AbstractContextManager[None]:
-        """Makes the pool keep the results of all unfinished futures until the tasks of the ``with`` block are submitted."""
+        """Makes the pool keep all results that arrive during a ``with`` block, so that tasks submitted in the block can use them."""
         return self.client.using_results(self._submission)
 
     def report_cancelled(self, future: TaskFuture[Any]) -> None:
@@ -144,9 +145,9 @@ class RunFutures:
             self.client.request("cancel", tasks=[f"{self.run}.{index}" for index in indices])
 
     def cancel_pending(self) -> None:
-        """Cancels the futures of tasks that, as far as this program knows, do not run yet.
+        """Cancels the futures whose tasks do not run yet, as far as this program knows.
 
-        In a private pool, the oldest unfinished futures (one per core) are skipped, because their tasks may run already.
+        In a private pool, the oldest unfinished futures (one per core) are skipped, because their tasks possibly run already.
         """
         cancelled = []
         for future in list(self._futures.values())[self._private_cores :]:
@@ -161,7 +162,7 @@ class RunFutures:
 
     @contextmanager
     def questions(self) -> Iterator[PoolSession]:
-        """Provides a session for questions about the run: the session of the run or, after that session has ended, a new session."""
+        """Provides a session for questions about the run: the session of the run or, if it has ended, a new session."""
         if not self.client.is_closed:
             yield self.client
             return
@@ -271,7 +272,7 @@ class RunFutures:
     # --- the end ------------------------------------------------------------------------------------------------------------------
 
     def finish(self, forget: bool = False) -> None:
-        """Declares that no more tasks will come. The session ends after the last task. With ``forget``, the run is then deleted."""
+        """Declares that no more tasks will come. The session ends after the last task. ``forget``: whether to delete the run at its end."""
         if self._owner != os.getpid() or self._draining:
             return
         self._forget_when_done = forget
@@ -289,15 +290,15 @@ class RunFutures:
                     raise
 
     def detach(self) -> None:
-        """Closes the run and disconnects from it. Does not wait for the end of the run. A run without tasks is deleted: its program failed
-        before it had submitted anything."""
+        """Closes the run and disconnects from it. Does not wait for the end of the run. If the run has no tasks, deletes it: its program
+        probably failed before the first submission."""
         if self._owner == os.getpid() and not self._draining and self.client.failure is None:
             self._register.flush()
             self.client.close_run(self._submission)
             if not self._submission.next_index:
                 with suppress(PilotfishError):
                     forget_run(self.client, self.run)
-            self._draining = True  # from now on, the end of the run closes the client: not before the run is deleted
+            self._draining = True  # only now: with this flag, the end of the run closes the client, which was needed to delete the run
             self.client.close()
             self._finish_outputs()
 
@@ -306,7 +307,8 @@ class RunFutures:
             self.outputs.finish()
 
     def abandon(self) -> None:
-        """Cancels all futures of a private pool, also those of running tasks. ``finish`` then ends the pool and its tasks at once."""
+        """Cancels all futures of a private pool, also futures of running tasks. So the next ``finish`` ends the pool with its tasks at
+        once."""
         while self._futures:
             try:
                 _, future = self._futures.popitem()
@@ -326,8 +328,8 @@ class RunFutures:
             self.client.close(wait=False)
 
     def _first_to_end(self) -> bool:
-        """Returns True if this is the first call and the client has not failed, otherwise False. Several threads may see the end of the
-        last task; only the thread that gets True ends the session."""
+        """Returns True at the first call if the client has not failed, otherwise False. Several threads can see the end of the last task.
+        Only the thread that gets True ends the session."""
         with self._end_lock:
             first = not self._ending and self.client.failure is None
             self._ending = True

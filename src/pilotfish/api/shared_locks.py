@@ -1,8 +1,8 @@
 """Lets the slots of a private pool use locks of the program that created the pool.
 
-A lock of ``multiprocessing`` can reach another process only by fork, and slots are not forked from this program. So this program serves its
-locks to the slots: a thread of this program acquires and releases one lock for one thread of one slot. If the slot dies, the locks that it
-holds are released.
+Only a process that is forked from this program gets its ``multiprocessing`` locks, and slots are not forked from this program. So this
+program serves its locks to the slots: for each lock and each thread of a slot, a thread of this program acquires and releases the lock. If
+a slot dies, the locks that it holds are released.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def is_managed(value: object) -> bool:
 
 
 def reduce_managed(proxy: Any) -> Any:
-    """Returns what pickle needs to create the proxy of a managed object in a slot: also the key of the manager. The processes that
-    ``multiprocessing`` starts inherit this key, but slots do not."""
+    """Returns what pickle needs to create the proxy of a managed object in a slot. This includes the key of the manager: processes that
+    ``multiprocessing`` starts inherit the key, but slots do not."""
     make, (*arguments, options) = proxy.__reduce__()
     return make, (*arguments, {**options, "authkey": bytes(proxy._authkey)})
 
 
 def _make_proxy_class() -> type:
-    """Defines the class of the lock in a slot. The class is pickled by value. Of this module, it may use only the imported modules."""
+    """Defines the class of the lock in a slot. It is pickled by value. So of the names in this module, it can use only imported modules."""
 
     class SharedLock:
         """A lock of the program that submitted the call."""
@@ -76,7 +76,7 @@ def _make_proxy_class() -> type:
                 if not answer:
                     raise ConnectionResetError
             except BaseException as error:
-                # After an interrupt, an answer may still come, and the next request must not get it.
+                # After an interrupt, the answer to this request can still arrive. It must not become the answer to the next request.
                 if channel is not None:
                     channel.close()
                 if isinstance(error, ConnectionError):
@@ -111,7 +111,8 @@ class LockServer:
     def __init__(self) -> None:
         self._locks: list[Any] = []
         self.address = f"\0pilotfish-locks-{secrets.token_hex(16)}"
-        # The socket has no file, so nothing is left on the disk. Instead of file permissions, the server checks the user of each peer.
+        # The socket has no file, so no file can be left on the disk, and there are no file permissions. So the server checks the user of
+        # each process that connects.
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
         self._listener.listen(128)
@@ -190,7 +191,7 @@ class _LockPickler(FunctionPickler):
 
 
 def dump_with_locks(value: object, proxy: Callable[[Any], Any], slot_globals: str = "") -> bytes:
-    """Pickles a value. Calls ``proxy`` with each lock in the value. ``proxy`` returns what pickle needs to create the lock again.
+    """Pickles a value with locks. ``proxy``: a function that gets a lock, and returns what pickle needs to create the lock in a slot.
     ``slot_globals``: see ``FunctionPickler``."""
     file = io.BytesIO()
     pickler = _LockPickler(file, 5)

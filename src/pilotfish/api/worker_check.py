@@ -36,10 +36,10 @@ class NoSuitableWorker(PilotfishError):
 
 
 class WorkerCheck:
-    """Checks the first task of each spec with demands, such as memory or tags, that some workers may not meet.
+    """Checks the first task of each spec with demands, such as memory or tags, that some workers possibly do not meet.
 
-    A private pool has one worker and gets no other worker. There, a demand that the worker does not meet is an error at submission. Any
-    other pool may get other workers, so the tasks wait. If waiting is useless, the program prints the explanation of the master once.
+    A private pool has one worker and never gets a second one. If this worker does not meet a demand, the submission raises an error. Any
+    other pool can get more workers, so the tasks wait. If waiting is useless, the program prints the explanation of the master once.
     """
 
     def __init__(self, session: RunFutures, private_cores: int) -> None:
@@ -49,7 +49,7 @@ class WorkerCheck:
         self._seen: set[int] = set()
 
     def add(self, number: int, spec: TaskSpec) -> None:
-        """Adds a spec whose first task is to be checked, if the spec has demands. Ignores specs that were added before."""
+        """Adds a spec. If the spec has demands, its first task will be checked. Ignores specs that were added before."""
         if number in self._seen:
             return
         self._seen.add(number)
@@ -104,7 +104,7 @@ class WorkerCheck:
         timer.start()
 
     def _warn_if_unmet(self, future: TaskFuture[Any]) -> None:
-        """If waiting is useless, prints why the task waits. If the reasons may change, asks again later."""
+        """If waiting is useless, prints why the task waits. If the reasons can change, repeats this check later."""
         client = self._session.client
         if future.done() or future.running():
             return
@@ -133,7 +133,8 @@ def fixes(answer: dict[str, Any], pool: str) -> list[str]:
 
 
 def _with_pool(command: str, pool: str) -> str:
-    """Adds ``--pool`` to a command, unless the pool is the default pool, also without ``--pool``, or the command is for all pools."""
+    """Adds ``--pool`` to a command. Returns the command unchanged if it selects this pool also without ``--pool``, or if it has no option
+    ``--pool``."""
     words = command.split(" ", 2)
     if pool == DEFAULT_POOL == selected_pool() or words[0] != "pilotfish":
         return command

@@ -4,8 +4,8 @@ A manager runs beside the master and creates tasks. Worker objects execute the t
 never called from two threads at once.
 
 When the manager has processed ended tasks, the master records two things in one step: that these tasks are processed, and the new tasks
-that the manager created. So after a crash of the manager's process or of the master, the manager continues after the last recorded step,
-and the tasks of all recorded steps exist.
+that the manager created. If the manager's process or the master crashes, the manager later continues after the last recorded step. No task
+of a recorded step is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class TaskDone(Struct, frozen=True):
 
 
 class ApplicationManager:
-    """Base class of managers. Override methods as needed. Add tasks to the argument ``tasks``, which you may keep and use at any time."""
+    """Base class of managers. Override methods as needed. Add tasks to the argument ``tasks``. You can keep this object and add tasks to it
+    at any time."""
 
     worker: Callable[[], ApplicationWorker] | None = None
     """Class of the worker objects. Their method ``do_work`` executes ``tasks.work(parameters)``."""
@@ -79,7 +80,7 @@ class ApplicationWorker:
 
 
 def _is_executable(payload: Buffer) -> bool:
-    """Tests whether a result comes from an executable. The report of an executable has an exit status."""
+    """Tests whether a result comes from an executable. Only the report of an executable has an exit status."""
     try:
         return b'"exit"' in bytes(unpack(payload)[0])
     except (PayloadFormatError, IndexError):

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 
 class DependencyCycle(Exception):
-    """Entries form a cycle. Each entry in ``places`` depends on the entry before it. The first entry depends on the last entry."""
+    """Entries form a cycle. Each entry in ``places`` depends on the entry before it, and the first entry depends on the last entry."""
 
     def __init__(self, places: list[int]) -> None:
         super().__init__(f"a cycle of {len(places)}")
@@ -20,7 +20,7 @@ def topological_order(parents: Sequence[Iterable[int]]) -> list[int]:
 
     ``parents`` has one item per entry: the indices of the entries on which this entry depends.
     """
-    # All indices are added first, so that entries that are ready at the same time keep their order.
+    # All indices are added before any dependency. In this way, entries that are ready at the same time keep their order.
     sorter = TopologicalSorter[int](dict.fromkeys(range(len(parents)), ()))
     for place, needed in enumerate(parents):
         sorter.add(place, *needed)

@@ -1,7 +1,7 @@
 """Reads the destinations of output files: ``frame.png=frames/1.png`` copies the output file ``frame.png`` to ``frames/1.png``.
 
-A destination is relative to the directory of the run: the directory of ``--into`` or ``into=``, or else the current directory of the
-command. A destination that ends with a slash is a directory, in which the file keeps its name.
+A destination is relative to the directory of the run. This is the directory of ``--into`` or ``into=``. If there is none, it is the current
+directory of the command. A destination that ends with a slash is a directory, in which the file keeps its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEPARATOR = re.compile(r"(?<!=)=(?!=)")
 
 
 def split_output(text: str) -> tuple[str, str]:
-    """Splits ``NAME=DESTINATION``. Without a destination, returns an empty destination. ``==`` stands for an equals sign."""
+    """Splits ``NAME=DESTINATION``. For a ``NAME`` alone, returns an empty destination. ``==`` means an equals sign inside of a name."""
     parts = _SEPARATOR.split(text, maxsplit=1)
     name, destination = parts if len(parts) == 2 else (text, None)
     if destination == "" or not name:
@@ -53,7 +53,7 @@ def output_directory(path: str | os.PathLike[str]) -> str:
 
 
 def check_destinations(outputs: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """Returns the destinations in ``outputs`` by name. Outputs that are a list of names have no destinations."""
+    """Returns the checked destinations in ``outputs`` by name. If ``outputs`` is a list of names, there are no destinations."""
     if not isinstance(outputs, Mapping):
         return {}
     checked = {name: "/".join(check_name(name.rstrip("/") or name, "outputs")) for name in outputs}
@@ -61,8 +61,8 @@ def check_destinations(outputs: Mapping[str, str] | Iterable[str]) -> dict[str, 
 
 
 def destination_of(file: str, destinations: Mapping[str, str]) -> str | None:
-    """Returns the destination of a file in the sandbox, or None if no output in ``destinations`` matches the file. ``destinations`` maps
-    names and patterns of outputs to destinations."""
+    """Returns the destination of a file in the sandbox. ``destinations`` maps names and patterns of outputs to destinations. Returns None
+    if no name and no pattern matches the file."""
     parts = file.split("/")
     for output, destination in destinations.items():
         if not _matches(parts, output.split("/")):
@@ -72,7 +72,7 @@ def destination_of(file: str, destinations: Mapping[str, str]) -> str | None:
 
 
 def known_destination(output: str, destination: str) -> str | None:
-    """Returns the destination of an output before the output exists. Returns None if the output is a pattern."""
+    """Returns the destination of an output before the output exists. Returns None for a pattern, because its files are not known yet."""
     return None if MAGIC.intersection(output) else destination_of(output, {output: destination})
 
 

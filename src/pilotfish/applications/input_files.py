@@ -1,6 +1,6 @@
 """Packs input files for sending.
 
-A small file is part of the payload. A larger file is a content, named by its hash. A worker that has a content does not receive it again.
+A small file is part of the payload. A larger file is a content, named by its hash. A content is not sent to a worker that already has it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ INLINE_TOTAL_BYTES = 1024 * 1024
 MODE_MASK = 0o755
 MAX_ENTRIES = 100_000
 DIRECTORY, LINK = "directory", "link"
-"""Kinds of entries that are not files: [name, "directory"] and [name, "link", target]."""
+"""Kinds of entries that are not files. A directory: [name, "directory"]. A link: [name, "link", target]."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A regular file with its permission bits. A ``StoredFile`` has the bytes of the file, or only the path of a copy, or only the hash.
 
-    A ``StoredFile`` can be an input of another task, even if its bytes are not on this machine.
+    A ``StoredFile`` can be an input of a task, even if the bytes of the file are not on this machine.
     """
 
     data: bytes | None = None
@@ -43,7 +43,7 @@ class StoredFile:
     path: Path | None = None
     """Path of the pool's copy. Do not write to this path."""
     name: str = ""
-    """Name that the producing task gave to the file."""
+    """Name that the file has in the task that produced it."""
 
     @property
     def content(self) -> bytes:
@@ -104,9 +104,9 @@ class PackedFiles:
 
     @property
     def sources(self) -> dict[str, str | None]:
-        """Maps the name of each input to the path from which it was read, or to None if it was not read from a file of the user. A rerun
-        reads the files at these paths again. If one of the paths is not UTF-8, the dict is empty, because such a path cannot be part of a
-        message."""
+        """Maps the name of each input to the path from which it was read. The value is None if the input was not read from a file of the
+        user. A rerun reads the files at these paths again. If any path is not UTF-8, the whole dict is empty, because messages are
+        UTF-8."""
         try:
             "".join(path for path in self._sources.values() if path is not None).encode()
         except UnicodeEncodeError:
@@ -134,7 +134,7 @@ class PackedFiles:
             raise BadInput(f"inputs: {path!r} cannot be read: {(error.strerror or '').lower()}", f"look at it: ls -ld {path}") from error
 
     def _refuse_too_many(self, name: str, more: int) -> None:
-        """Raises BadInput if there would be too many entries. ``name``: the next entry. ``more``: minimum number of entries to come."""
+        """Raises BadInput if ``more`` further entries are too many. ``name``: the next entry, for the error."""
         if len(self.entries) + more > MAX_ENTRIES:
             text = f"inputs: with {name.split('/', maxsplit=1)[0]!r} there are more than {MAX_ENTRIES:,} files"
             raise BadInput(text, "pack them into an archive")
@@ -184,8 +184,8 @@ class RenewedFiles(NamedTuple):
 
 
 def renew_files(entries: Sequence[Sequence[Any]], parts: Sequence[bytes | memoryview], sources: Mapping[str, str | None]) -> RenewedFiles:
-    """Packs inputs again, with the current versions of their files. ``entries``, ``parts`` and ``sources`` describe the inputs as they were
-    packed before. Raises BadInput if a file no longer exists."""
+    """Packs inputs again, with the current versions of their files. ``entries``, ``parts`` and ``sources``: the attributes of the earlier
+    ``PackedFiles``. Raises BadInput if a file no longer exists."""
     before = _by_input(entries, parts, sources)
     inputs: dict[str, Source] = {}
     for name, path in sources.items():
@@ -206,7 +206,8 @@ Packed = tuple[list[Any], bytes]
 def _by_input(
     entries: Sequence[Sequence[Any]], parts: Sequence[bytes | memoryview], sources: Mapping[str, str | None]
 ) -> dict[str, list[Packed]]:
-    """Returns the entries of each input. The entry of a small file comes with its bytes. A directory has many entries."""
+    """Returns the entries of each input. If the input is a directory, it can have many entries. The bytes of a small file come with its
+    entry."""
     found: dict[str, list[Packed]] = {name: [] for name in sources}
     remaining = iter(parts)
     for entry in entries:
@@ -225,11 +226,11 @@ def _as_stored(entry: Sequence[Any], data: bytes) -> StoredFile:
 
 
 def walk_files(name: str, directory: str) -> Iterator[tuple[str, str]]:
-    """Yields the sandbox name and the path of each file, empty directory and link below a directory. ``name``: sandbox name of the
-    directory.
+    """Yields two texts for each file, each empty directory and each link below a directory: its sandbox name and its path. ``name``: the
+    sandbox name of the directory.
 
     The input directory is the directory that the user named. A link to a path inside of the input directory stays a link. A link to a file
-    outside of it is replaced by the file. A link to anything else outside of it raises BadInput.
+    outside of the input directory is replaced by this file. Any other link to the outside raises BadInput.
     """
     with os.scandir(directory) as found:
         entries = sorted(found, key=lambda entry: entry.name)
@@ -254,7 +255,8 @@ def walk_files(name: str, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _stays_inside(name: str, target: str) -> bool:
-    """Tests whether a link leads to a path in its top directory. ``name``: sandbox name of the link; its first part is that directory."""
+    """Tests whether a link stays inside of its top directory. ``name``: sandbox name of the link. The first part of ``name`` is the top
+    directory."""
     if os.path.isabs(target):
         return False
     reached = os.path.normpath(os.path.join(os.path.dirname(name), target))
@@ -265,14 +267,14 @@ def _stays_inside(name: str, target: str) -> bool:
 
 HASH_BLOCK_BYTES = 1 << 20
 RACY_S = 2.0
-"""The hash of a file is remembered only if the file is older than this many seconds. A younger file may change again with the same
-timestamp."""
+"""The hash of a file is remembered only if the last change of the file is more than this many seconds ago. A younger file can change again
+without a change of its timestamp."""
 MAX_LINES = 20_000
 
 
 def is_settled(*times_ns: int) -> bool:
-    """Returns whether a later change of a file changes these times of the file, too. This also holds for a time in the future, which a
-    program or a wrong clock has set. Otherwise, the file would be read for each task until that time."""
+    """Returns whether each of these times of a file is at least ``RACY_S`` away from now, so that a later change of the file certainly
+    changes the times. Times in the future count, too: without this, a file with a wrong time would be read again for each task."""
     now = time.time_ns()
     return all(abs(now - changed_ns) > RACY_S * 1e9 for changed_ns in times_ns)
 
@@ -284,8 +286,8 @@ Key = tuple[str, int, int, int, int]
 class DigestCache:
     """Stores the hashes of files by path, size, times and inode, so that a large input is not read again for every run.
 
-    The cache is a file with one line of JSON per hash. New lines are appended. If a path has several lines, the last line counts. If the
-    cache or a line of it is lost, the inputs concerned are read once more.
+    The cache is a file with one line of JSON per hash. New lines are appended. If a path has several lines, the last line counts. If a line
+    is lost, its input is only read once more.
     """
 
     def __init__(self, path: Path, progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -364,7 +366,7 @@ _digests: list[DigestCache] = []
 
 
 def digests(progress: Callable[[str, int, int], None] | None = None) -> DigestCache:
-    """Returns the digest cache of this program. If ``progress`` is given, the cache calls it from now on while it reads a file."""
+    """Returns the digest cache of this program. ``progress``: a function that the cache calls from now on while it reads a file."""
     if progress is not None or not _digests:
         _digests[:] = [DigestCache(home() / "digests", progress)]
     return _digests[0]

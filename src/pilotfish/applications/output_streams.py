@@ -16,8 +16,8 @@ PIECE_BYTES = 1 << 20
 
 
 class OutputStream(NamedTuple):
-    """The standard output or standard error of a task. ``text``: the stream. If the stream is long, its middle is left out of ``text``: a
-    line says how many bytes are missing.
+    """The standard output or standard error of a task. ``text``: the stream. If the stream is long, a line replaces its middle in ``text``.
+    This line says how many bytes are missing.
 
     ``file``: the file with the whole stream, or None. ``dropped``: number of bytes that are stored nowhere.
     """
@@ -46,8 +46,8 @@ class OutputStream(NamedTuple):
             offset = max(0, offset - len(piece))
 
     def _after_gap(self, offset: int) -> bytes:
-        """Returns the stream from position ``offset`` on, if some bytes of the stream are stored nowhere. In ``text``, a line stands for
-        the missing bytes. If ``offset`` is the position of a missing byte, the result begins with this line."""
+        """Returns the part of ``text`` that begins at position ``offset`` of a stream with missing bytes. In ``text``, a line replaces the
+        missing bytes. If ``offset`` is the position of a missing byte, the result begins with this line."""
         text, middle = self.text, len(self.text) // 2
         end = text.find(b"]\n", middle) + 2
         begin = text.rfind(MARK_START, 0, end)
@@ -69,8 +69,8 @@ class OutputStream(NamedTuple):
 
 
 def replace_place(text: bytes, place: str) -> bytes:
-    """Changes ``text`` of a long output: the line in its middle then says that the whole output is at ``place``. If ``place`` is LOST, the
-    line says that the whole output is gone."""
+    """Returns ``text`` of a long output with a different line in its middle. The new line says that the whole output is at ``place``. If
+    ``place`` is LOST, the new line says that the whole output is gone."""
     new = LOST_TEXT if place == LOST else WHOLE_AT + place
     half = text.rfind(MARK_START, 0, len(text) // 2 + 1)
     start, end = text.find(WHOLE_AT.encode(), half), text.find(b"]\n", half)
@@ -78,7 +78,7 @@ def replace_place(text: bytes, place: str) -> bytes:
 
 
 def describe_dropped(streams: Mapping[str, OutputStream]) -> str:
-    """Returns a sentence about the bytes that are stored nowhere. Returns an empty text if there are none."""
+    """Returns a sentence about the bytes that are stored nowhere. Returns an empty text if there are no such bytes."""
     parts = [f"{show_size(stream.dropped)} of {name}" for name, stream in streams.items() if stream.dropped]
     return f"{' and '.join(parts)} left out; a line in the output says where and why" if parts else ""
 

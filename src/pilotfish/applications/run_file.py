@@ -46,7 +46,7 @@ def load_application(path: str | os.PathLike[str], arguments: Sequence[str] = ()
 
 
 def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a run file. If it has a function ``run``, calls that function. Errors name the file and the line."""
+    """Loads a run file. If the file defines a function ``run``, calls this function. Errors name the file and the line."""
     file = Path(path).resolve()
     if not file.is_file():
         raise BadInput(f"run file: {os.fspath(path)!r} does not exist (looked in {os.getcwd()})", "check the path")
@@ -74,7 +74,7 @@ def load(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile
 
 
 def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
-    """Rejects a file that defines neither ``run`` nor ``manager``. Such a file is probably a program, so it is not executed."""
+    """Raises BadInput if a file defines neither ``run`` nor ``manager``. Such a file is probably a program, so it is not executed."""
     with _located_errors(file):
         defined = list(_top_level_names(ast.parse(file.read_bytes(), file.name)))
     if not {"run", "manager", "*"} & set(defined):
@@ -86,7 +86,7 @@ def _check_shape(file: Path, written: str, arguments: Sequence[str]) -> None:
 
 
 def _top_level_names(tree: ast.AST) -> Iterator[str]:
-    """Yields the names that the file may define, also inside an ``if`` or ``try``. Yields ``*`` for a star import."""
+    """Yields the names that the file possibly defines, also inside an ``if`` or ``try``. Yields ``*`` for a star import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -109,7 +109,7 @@ def _signature(function: Any) -> str:
 
 
 def _execute(file: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """Executes the file. Returns the names that the file defines, with their values. The file may import modules of its directory."""
+    """Executes the file. Returns the names that the file defines, with their values. The file can import modules of its directory."""
     sys.argv = [str(file), *arguments]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))

@@ -1,7 +1,7 @@
 """Writes files below a directory without following links.
 
 The names of the files are not trusted: no name can lead out of the directory. Each component of a name is opened relative to the component
-above it, without following links. So if another process puts a link in place of a component during the write, the write fails.
+before it, without following links. So if another process replaces a component by a link during the write, the write fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_name(name: object, field: str) -> tuple[str, ...]:
 
 
 def _copy_all(target: int, source: Path) -> None:
-    """Copies the bytes of a file. Does not write blocks of zeros, so that the copy has holes where the source has holes."""
+    """Copies the bytes of a file. Does not write blocks of zeros, so the copy of a sparse file is sparse, too."""
     with open(source, "rb", buffering=0) as stream:
         done = 0
         while block := stream.read(_BLOCK_BYTES):
@@ -58,8 +58,8 @@ def write_below(
     """Writes bytes to the file ``name`` below ``directory``, or copies a file to this place. Creates missing directories. The new file gets
     its name only when it is complete.
 
-    ``new``: whether to raise BadInput if a file already has this name; otherwise that file is replaced. ``note`` is called with the status
-    of the complete file, before the file gets its name.
+    ``new``: if True, a file that already has this name raises BadInput. If False, the file is replaced. ``note``: a function that gets the
+    status of the complete file before the file gets its name.
     """
     *folders, last = check_name(name, "files")
     os.makedirs(directory, exist_ok=True)
@@ -133,14 +133,14 @@ def _replace(place: int, temporary: str, last: str) -> None:
 
 
 def _name_new(place: int, temporary: str, last: str) -> None:
-    """Gives a file its name. Raises FileExistsError if another file has this name. A file that another process creates at the same moment
-    is replaced only if the file system has no hard links."""
+    """Gives a file its name. Raises FileExistsError if a different file has this name. This is certain only with hard links. On a file
+    system without hard links, a file that another process creates at the same moment is replaced."""
     try:
         os.link(temporary, last, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        # The file system has no hard links, so the name is only checked before it is given.
+        # Without hard links, the check of the name and the renaming are two steps.
         with suppress(FileNotFoundError):
             os.stat(last, dir_fd=place, follow_symlinks=False)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), last) from error

@@ -57,7 +57,7 @@ def _maker_of(found: FutureResult) -> int:
 
 
 class TaskList:
-    """Tasks of one run, numbered in the order in which they are added. Any thread may use the list."""
+    """Tasks of one run. The first task that is added has the index 0. Several threads can use the list at the same time."""
 
     def __init__(self, first: int = 0, worker: Any = None, changed: Callable[[], None] | None = None, post: Post | None = None) -> None:
         self.defaults = ExecutableDefaults()
@@ -83,7 +83,8 @@ class TaskList:
         self._kept: dict[int, tuple[str, ...]] = {}
         """Names and patterns of the files that executables keep for other tasks, by the index of the executable."""
         self.descriptions: dict[int, tuple[str, str]] = {}
-        """Maps the index of a task to the command line and label that listings show, if they differ from what the task executes."""
+        """Maps the index of a task to the command line and label that listings show. Tasks whose listings show what they execute are left
+        out."""
         self.cancelled: dict[int, None] = {}
         """Indices of the tasks to cancel."""
 
@@ -139,7 +140,8 @@ class TaskList:
         raise BadInput(f"inputs: {task!r} is no task of this list", "name it by its index: tasks.file(0, 'model.dat')")
 
     def file(self, task: int, name: str) -> FutureFile:
-        """Returns a file or directory that the task will keep, for the ``inputs`` of later tasks. The later tasks wait for the file."""
+        """Returns a value that stands for a file or directory. Use it in the ``inputs`` of later tasks, which then wait for the file.
+        ``task``: index of the task that keeps the file."""
         return make_future_file(task, name, self._kept.get(task, ()), str(task))
 
     def result(self, task: int) -> ListedResult:
@@ -153,7 +155,7 @@ class TaskList:
         return ListedResult(task)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
-        """Adds a Python call. Its arguments may contain results of earlier calls (see ``result``)."""
+        """Adds a Python call and returns its index. The arguments can contain results of earlier calls (see ``result``)."""
         with self._lock:
             key = self.defaults.key()
             calls = self._calls.get(key)
@@ -189,8 +191,8 @@ class TaskList:
     def post(self, function: Callable[..., object], /, *args: Any) -> None:
         """Calls a function in the manager's thread pool.
 
-        If you call ``post`` in the method ``tasks_done`` of the manager, the ended tasks of this call of ``tasks_done`` count as processed
-        only when the function has returned.
+        The method ``tasks_done`` of the manager can use ``post`` to process ended tasks. These tasks count as processed only when the
+        function has returned.
         """
         if self._post is None:
             raise BadInput("post: there is no thread pool here", "only a manager has one")
@@ -208,7 +210,7 @@ class TaskList:
         self.cancelled.update(dict.fromkeys(indices))
 
     def take(self, resume: bool = False) -> list[TaskEntry]:
-        """Returns the tasks that were added since the last call of ``take``. ``resume``: whether they may have earlier results."""
+        """Returns the tasks that were added since the last call of ``take``. ``resume``: whether these tasks can get earlier results."""
         with self._lock:
             entries, self._entries = self._entries, []
         return entries if resume else [entry._replace(needs=entry.needs._replace(reuse=False)) for entry in entries]

@@ -21,8 +21,8 @@ NO_CHANGE = LastChange(0.0, "")
 
 
 class TaskNeeds(NamedTuple):
-    """What the master must know about a task in addition to its spec and payload. ``after``: indices of earlier tasks that must succeed
-    before the task starts. ``contents``: inputs in addition to the inputs of the spec."""
+    """The data about a task that the master needs in addition to the spec and the payload. ``after``: indices of earlier tasks that must
+    succeed before the task starts. ``contents``: inputs in addition to the inputs of the spec."""
 
     after: Sequence[int] = ()
     contents: tuple[Content, ...] = ()
@@ -33,14 +33,16 @@ class TaskNeeds(NamedTuple):
     after_any: Sequence[int] = ()
     """Indices of earlier tasks that must have ended, with any result, before the task starts."""
     key: bytes = b""
-    """Record by which the master finds an equal earlier task. If it is empty, the result of the task is never reused. See ``task_keys``."""
+    """Record of the task. The master uses it to find an equal earlier task. If it is empty, the result of the task is never reused. See
+    ``task_keys``."""
     reuse: bool = False
-    """Whether the result of an earlier task with the same key may be used."""
+    """Whether the task can get the result of an earlier task with the same key."""
     last_change: LastChange = NO_CHANGE
-    """Last change of a file that the command names. The result of an earlier task counts only if the task ended after this change."""
+    """Last change of a file that the command names. The result of an earlier task counts only if the earlier task ended after this
+    change."""
     program_change: LastChange = NO_CHANGE
-    """Last change of a program file that the task reads when it starts. The result of an earlier task counts only if the task started after
-    this change: otherwise, the task may have read another content than the one in its key."""
+    """Last change of a program file that the task reads when it starts. The result of an earlier task counts only if the earlier task
+    started after this change. If it started before, it possibly read a content that differs from the content in its key."""
 
     @property
     def dependencies(self) -> int:

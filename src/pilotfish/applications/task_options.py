@@ -56,12 +56,12 @@ class TaskOptions(Struct, frozen=True):
     rank: str = ""
     concurrency_limit: tuple[str, int] = ("", 0)
     names_hosts: bool = False
-    """Whether the user gave ``nodes``, even as 1. The task then gets a host file."""
+    """Whether the user gave ``nodes``. If yes, the task gets a host file, even for ``nodes=1``."""
     max_output: int = 0
-    """Maximum number of stored bytes of stdout, and of stderr. 0 means the default of the pool."""
+    """Maximum number of bytes that are stored of stdout. The same maximum applies to stderr. 0 means the default of the pool."""
 
     def spec(self, kind: str, name: str, launch: dict[str, Any]) -> TaskSpec:
-        """Returns the spec of tasks with these options. If the options have no name, the spec has ``name``."""
+        """Returns the spec of tasks with these options. ``name``: the name of the spec if the options have no name."""
         values = asdict(self)
         if values.pop("names_hosts"):
             launch = {**launch, "hosts": []}
@@ -101,7 +101,7 @@ def _expression(keywords: Mapping[str, Any], field: str, example: str) -> str:
 
 
 def _check_sizes(node: Any, field: str) -> None:
-    """Refuses a comparison of the memory with a small number without a unit: ``memory > 8`` probably means 8G."""
+    """Raises BadInput if an expression compares the memory with a small number without a unit. ``memory > 8`` probably means 8G."""
     if not isinstance(node, tuple):
         return
     if node[:1] == ("compare",):
@@ -137,7 +137,7 @@ def _concurrency_limit(value: Any) -> tuple[str, int]:
 
 
 def check_known(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    """Refuses unknown keywords, so that a misspelt option is not ignored. ``known``: all names that the user may write there."""
+    """Raises BadInput for unknown keywords, so that a misspelt option is not ignored. ``known``: all names that the user can write."""
     for key in given:
         if key not in known and key in EXECUTABLE_ONLY:
             raise BadInput(
@@ -159,10 +159,10 @@ def read_flag(value: object, field: str) -> bool:
 
 
 MIN_MEMORY = 1 << 20
-"""Minimum memory of a task. No program runs with less, so a smaller value was probably given without its unit."""
+"""Minimum memory of a task in bytes. No program runs with less, so a smaller value probably lacks its unit."""
 
 LARGE_GIGABYTES = 64
-"""A number without a unit probably means gigabytes below this number, and megabytes from this number on."""
+"""Limit for a memory without a unit. A number below this limit probably means gigabytes. Any other number probably means megabytes."""
 
 UNIT_FIX = "write it with its unit, such as 2G or 512M"
 
@@ -173,7 +173,7 @@ def _with_unit(value: object) -> str:
 
 
 def _size(value: Any, field: str) -> int:
-    """Parses a size. Refuses a small number without a unit: ``2`` probably means 2G."""
+    """Parses a size. Raises BadInput for a small number without a unit. ``2`` probably means 2G."""
     found = parse_bytes(value, field)
     if 0 < found < MIN_MEMORY and (field == "memory" or (isinstance(value, str) and value.isdigit())):
         raise BadInput(f"{field}: {value!r} is only {show_bytes(found)}", Correction(UNIT_FIX, value, _with_unit(value)))
@@ -190,8 +190,8 @@ def _time_limit(value: Any) -> float:
 
 
 def read_task_options(keywords: Mapping[str, Any], what: str = "task", also: tuple[str, ...] = ()) -> TaskOptions:
-    """Checks the task options of ``what``. ``also``: names of the other options of ``what``, which the caller has read already. The hint
-    for a misspelt name may suggest one of them."""
+    """Checks and returns task options. ``what``: the kind of task, for errors. ``also``: names of other options, which the caller has read
+    already. The hint for a misspelt name can suggest one of these names."""
     if not keywords:
         return DEFAULT_OPTIONS
     check_known(keywords, (*also, *TASK_KEYWORDS), what)

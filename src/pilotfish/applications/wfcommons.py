@@ -96,7 +96,7 @@ def _parse(document: Any, where: str) -> Workflow:
 
 
 def _parents(rows: Sequence[Any], indices: Mapping[str, int], where: str) -> list[dict[int, None]]:
-    """Returns the parents of each task. A parent is listed in ``parents`` of the task, or lists the task in its ``children``."""
+    """Returns the parents of each task. Either ``parents`` of the task names the parent, or ``children`` of the parent names the task."""
     found: list[dict[int, None]] = [{} for _ in rows]
 
     def known(name: object, row: Any) -> int:

@@ -1,9 +1,14 @@
 """Submits pilots to a NorduGrid ARC computing element through curl.
 
-Site options: ``endpoint`` (such as ``https://ce.example.org:443/arex``), ``proxy`` (file of the proxy certificate; by default the file that
-``X509_USER_PROXY`` names or, without this variable, ``/tmp/x509up_u`` followed by the user id), ``capath`` (folder of CA certificates) or
-``cacert`` (file of CA certificates). Files are uploaded with the job. Only the owner of a job can enter its folder on the computing
-element. At the end of the job, the computing element removes all files except the log.
+Site options:
+
+- ``endpoint``: such as ``https://ce.example.org:443/arex``.
+- ``proxy``: file of the proxy certificate. The default is the file that ``X509_USER_PROXY`` names. If this variable is not set, it is
+  ``/tmp/x509up_u`` followed by the user id.
+- ``capath``: folder of CA certificates; or ``cacert``: file of CA certificates.
+
+Files are uploaded with the job. Only the owner of a job can enter its folder on the computing element. At the end of the job, the computing
+element removes all files except the log.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ PHASES = {
 }
 PHASE = {state: phase for phase, states in PHASES.items() for state in states.split()}
 NOTHING_SENT = (5, 6, 7, 35, 51, 58, 60, 77)
-"""Exit statuses with which curl shows that it had no connection to the computing element, so that nothing was sent."""
+"""Exit statuses of curl that mean that there was no connection to the computing element. So nothing was sent."""
 LATER = re.compile(r"limit|too many|maximum|busy|exceed|temporar|not allowed to accept", re.IGNORECASE)
 EXPIRED = re.compile(r"wall ?(clock )?time|time ?limit|job expired", re.IGNORECASE)
 
@@ -111,7 +116,8 @@ all=$(ask "$jobs") || exit
 
 
 class ArcBackend:
-    """Uses the job ids of the computing element. The name of a job consists of the tag of its batch and the number of its pilot."""
+    """Submits each pilot as a job of its own. The name of a job consists of the tag of its batch and the number of its pilot. The job ids
+    are the ids of the computing element."""
 
     traits = BackendTraits(
         {
@@ -243,7 +249,7 @@ def _join(value: object) -> str:
 
 
 def _list(jobs: Sequence[str]) -> str:
-    """Returns a request about jobs as JSON. Removes from each job id the characters that no id can contain."""
+    """Returns a request about jobs as JSON. If a job id contains characters that no id can contain, removes them."""
     return json.dumps({"job": [{"id": re.sub(r"[^\w.-]", "", job)} for job in jobs]})
 
 
@@ -252,7 +258,8 @@ def _quoted(text: str) -> str:
 
 
 def _jobs(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the job entries of all JSON answers in a text. The field ``job`` of an answer is a list, one entry, or missing."""
+    """Yields the job entries of all JSON answers in a text. In an answer, the field ``job`` is a list of entries or one entry. If there are
+    no jobs, the field is missing."""
     for document in documents(text):
         entries = document.get("job")
         yield from (entry for entry in (entries if isinstance(entries, list) else [entries]) if isinstance(entry, dict))

@@ -1,8 +1,8 @@
 """Makes the commands that ask klist, openssl and other tools how long a credential is valid.
 
-Each answer begins with the clock of the queried machine, because the clocks of two machines may differ. The functions that read answers
-raise CommandRefused if the credential does not exist. They raise UnclearAnswer if the answer does not show how long the credential is
-valid.
+Each answer begins with the time on the machine that was asked, because the clocks of two machines can differ. The functions that read
+answers raise CommandRefused if the credential does not exist. They raise UnclearAnswer if the answer does not show how long the credential
+is valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilotfish.backends.interface import Command, CommandExchange, CommandOutput
 from pilotfish.model.site import Site
 
 ABSENT = 3
-"""Exit status of the scripts of this module if the file does not exist."""
+"""Exit status of the scripts of this module if there is no credential, or its file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Credential:
-    """One credential of a site. ``renew``: command that renews it. ``here``: whether it is used on this machine instead of at the site."""
+    """One credential of a site. ``renew``: command that renews the credential. ``here``: True if the credential is used on this machine,
+    False if it is used at the site."""
 
     name: str
     renew: str
@@ -41,17 +42,19 @@ class Credential:
 
 
 def credential(text: str, site: Site) -> Credential:
-    """Parses an entry of ``credentials`` in ``sites.toml``: a kind such as ``token``, or ``KIND:FILE`` if the file is not the usual one."""
+    """Parses an entry of ``credentials`` in ``sites.toml``. An entry is a kind such as ``token``, or ``KIND:FILE`` if the file is not the
+    default file of this kind."""
     kind, _, path = text.partition(":")
     name, script, read = _KINDS[kind]
-    # The ssh client that uses a certificate runs on this machine.
+    # An ssh certificate is used by the ssh client, which runs on this machine.
     here, renew = kind == "ssh-certificate", _renew(kind, path, site.backend)
     command = Command(("sh", "-c", script, "sh", path))
     renew = f"ssh -t {site.via} {renew}" if site.via and not here else renew
     return Credential(f"{name} {path}".strip(), renew, CommandExchange(command, lambda answer: read(*_clock_and_output(answer))), here)
 
 
-# Each script is one line, because csh as a login shell accepts only one line. $1: the file, or an empty text. Times are in UTC.
+# Each script is one line, because a login shell such as csh accepts no command with several lines. $1: the file, or an empty text. Times
+# are in UTC.
 _HOME = 'f="$1"; case "$f" in "~/"*) f="$HOME/${f#??}";; esac; '
 _THERE = f'test -r "$f" || {{ echo "$f cannot be read" >&2; exit {ABSENT}; }}; date +%s; '
 _KERBEROS = _HOME + f'date +%s; TZ=UTC0; export TZ; klist ${{f:+-c "$f"}}; s=$?; test $s = 1 && exit {ABSENT}; exit $s'
@@ -63,7 +66,7 @@ _X509 = (
     'exec arcproxy -P "$f" -i validityLeft'
 )
 _SSH = _HOME + _THERE + 'TZ=UTC0; export TZ; exec ssh-keygen -L -f "$f"'
-# The script prints only the part of the token between the dots. That part is useless without the signature.
+# The script prints only the middle part of the token. Without the signature, which is the last part, nobody can use it as a credential.
 _TOKEN = (
     _HOME
     + 'f="${f:-${BEARER_TOKEN_FILE:-${XDG_RUNTIME_DIR:-/tmp}/bt_u$(id -u)}}"; '
@@ -73,9 +76,9 @@ _TOKEN = (
 
 
 def _clock_and_output(answer: CommandOutput) -> tuple[float, str]:
-    """Returns the clock of the queried machine, and the output of the tool."""
+    """Returns the time on the machine that was asked, and the output of the tool."""
     if answer.status == ABSENT:
-        # The clock may be on standard output already, but is not part of the error message.
+        # Standard output is left out: it possibly contains the time, which is no part of an error message.
         raise CommandRefused(CommandOutput(ABSENT, "", answer.stderr).complaint())
     first, _, output = answer.stdout.partition("\n")
     if answer.status != 0 or not first.strip().isdigit():
@@ -102,7 +105,7 @@ _HEIMDAL_EXPIRED = re.compile(r">>>Expired<<< +krbtgt/(\S+)@\1$", re.MULTILINE)
 
 
 def _read_kerberos(now: float, output: str) -> Lifetime:
-    """Returns the lifetime of the ticket-granting ticket. All other tickets are made from it."""
+    """Returns the lifetime of the ticket-granting ticket, because all other tickets are made from this ticket."""
     found = [_until(now, row[1], row[2], form) for rows, form in (_MIT, _HEIMDAL) for row in rows.finditer(output)]
     found += [Lifetime(0.0) for _ in _HEIMDAL_EXPIRED.finditer(output)]
     if not found:
@@ -134,8 +137,8 @@ def _read_ssh_certificate(now: float, output: str) -> Lifetime:
 
 
 def _read_token(now: float, output: str) -> Lifetime:
-    """Returns the lifetime of a JSON Web Token. The lifetime is infinite if the token names no end, or is not a JSON Web Token because it
-    contains no dot. Raises UnclearAnswer if the claims of the token cannot be read."""
+    """Returns the lifetime of a token. The lifetime is infinite if the token names no end, or if it contains no dot and so is no JSON Web
+    Token. Raises UnclearAnswer if the claims of the token cannot be read."""
     text = output.strip()
     try:
         claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) or "{}")

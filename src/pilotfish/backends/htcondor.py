@@ -1,16 +1,15 @@
 """Submits, lists and cancels pilots with condor_submit, condor_q and condor_rm.
 
-A pilot batch is a cluster of HTCondor. In cluster 12, pilot n is the job ``12.(n-1)``. HTCondor transfers the files with the job.
-Directives are lines of a submit description, such as ``requirements = ...``. The account is the accounting group. There are no queues. A
-pilot has one node.
+A pilot batch is a "cluster" of HTCondor: jobs with a common number. In cluster 12, pilot n is the job ``12.(n-1)``. HTCondor transfers the
+files with the job. Directives are lines of a submit description, such as ``requirements = ...``. The account is the accounting group. There
+are no queues. A pilot has one node.
 
-A held job stays in the queue until it is released or removed. HTCondor holds a job if the program could not be started, if a file could not
-be transferred, or if the job used too much memory. If a user released the job, HTCondor would hold it again. So the job counts as ended,
-with the hold reason, and the submit description makes HTCondor remove the job after ``STAY_S`` seconds. A job that a user holds, or that
-HTCondor holds until its files have arrived, counts as waiting.
+HTCondor holds a job if the program could not be started, if a file could not be transferred, or if the job used too much memory. A held job
+stays in the queue until it is released or removed. A release does not help, because HTCondor would hold the job again. So the job counts as
+ended, with the hold reason. The submit description makes HTCondor remove the job after ``STAY_S`` seconds. Two kinds of held jobs count as
+waiting: jobs that a user holds, and jobs that HTCondor holds until their files have arrived.
 
-Completed jobs stay in the queue for ``STAY_S`` seconds, so that condor_q reports how they ended. After that, condor_history reports how
-they ended.
+Completed jobs stay in the queue for ``STAY_S`` seconds, so that condor_q reports how they ended. After that, condor_history reports it.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ ATTRIBUTES = (
 
 IDLE, EXECUTING, REMOVED, COMPLETED, HELD, TRANSFERRING_OUTPUT, SUSPENDED = range(1, 8)
 _PASSING_HOLDS = (1, 15, 16)
-"""Hold reasons of jobs that a user can release (held by the user, submitted on hold) or that HTCondor itself releases (spooling of
-files)."""
+"""Hold reasons of jobs that count as waiting. 1: a user holds the job. 15: the job was submitted on hold. 16: the files of the job have not
+arrived yet."""
 _TIME_HOLDS = (46, 47)
 """Hold reasons for a job that exceeded its ``allowed_job_duration`` or ``allowed_execute_duration``."""
 _AGE = "time() - EnteredCurrentStatus"
 _START_DATE = "JobCurrentStartDate"
-"""Part of the condition that ends a pilot at its time limit. If HTCondor removes a job because of this condition, it prints the condition
-as the reason."""
+"""A word in the condition that ends a pilot at its time limit. If HTCondor removes a job because of this condition, it prints the condition
+as the reason. So the word shows that the time limit was the reason."""
 
 _LATER = re.compile(r"would exceed|can't find address|failed to connect|connect to local queue manager|too many", re.I)
 _UNCERTAIN = re.compile(r"commit|timed out|timeout|communication|connection reset", re.I)
-"""Messages that leave open whether HTCondor accepted the job. Then the job must be looked up."""
+"""Messages that do not show whether HTCondor accepted the job. After such a message, the job is searched by its tag."""
 _HARMLESS = re.compile(r"couldn't find/remove all jobs|not found|marked for removal", re.I)
 
 
@@ -90,7 +89,7 @@ class HtcondorBackend:
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         def read(answer: CommandOutput) -> dict[int, str]:
             found: dict[int, str] = {}
-            for job in _jobs(answer):  # Jobs in the queue come first. Jobs of the history follow, the newest first.
+            for job in _jobs(answer):  # first the jobs in the queue, and then the jobs of the history from newest to oldest
                 found.setdefault(job["ProcId"] + 1, _id(job))
             return found
 
@@ -133,7 +132,8 @@ def _description(site: Site, batch: PilotBatch) -> list[str]:
 
 
 def _program(site: Site, batch: PilotBatch) -> list[str]:
-    """Returns the lines about the program: ``start.sh``, or a shell that runs the set-up lines of the site and then ``start.sh``."""
+    """Returns the lines about the program. The program is ``start.sh``. If the site has set-up lines, the program is a shell that runs them
+    and then ``start.sh``."""
     folder = _escape(batch.folder)
     files = [f"{folder}/$(number).json", _escape(batch.bundle)]
     words = [_escape(batch.bundle.rpartition("/")[2]), *map(_escape, agent_options(site, batch))]
@@ -155,7 +155,7 @@ def _escape(text: str) -> str:
 
 
 def _words(words: Sequence[str]) -> str:
-    """Quotes words for ``arguments`` and ``environment``: each word in single quotes, the whole text in double quotes."""
+    """Quotes words for ``arguments`` and ``environment``. Each word is in single quotes, and the whole text is in double quotes."""
     quoted = ["'" + word.replace("'", "''").replace('"', '""') + "'" for word in words]
     return f'"{" ".join(quoted)}"'
 
@@ -183,7 +183,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> Iterator[Mapping[str, Any]]:
-    """Yields the jobs of one or more printed lists. The output may be empty, because some commands print no list if there are no jobs."""
+    """Yields the jobs of one or more printed lists. Empty output means that there are no jobs: some commands print no list in this case."""
     text = answer.stdout.strip()
     if answer.status is None or (answer.status != 0 and not text):
         raise answer.unclear()
@@ -215,7 +215,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
     if status == REMOVED:
         return _removed(job)
     if status == COMPLETED:
-        # Exit attributes are valid only for completed jobs. For evicted jobs they describe an earlier execution.
+        # The exit attributes of other jobs are not used, because they possibly describe an earlier execution.
         if job.get("ExitBySignal"):
             return JobStatus(ENDED, f"killed by signal {job.get('ExitSignal')}", well=False)
         return JobStatus(ENDED, f"exit status {job.get('ExitCode')}", well=job.get("ExitCode") == 0)
@@ -223,8 +223,8 @@ def _status(job: Mapping[str, Any]) -> JobStatus | None:
 
 
 def _removed(job: Mapping[str, Any]) -> JobStatus:
-    """Returns the status of a removed job. The reason in the status is one of these: why the job was held, that the walltime was over, or
-    who removed the job."""
+    """Returns the status of a removed job. The reason in the status says why the job was held, or that its walltime was over, or who
+    removed the job."""
     reason = job.get("RemoveReason") or "removed"
     if "PeriodicRemove" in reason and job.get("LastJobStatus") == HELD:
         return JobStatus(ENDED, f"held: {job.get('HoldReason') or job.get('LastHoldReason')}", well=False)
@@ -234,7 +234,7 @@ def _removed(job: Mapping[str, Any]) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """Raises UnclearAnswer if a cancellation failed. Unknown and ended jobs are no failure."""
+    """Raises UnclearAnswer if a cancellation failed. It is no failure if jobs are unknown or have ended."""
     lines = answer.lines()
     if answer.status != 0 and not (answer.status == 1 and lines and all(map(_HARMLESS.search, lines))):
         raise answer.unclear()

@@ -2,9 +2,8 @@
 
 A backend does not run commands and does not know where they run. Each of its functions makes a ``CommandExchange``: a command, and a
 *reader*, which is a function that reads the output of the command. The reader raises ``CommandRefused`` if the system refused the command.
-The reader raises ``UnclearAnswer`` if the output has no usable information: the daemon is down, the command hung, or the text is unknown.
-After an ``UnclearAnswer``, the master keeps the last known state of the pilots and asks again. The tag of a pilot batch is a job name that
-no other batch has.
+The reader raises ``UnclearAnswer`` if the output has no usable information. For example, the daemon is down, the command timed out, or the
+text is unknown. After an ``UnclearAnswer``, the master keeps the last known state of the pilots and asks again.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 QUEUED, RUNNING, ENDED = range(3)
 COMMAND_TIMEOUT_S = 60.0
-"""Seconds until a command without an answer is killed."""
+"""Seconds after which a command that has not ended is killed."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that runs on the login node of a site, or on this machine if the site has no login node. ``at``: another host on which the
-    command runs, through ssh. ``bare``: whether the command runs without the environment variables of the site."""
+    """A command. It runs on the login node of a site, or on this machine if the site has no login node. ``at``: if not empty, the command
+    runs on this host instead, through ssh. ``bare``: whether the command runs without the environment variables of the site."""
 
     argv: tuple[str, ...]
     stdin: str = ""
@@ -63,34 +62,34 @@ class CommandOutput:
         return self.stdout
 
     def require_cancelled(self, harmless: re.Pattern[str]) -> None:
-        """Raises UnclearAnswer if the output of a cancel command reports a failure. ``harmless`` matches lines that do not report a
-        failure, such as "already finished"."""
+        """Raises UnclearAnswer if the output of a cancel command reports a failure. ``harmless``: matches lines that are no failure, such
+        as "already finished"."""
         lines = self.lines()
         if self.status is None or (self.status != 0 and not (lines and all(map(harmless.search, lines)))):
             raise self.unclear()
 
     def unclear(self, problem: str = "") -> UnclearAnswer:
-        """Returns the error for output without usable information. The text of the error is ``problem`` followed by the message of the
-        system; without ``problem``, it is only the message of the system."""
+        """Returns the error for output without usable information. The text of the error is ``problem``, if there is one, and the message
+        of the system."""
         return UnclearAnswer(f"{problem}: {self.complaint()}" if problem else self.complaint())
 
     def refused(self, reason: str = "", later: bool = False) -> CommandRefused:
         """Returns the error for a refused command. The text of the error is ``reason``; if ``reason`` is empty, it is the message of the
-        system. ``later``: whether the system may accept the command at a later time."""
+        system. ``later``: whether the system possibly accepts the command at a later time."""
         return CommandRefused(reason or self.complaint(), later)
 
 
 class UnclearAnswer(Exception):
-    """The answer has no usable information about pilots. The argument is the reason. ``unfinished``: whether the command may still run at
-    the site. ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
+    """The answer has no usable information about pilots. The argument is the reason. ``unfinished``: whether the command possibly still
+    runs at the site. ``code``: the kind of problem, if it is known (see ``model/site.py``)."""
 
     unfinished = False
     code = ""
 
 
 class CommandRefused(Exception):
-    """The system refused a command. The argument is the message of the system. ``later``: whether the system may accept the command at a
-    later time."""
+    """The system refused a command. The argument is the message of the system. ``later``: whether the system possibly accepts the command
+    at a later time."""
 
     code = ""
 
@@ -109,10 +108,9 @@ class CommandExchange(Generic[Result_co]):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of one job. ``phase``: QUEUED, RUNNING or ENDED. ``reason``: why the job waits or how it ended, as the batch system
-    reports it.
-
-    For jobs that ended, ``well`` is False if the system or the job reports a failure. ``expired``: whether the job reached its time limit.
+    """The status of one job. ``phase``: QUEUED, RUNNING or ENDED. ``reason``: a text of the batch system: why the job waits, or how it
+    ended. ``well``: False if the job ended and the system or the job reports a failure. ``expired``: whether the job reached its time
+    limit.
     """
 
     phase: int
@@ -140,8 +138,8 @@ class Backend(Protocol):
     """Adapter for one kind of system. ``traits``, a class attribute: site options, programs and environment variables of the system.
     ``arrays``: maximum number of pilots per submission.
 
-    If several machines must be asked, the methods that return a list make one exchange per machine. The answers are merged. If one answer
-    is unclear, the other answers are still used. A job counts as not found only if all answers are clear.
+    Some methods return a list of exchanges: one for each machine that must be asked. The answers are merged. If one answer is unclear, the
+    other answers are still used. A job counts as not found only if all answers are clear.
     """
 
     @property
@@ -154,16 +152,17 @@ class Backend(Protocol):
         """Submits a batch. The answer has one job id per pilot."""
 
     def query(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[dict[str, JobStatus]]]:
-        """Asks for the status of jobs. The answer leaves out jobs that the system does not list. Such jobs may still exist."""
+        """Asks for the status of jobs. The answer leaves out jobs that the system does not list. These jobs possibly still exist."""
 
     def cancel(self, site: Site, jobs: Sequence[str]) -> list[CommandExchange[None]]:
         """Cancels jobs. If a job has already ended, this is no error."""
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
-        """Finds the jobs of a batch. The answer has the job ids by pilot number, and is empty if the system does not know the batch."""
+        """Finds the jobs of a batch. The answer maps pilot numbers to job ids. It is empty if the system does not know the batch."""
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks how jobs have ended if ``query`` no longer lists them. Returns None if the system keeps no record of ended jobs."""
+        """Asks how jobs have ended that ``query`` no longer lists. Returns None if ``query`` lists all ended jobs, or if the system keeps
+        no record of ended jobs."""
 
 
 def _one_line(text: str, max_length: int = 300) -> str:

@@ -1,12 +1,12 @@
 """Runs pilots as Kubernetes Jobs through kubectl.
 
 A pilot is a Job of one Pod. A Secret contains the files of a pilot batch. All Jobs of the batch own the Secret, so Kubernetes deletes the
-Secret after the last Job. The pilots of a batch are separate Jobs, so that one pilot can fail or be cancelled while the other pilots
+Secret when it has deleted the last Job. Each pilot of a batch is a separate Job: if one pilot fails or is cancelled, the other pilots
 continue.
 
 Site options: ``image`` (required), ``namespace``, ``context``, ``kubeconfig``, ``pull_policy``, ``service_account``, ``node_selector``
 (``name=value,...``), ``run_as`` (numeric user id), ``gpu`` (resource name), ``pod`` (a JSON object with more fields of the Pod's ``spec``).
-A queue is a queue of Kueue.
+The queue of a site is a queue of Kueue, the job queueing system of Kubernetes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from pilotfish.model.site import Site
 Result = TypeVar("Result")
 
 FILES, SECRET = "/pilotfish", "/pilotfish-secret"
-"""Folders in the Pod. FILES has private copies of the files in SECRET, because only root can have private files in a Secret."""
+"""Folders in the Pod. SECRET has the files of the Secret. For a user that is not root, these files cannot be private, so FILES has private
+copies of them."""
 COPY = f"(umask 077 && cp {SECRET}/* {FILES}/) || exit"
 KEPT_S = 3600
-"""Seconds that Kubernetes keeps ended Jobs."""
+"""Seconds after which Kubernetes deletes an ended Job."""
 GRACE_S = 30
 LATER = re.compile(
     r"exceeded quota|connection|connect to|Unauthorized|logged in|timeout|TooManyRequests|ServiceUnavailable|InternalError|EOF"
@@ -124,7 +125,7 @@ class KubernetesBackend:
                     if item.get("kind") == "Job":
                         known[metadata["name"]] = item
                     elif item.get("kind") == "Pod":
-                        # If a Job has several Pods, for example after a preemption, the last Pod counts.
+                        # A Job can have several Pods, for example after a preemption. The last Pod counts.
                         job = (metadata.get("labels") or {}).get("job-name", "")
                         if job not in pods or pods[job]["metadata"]["creationTimestamp"] <= metadata["creationTimestamp"]:
                             pods[job] = item
@@ -153,7 +154,7 @@ class KubernetesBackend:
 
 
 def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
-    """Returns the Job of one pilot. The time limit is set on the Pod, because the time limit of a Job would include the queue wait."""
+    """Returns the Job of one pilot. The time limit is a field of the Pod, because a time limit of the Job would include the queue wait."""
     size, options = batch.size, site.options
     labels = {"app": "pilotfish", "pilotfish/tag": batch.tag}
     batch_there = replace(batch, folder=FILES, bundle=f"{FILES}/agent.pyz")
@@ -165,7 +166,7 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
         "command": ["sh", "-c", pilot_script(site, batch_there, (COPY,))],
         "resources": {"requests": {"cpu": f"{size.cores:g}", **memory}, "limits": {**memory, **gpus}},
         "volumeMounts": [{"name": "files", "mountPath": FILES}, {"name": "secret", "mountPath": SECRET, "readOnly": True}],
-        # The last lines of the log become the reason for the end.
+        # Kubernetes reports the last lines of the log as the reason why the Pod ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if "pull_policy" in options:
@@ -196,7 +197,8 @@ def job_of(site: Site, batch: PilotBatch, number: int) -> dict[str, Any]:
 
 
 def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of the Pod that site options set. ``run_as`` also sets ``fsGroup``, so that this user can read Secrets."""
+    """Returns the fields of the Pod that the site options set. The option ``run_as`` also sets ``fsGroup``, so that the user can read the
+    files of the Secret."""
     chosen: dict[str, Any] = {}
     if "service_account" in options:
         chosen["serviceAccountName"] = options["service_account"]
@@ -210,7 +212,7 @@ def _pod_options(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _exchange(site: Site, script: str, read: Callable[[CommandOutput], Result]) -> CommandExchange[Result]:
     flags = [f"--{name}={site.options[name]}" for name in ("kubeconfig", "context", "namespace") if name in site.options]
-    # If a server does not answer, kubectl asks it five more times, so that the command takes six times as long.
+    # If a server does not answer, kubectl tries five more times. So a command can take six times 10 s.
     function = f'kube() {{ {shlex.join(["kubectl", "--request-timeout=10s", *flags])} "$@"; }}\n'
     return CommandExchange(Command(("sh", "-s"), stdin=function + script, timeout_s=150.0), read)
 

@@ -1,7 +1,8 @@
-"""Submits, lists and cancels pilots with bsub, bjobs and bkill. This module was written from the documentation of LSF, without a real LSF.
+"""Submits, lists and cancels pilots with bsub, bjobs and bkill. This module follows the documentation of LSF. It was not tested with a real
+LSF.
 
-A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). A user group is ``-G NAME`` in the
-directives. bjobs also lists jobs that ended in the last hour (CLEAN_PERIOD), so no other command is needed for ended jobs.
+A batch of several pilots is a job array with elements ``123[4]``. The account is the project (``-P``). For a user group, write ``-G NAME``
+in the directives. bjobs also lists jobs that ended in the last hour (CLEAN_PERIOD), so no other command is needed for ended jobs.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _PHASES = {
     **dict.fromkeys(("RUN", "USUSP", "SSUSP"), RUNNING),
     **dict.fromkeys(("DONE", "EXIT"), ENDED),
 }
-"""Phases by state of LSF. The states UNKWN and ZOMBI have no phase, because then LSF itself does not know whether the job runs."""
+"""Maps the states of LSF to phases. UNKWN and ZOMBI are missing: in these states, LSF itself does not know whether the job runs."""
 _EXPIRED = re.compile(r"TERM_(RUNLIMIT|DEADLINE|WINDOW)\b")
 _ROW = re.compile(r"(\d+)\|(\d+)\|(\w+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
 _NO_JOBS = re.compile(r"is not found|no (matching |unfinished |finished )?job found", re.I)
 _HARMLESS = re.compile(r"already finished|no matching job found|is not found|is being terminated", re.I)
 _LATER = re.compile(r"threshold|limit|exceed|has been closed|queue .*closed|inactiv|retry|try again|temporar", re.I)
 _UNCERTAIN = re.compile(r"library call|sending/receiving|communicat|connection|not respond|timed out|LSF is down", re.I)
-"""Messages that leave open whether LSF accepted the job. Then the job must be looked up."""
+"""Messages that do not show whether LSF accepted the job. After such a message, the job is searched by its tag."""
 _REFUSED = "Job not submitted"
 
-# By default, LSF waits forever for its daemon and for the user's job limit.
+# Without this variable, a command waits forever if the daemon of LSF is down or the job limit of the user is reached.
 _FAIL_FAST = ("env", "LSB_NTRIES=1")
-# LSB_MCPU_HOSTS alternates host names and slot counts. The script takes each host name once.
+# LSB_MCPU_HOSTS has a host name, its number of slots, the next host name and so on. The script uses only the host names.
 _ON_EVERY_NODE = (
     'blaunch -z "$(set -- $LSB_MCPU_HOSTS; while [ $# -gt 0 ]; do echo "$1"; shift 2; done)"'
     ' /usr/bin/env PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" PILOTFISH_PYTHON="$PILOTFISH_PYTHON"'
@@ -53,11 +54,11 @@ class LsfBackend:
         cancel="bkill",
     )
     arrays = 1000
-    """Default of MAX_JOB_ARRAY_SIZE."""
+    """The default of MAX_JOB_ARRAY_SIZE in LSF."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         several = batch.count > 1
-        # Arguments override lines of the script, so that no directive can rename the job.
+        # The name is an argument, because arguments override lines of the script. So a directive cannot rename the job.
         argv = [*_FAIL_FAST, "bsub", "-J", f"{batch.tag}[1-{batch.count}]" if several else batch.tag]
         argv += ["-o", f"{batch.folder.replace('%', '%%')}/{'%I' if several else '1'}.log"]
         lines = [f"#BSUB {line}" for line in (*_requests(site, batch.size), *site.directives)]
@@ -114,7 +115,7 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _rows(answer: CommandOutput) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yields id, name, state, reason of the end and reason of the wait of each job. Ignores errors if at least one job is printed."""
+    """Yields five texts for each job: id, name, state, why it ended, and why it waits. If at least one job is printed, ignores errors."""
     if answer.status is None:
         raise answer.unclear()
     rows = [row.groups() for row in map(_ROW.fullmatch, map(str.strip, answer.stdout.splitlines())) if row]

@@ -2,8 +2,8 @@
 
 A batch of several pilots is a job array with elements ``12[3].server``. Site option: ``flavour`` (``openpbs`` or ``torque``). The account
 becomes ``-A``. For a project, write ``-P NAME`` in the directives. Directives with ``select=``, ``nodes=`` or ``walltime=`` replace the
-generated request. The backend reads the text output of qstat, which both systems have. The backend does not read JSON, because OpenPBS
-prints only the first of several jobs as JSON.
+generated request. The backend reads the text output of qstat, which both systems have. The JSON output of OpenPBS is not used, because it
+contains only the first of several jobs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pilotfish.model.site import PilotSize, Site
 FLAVOUR, OPENPBS, TORQUE = "flavour", "openpbs", "torque"
 NAME_LENGTHS = {OPENPBS: 230, TORQUE: 15}
 FINISHED, UNKNOWN = 35, 153
-"""Exit statuses of qstat and qdel if one of the jobs is finished or unknown. The answer still covers the other jobs."""
+"""Exit statuses of qstat and qdel if one of the jobs is finished or unknown. The command still works for the other jobs."""
 
 _PHASES = {**dict.fromkeys("QHWT", QUEUED), **dict.fromkeys("RSUEB", RUNNING), **dict.fromkeys("FXC", ENDED)}
 _STATES = {"H": "held", "W": "waits for the time at which it may start", "S": "suspended", "U": "suspended", "E": "exiting"}
 _EXPIRED = {OPENPBS: -29, TORQUE: -11}
 """``Exit_status`` of a job that reached its walltime. In OpenPBS, -11 means that the job was requeued."""
 _GUESSED = "Subjob finished"
-"""Comment of OpenPBS on an array element without its own record. All other printed attributes then describe the whole array."""
+"""Comment of OpenPBS on an array element without its own record. All other attributes of this element describe the whole array."""
 
 _UNCERTAIN = re.compile(r"timed out|timeout|protocol|end of file|connection reset|communication fail|server shutting down", re.I)
-"""Messages that leave open whether the server accepted the job. Then the job must be looked up."""
+"""Messages that do not show whether the server accepted the job. After such a message, the job is searched by its tag."""
 _LATER = re.compile(r"would exceed|cannot connect|connection refused|not enabled|not started|maximum number of jobs|try again|busy", re.I)
 _HARMLESS = re.compile(r"has finished|unknown job|invalid state for job - (complete|exiting)", re.I)
 _ID = re.compile(r"^(\d+)(\[\])?(\.\S+)?\s*$", re.M)
@@ -46,8 +46,8 @@ jobs=$(qselect -x -N "$1" 2>/dev/null) || jobs=$(qselect -N "$1") || exit
 [ -n "$jobs" ] || exit 0
 qstat -x -t -f $jobs 2>/dev/null || exec qstat -t -f $jobs
 """
-"""Shell script that prints the jobs with the name ``$1``. It tries each command with ``-x`` first, to include ended jobs; ``-x`` is an
-error on servers without job history."""
+"""Shell script that prints the jobs with the name ``$1``. The option ``-x`` includes ended jobs, but is an error on servers without job
+history. So the script tries each command first with ``-x`` and then without it."""
 
 
 class PbsBackend:
@@ -67,12 +67,12 @@ class PbsBackend:
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
         torque = _flavour(site) == TORQUE
-        # Without -S the user's login shell would run the script.
+        # Without -S, the script would run in the login shell of the user.
         argv = ["qsub", "-N", _name(site, batch.tag), "-S", "/bin/sh", "-j", "oe", "-o", f"{batch.folder}/", *_requests(site, batch.size)]
         if batch.count > 1:
             argv += ["-t" if torque else "-J", f"1-{batch.count}"]
         number = ("${PBS_ARRAYID:-1}" if torque else "${PBS_ARRAY_INDEX:-1}") if batch.count > 1 else "1"
-        # PBS delivers the output only at the end, and chooses the file name.
+        # PBS would deliver the output only at the end of the job, in a file with a name of its own. So the script redirects its output.
         output = f"exec >>{shlex.quote(batch.folder)}/{number}.log 2>&1"
         # Without -u, pbsdsh of Torque would start the command on every core.
         on_every_node = f"pbsdsh {'-u' if torque else '--'} {_ENVIRONMENT}"
@@ -87,7 +87,7 @@ class PbsBackend:
 
     def find(self, site: Site, tag: str) -> list[CommandExchange[dict[int, str]]]:
         name = _name(site, tag)
-        # Torque names the elements of an array NAME-1, NAME-2 and so on. qselect does not find these names.
+        # In Torque, the elements of an array have the names NAME-1, NAME-2 and so on. qselect does not find them, so all jobs are listed.
         argv = ("qstat", "-t", "-f") if _flavour(site) == TORQUE else ("sh", "-c", _FIND, "find", name)
 
         def read(answer: CommandOutput) -> dict[int, str]:
@@ -108,7 +108,7 @@ def _flavour(site: Site) -> str:
 
 
 def _name(site: Site, tag: str) -> str:
-    """Returns the job name for a tag. A tag that is too long is shortened, and a digest is added."""
+    """Returns the job name for a tag. If the tag is too long, the name is the beginning of the tag and a hash of the tag."""
     max_length = NAME_LENGTHS[_flavour(site)]
     if len(tag) <= max_length:
         return tag
@@ -148,8 +148,8 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
 
 
 def _jobs(answer: CommandOutput) -> dict[str, dict[str, str]]:
-    """Returns the attributes of each printed job by id. If at least one job is printed, ignores errors. If no job is printed, returns an
-    empty dict if qstat succeeded, or if it reports that the jobs are finished or unknown. Otherwise raises UnclearAnswer."""
+    """Returns the attributes of each printed job by id. If at least one job is printed, ignores errors. An empty answer is clear only if
+    qstat succeeded or reports that jobs are finished or unknown; otherwise, raises UnclearAnswer."""
     if answer.status is None:
         raise answer.unclear()
     texts = answer.stdout.replace("\n\t", "").split("\nJob Id: ")
@@ -169,7 +169,7 @@ def _statuses(answer: CommandOutput, site: Site, asked: Sequence[str]) -> dict[s
 def _status(job: Mapping[str, str], expired: int) -> JobStatus | None:
     """Returns the status of a job; None if its state is unknown. ``expired``: exit status of a job that reached its time limit."""
     state, comment = job.get("job_state", ""), job.get("comment", "")
-    status = job.get("Exit_status", job.get("exit_status"))  # in lower case in Torque
+    status = job.get("Exit_status", job.get("exit_status"))  # Torque writes the name in lower case
     phase = _PHASES.get(state)
     if phase == QUEUED and status is not None:
         return JobStatus(QUEUED, f"it was put back into the queue: {comment}")

@@ -16,10 +16,10 @@ from pilotfish.model.site import Site
 Text = TypeVar("Text")
 
 MARGIN_S = 20.0
-"""An agent ends this many seconds before the end of the walltime, so that its results are delivered in time."""
+"""An agent ends this many seconds before the end of the walltime, so that there is time to send its results."""
 NOTE_START = "export PILOTFISH_STARTED=$(date +%s)"
-"""Shell line that saves the start of the walltime. This line comes before the set-up lines of the site, because the time of the set-up
-lines counts, too."""
+"""Shell line that saves the time at which the pilot starts. It comes before the set-up lines of the site, because the walltime includes the
+time of these lines."""
 NO_PYTHON = 43
 """Exit status of ``start.sh`` if it finds no suitable Python."""
 
@@ -45,7 +45,7 @@ exit {NO_PYTHON}
 
 
 def requested(*choices: tuple[object, Text]) -> list[Text]:
-    """Returns the texts of (value, text) pairs. Leaves out the texts whose value is 0 or empty."""
+    """Gets (value, text) pairs. Returns the texts whose value is not 0 and not empty."""
     return [text for value, text in choices if value]
 
 
@@ -74,7 +74,7 @@ def pilot_script(site: Site, batch: PilotBatch, directives: Sequence[str], numbe
     program on each node, such as ``srun``; it is used only if a pilot has several nodes."""
     lines = ["#!/bin/sh", *directives, NOTE_START]
     if secrets := [name for name in site.environment if SECRET.search(name)]:
-        lines.append(f"unset {' '.join(secrets)}")  # Secrets are for the commands of the site, but some systems give them to jobs.
+        lines.append(f"unset {' '.join(secrets)}")  # only the commands of the site need secrets, but some systems pass them on to jobs
     lines += site.setup
     if site.python:
         lines.append(f"export PILOTFISH_PYTHON={shlex.quote(site.python)}")

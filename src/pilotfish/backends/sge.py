@@ -1,8 +1,11 @@
 """Submits, lists and cancels pilots with qsub, qstat, qacct and qdel of Grid Engine.
 
-A batch of several pilots is a job array with tasks ``123.4``. Site options, for names that differ between sites: ``pe`` (parallel
-environment for several cores on one machine; default smp), ``memory_resource`` (default h_vmem; "none": no request), ``gpu_resource``
-(default gpu) and ``account_flag`` (-P for a project, the default; -A for an account).
+A batch of several pilots is a job array with tasks ``123.4``. Some names differ between sites, so there are these site options:
+
+- ``pe``: parallel environment for several cores on one machine. Default: smp.
+- ``memory_resource``: default: h_vmem. With "none", no memory is requested.
+- ``gpu_resource``: default: gpu.
+- ``account_flag``: -P for a project (the default), or -A for an account.
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ MIB = 1 << 20
 
 _LIST = 'qstat -xml -g d -r -u "$(id -un)"'
 _LIST_WITH_REASONS = _LIST + ' || exit; qstat -j "$1" 2>/dev/null; exit 0'
-"""Shell script that also prints why jobs wait or are in error, with ``qstat -j``. Errors of ``qstat -j`` about ended jobs are ignored."""
+"""Shell script that prints the list of jobs, and after it the output of ``qstat -j``: why jobs wait or are in error. Errors of ``qstat -j``
+about ended jobs are ignored."""
 _ACCOUNTING = 'for job; do qacct -j "$job"; done'
 _QACCT_TIMEOUT_S = 180.0
-"""Seconds that qacct may take, because it reads the whole accounting file once per job."""
+"""Seconds after which qacct is killed. It is slow, because it reads the whole accounting file once per job."""
 
 _UNCERTAIN = re.compile(r"commlib error|unable to (send|contact|connect)|got (send|read|select) error|timeout", re.IGNORECASE)
-"""Messages that leave open whether the qmaster accepted the job. Then the job must be looked up."""
+"""Messages that do not show whether the qmaster accepted the job. After such a message, the job is searched by its tag."""
 _LIMIT_REACHED = 25
 _OWN_MESSAGE = re.compile(r"Unable to run job|Unable to read script|qsub: ")
 _HARMLESS = re.compile(r"does not exist|already in deletion|has (registered|deleted)|unable to delete .*not found", re.IGNORECASE)
@@ -88,7 +92,7 @@ class SgeBackend:
         return [CommandExchange(Command(argv), lambda answer: {_number(job): job for job, _, name in _listed(answer) if name == tag})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks qacct how the jobs ended. qacct lists a job from a few seconds after its end. qacct never lists a job that was cancelled
+        """Asks qacct how the jobs ended. qacct lists a job only some seconds after its end. qacct never lists a job that was cancelled
         while it waited."""
         command = Command(("sh", "-c", _ACCOUNTING, "sh", *dict.fromkeys(job.split(".")[0] for job in jobs)), timeout_s=_QACCT_TIMEOUT_S)
         asked = frozenset(jobs)
@@ -96,7 +100,7 @@ class SgeBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the other directives."""
+    """Returns the directives of the script. The directives of the site come last, so they override the generated directives."""
     slots = max(1, math.ceil(size.cores))
     memory = site.options.get("memory_resource", "h_vmem")
     lines = requested(
@@ -113,7 +117,7 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
-        # The id is "5" or "5.1-3:1". Warnings may come before it.
+        # The id is "5" or "5.1-3:1". Warnings can come before the id.
         ids = re.findall(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
             raise answer.unclear("qsub gave no id")
@@ -141,20 +145,21 @@ def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus, str]]:
 
 
 def _status(job: str, letters: str, running: bool, reasons: dict[str, str]) -> JobStatus:
-    """Returns the status of a job whose state has these letters: qw (waiting), h (held), t (starting), r (running), R (restarted), s, S, T
-    (suspended), E (error)."""
+    """Returns the status of a job. ``letters``: the state of the job in qstat. It consists of these letters: qw (waiting), h (held), t
+    (starting), r (running), R (restarted), s, S, T (suspended), E (error)."""
     if running:
         return JobStatus(RUNNING, "" if letters in ("r", "Rr") else letters)
     number = job.partition(".")[0]
     reason = reasons.get(job) or reasons.get(number, "")
     if "E" in letters:
-        # The state stays until a user clears it or deletes the job.
+        # The job stays in the state E until a user clears this state or deletes the job.
         return JobStatus(QUEUED, f"{letters}: {reason or f'in error; for the reason: qstat -j {number}'}")
     return JobStatus(QUEUED, reason or ("held" if "h" in letters else ""))
 
 
 def _reasons(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (id, reason) pairs: why a job waits, or which error it has. For an error in an array, the id names the array task."""
+    """Yields (id, reason) pairs. The reason says why the job waits, or which error it has. For an error in an array, the id is the id of
+    the array task."""
     number, array = "", False
     wrong: set[str] = set()
     for line in text.splitlines():
@@ -166,13 +171,13 @@ def _reasons(text: str) -> Iterator[tuple[str, str]]:
         elif name == "scheduling info" and number not in wrong and not _NO_REASON.search(value):
             yield number, value
         elif name.startswith("error reason"):
-            # The last word of the name is the task. The value begins with date, time and process id.
+            # The last word of ``name`` is the number of the array task. ``value`` begins with date, time and process id.
             wrong.add(number)
             yield f"{number}.{name.split()[-1]}" if array else number, re.sub(r"^[\d/]+ [\d:]+ \[\S+\]: ", "", value)
 
 
 def _tasks(number: str, tasks: str) -> Iterator[str]:
-    """Yields the ids of array tasks that are listed as ``4``, ``1-3:1`` or ``2,4``. If the job is no array, yields the job id."""
+    """Yields the ids of the array tasks in ``tasks``, such as ``4``, ``1-3:1`` or ``2,4``. If the job is no array, yields the job id."""
     if not tasks:
         yield number
         return
@@ -204,7 +209,7 @@ def _end(failure: str, failed: int, status: str) -> JobStatus:
 
 
 def _cancelled(answer: CommandOutput) -> None:
-    """Raises UnclearAnswer if a cancellation failed. qdel prints its errors to standard output."""
+    """Raises UnclearAnswer if a cancellation failed. qdel prints its errors to standard output, so both streams are read."""
     lines = answer.lines()
     errors = [line for line in lines if not _HARMLESS.search(line)]
     if answer.status is None or (answer.status != 0 and (errors or not lines)):

@@ -1,4 +1,4 @@
-"""Fills shell templates, and reads the JSON that the filled scripts print."""
+"""Fills templates of shell scripts, and reads the JSON that these scripts print."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CANNOT, UNDONE = 70, 71
 
 
 def fill(script: str, **words: str) -> str:
-    """Replaces each ``@NAME@`` in a script by the word of that name. Does not replace ``@NAME@`` inside an inserted word."""
+    """Replaces each ``@NAME@`` in a script by the argument of that name. Replaces nothing inside of inserted text."""
     return re.sub(r"@([A-Z]+)@", lambda blank: words[blank[1]], script)
 
 
 def home_path(folder: str) -> str:
-    """Quotes a path for the shell. ``~`` at the beginning becomes the home directory of the user."""
+    """Quotes a path for the shell. The shell replaces ``~`` at the beginning by the home directory of the user."""
     if folder != "~" and not folder.startswith("~/"):
         return shlex.quote(folder)
     return '"$HOME"' + (shlex.quote(folder[1:]) if folder[1:] else "")

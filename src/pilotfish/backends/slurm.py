@@ -1,8 +1,9 @@
 """Submits, lists and cancels pilots with sbatch, squeue, sacct and scancel.
 
-A batch of several pilots is a job array with elements ``123_4``. If a pilot loses its node or is preempted, the site decides whether it is
-requeued. A requeued pilot waits again under the same id, with a better place in the queue than a new pilot. ``--no-requeue`` in the
-directives forbids requeueing. Site option: ``accounting`` (``no`` if the site has no accounting, so that sacct is not asked).
+A batch of several pilots is a job array with elements ``123_4``. If a pilot loses its node or is preempted, the settings of the site decide
+whether it is requeued. A requeued pilot waits again under the same id, with a better place in the queue than a new pilot. ``--no-requeue``
+in the directives forbids requeueing. Site option: ``accounting``. Write ``no`` if the site has no accounting; in this case, sacct is not
+asked.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _ENDED_STATES = frozenset(
 )
 _EXPIRED = {"TIMEOUT", "DEADLINE"}
 _STALE = {"COMPLETED", "CANCELLED", "PREEMPTED"}
-"""Ended states for which Slurm still prints the reason why the job waited."""
+"""For jobs that ended in these states, Slurm prints an outdated reason: why the job waited before it started."""
 _REASONS = {"JobLaunchFailure": "JobLaunchFailure: it could not be started, or was killed by a signal"}
 _NO_OUTPUT = 53
-"""Signal that sacct reports if the output file could not be opened."""
+"""Number that sacct reports as the signal if Slurm could not open the output file."""
 
 _UNCERTAIN = re.compile(
     r"unable to contact|timed out|zero bytes were|unexpected message|connection (refused|reset)|(send|receive) failure|communication",
     re.IGNORECASE,
 )
-"""Messages that leave open whether the controller of Slurm accepted the job. Then the job must be looked up."""
+"""Messages that do not show whether the controller of Slurm accepted the job. After such a message, the job is searched by its tag."""
 _LATER = re.compile(
     r"Submit\w*Limit|MaxJobCount|temporarily un|try again|authentication|standby mode|I/O error|inactive or drain|job array specification",
     re.IGNORECASE,
@@ -58,10 +59,10 @@ class SlurmBackend:
         release="scontrol release",
     )
     arrays = 1000
-    """Highest number of an array element, if MaxArraySize of Slurm has its default."""
+    """Highest number of an array element with the default of MaxArraySize in Slurm."""
 
     def submit(self, site: Site, batch: PilotBatch) -> CommandExchange[list[str]]:
-        # Arguments override lines of the script and the environment, so that no directive can rename the job.
+        # The name is an argument, because arguments override lines of the script and the environment. So a directive cannot rename the job.
         folder = batch.folder.replace("%", "%%")
         argv = ["sbatch", "--parsable", f"--job-name={batch.tag}", f"--chdir={batch.folder}", "--open-mode=append"]
         if batch.count > 1:
@@ -71,7 +72,7 @@ class SlurmBackend:
         size = batch.size
         on_every_node = f"srun --nodes={size.nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0"
         if size.cores:
-            # Since Slurm 22.05, the steps of a job do not inherit this option.
+            # Since Slurm 22.05, srun does not inherit this option from the job.
             on_every_node += f" --cpus-per-task={math.ceil(size.cores)}"
         number = "$SLURM_ARRAY_TASK_ID" if batch.count > 1 else "1"
         script = pilot_script(site, batch, [f"#SBATCH {line}" for line in _requests(site, size)], number, on_every_node)
@@ -90,8 +91,8 @@ class SlurmBackend:
         return [CommandExchange(Command(argv), lambda answer: {int(job.partition("_")[2] or 1): job for job, _ in _listed(answer)})]
 
     def past(self, site: Site, jobs: Sequence[str]) -> CommandExchange[dict[str, JobStatus]] | None:
-        """Asks sacct how the jobs ended. Returns None if the site option ``accounting`` is ``no``. If Slurm has no accounting, sacct prints
-        "Slurm accounting storage is disabled", and reading this output raises UnclearAnswer."""
+        """Asks sacct how the jobs ended. Returns None if the site option ``accounting`` is ``no``. If the option is missing and the site
+        has no accounting, sacct prints "Slurm accounting storage is disabled". This output raises UnclearAnswer."""
         if site.options.get("accounting") == "no":
             return None
         argv = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode", f"--jobs={_jobs_of(jobs)}")
@@ -100,7 +101,7 @@ class SlurmBackend:
 
 
 def _requests(site: Site, size: PilotSize) -> list[str]:
-    """Returns the directives of the script. The directives of the site come last and override the other directives."""
+    """Returns the directives of the script. The directives of the site come last, so they override the generated directives."""
     lines = requested(
         (size.cores, f"--cpus-per-task={math.ceil(size.cores)}"),
         (size.walltime_s, f"--time={math.ceil(size.walltime_s / 60)}"),
@@ -114,7 +115,7 @@ def _requests(site: Site, size: PilotSize) -> list[str]:
 
 def _submitted(answer: CommandOutput, count: int) -> list[str]:
     if answer.status == 0:
-        # The id is "123" or "123;cluster". A site may print a greeting before it.
+        # The id is "123" or "123;cluster". Some sites print a greeting before the id.
         ids = re.findall(r"^(\d+)(?:;\S+)?\s*$", answer.stdout, re.MULTILINE)
         if not ids:
             raise answer.unclear("sbatch gave no id")
@@ -123,14 +124,14 @@ def _submitted(answer: CommandOutput, count: int) -> list[str]:
     missing = answer.status in (126, 127)
     if answer.status is None or _UNCERTAIN.search(answer.stderr) or not (missing or "sbatch: " in answer.stderr):
         raise answer.unclear()
-    # Some versions do not name the violated policy. Most likely it is the maximum number of jobs.
+    # Some versions do not name the limit. Probably it is the maximum number of jobs, so a later submission can succeed.
     unnamed = _POLICY in answer.stderr and not re.search(r"\w+Limit\b", answer.stderr)
     raise answer.refused(message.replace("sbatch: error: ", ""), later=bool(_LATER.search(answer.stderr)) or unnamed)
 
 
 def _listed(answer: CommandOutput) -> Iterator[tuple[str, JobStatus]]:
     if answer.status == 1 and "invalid job id specified" in answer.stderr.lower():
-        return  # squeue prints this message for one unknown job. For several unknown jobs it prints no message.
+        return  # squeue prints this message if it is asked about a single job that is unknown
     for line in answer.require_success().splitlines():
         fields = line.strip().split("|", 2)
         if len(fields) == 3:
@@ -178,7 +179,7 @@ def _cancelled(answer: CommandOutput) -> None:
 
 
 def _jobs_of(jobs: Sequence[str]) -> str:
-    """Returns the ids for a query. Replaces array elements by their array, so that the command line stays short."""
+    """Returns the ids for a query. For array elements, returns the id of the array, so that the command line stays short."""
     return ",".join(dict.fromkeys(job.split("_")[0] for job in jobs))
 
 
@@ -195,6 +196,6 @@ def _elements(text: str) -> Iterator[str]:
         first, _, last = part.partition("-")
         last, _, step = last.partition(":")
         if first.isdigit():
-            # No batch has higher numbers. Without the limit, a wrong line could take much time.
+            # No batch has more elements. Without this limit, a damaged line with a huge number could take much time.
             highest = min(int(last or first), SlurmBackend.arrays)
             yield from (f"{job}_{number}" for number in range(int(first), highest + 1, max(1, int(step or 1))))

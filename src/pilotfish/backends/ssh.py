@@ -1,9 +1,10 @@
 """Starts pilots as processes on hosts that are reached by ssh. Each process leads its own session.
 
-Each process has a record on its host. The record is a file that is named after process id and start time, because a later process may get
-the same id. The file contains the tag of the pilot batch. After the end of the process, the file also contains the exit status and, after a
-failure, the last line of the output. The record remains even if an answer is lost or the master ends. Hosts need a POSIX shell and ``ps``.
-Scripts are sent through standard input, so that the login shell can be any shell.
+Each process has a record on its host. The record remains even if an answer is lost or the master ends. The record is a file. The file name
+consists of the process id and the start time, because a later process can get the same id. The file contains the tag of the pilot batch.
+After the end of the process, the file also contains the exit status and, after a failure, the last line of the output.
+
+Hosts need a POSIX shell and ``ps``. Scripts are sent through standard input, so that the login shell can be any shell.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Result = TypeVar("Result")
 GRACE_S = 10
 """Seconds between SIGTERM and SIGKILL."""
 DONE = "pilotfish: done"
-"""Last line of a complete answer."""
+"""Last line of a complete answer. If it is missing, the answer is unclear."""
 
 RECORDS = """\
 umask 077
@@ -179,8 +180,8 @@ def _ended(status: str, last: str) -> JobStatus:
 
 
 def _by_host(jobs: Iterable[str]) -> dict[str, list[str]]:
-    """Groups job ids by host. A job id is ``host:process:start``; in the result, a job is ``process.start``. Job ids are split at their
-    last colons, because the name of a host may contain colons."""
+    """Groups jobs by host. A job id is ``host:process:start``. In the result, a job is ``process.start``, as in the names of records. A job
+    id is split at its last two colons, because the name of a host can contain colons."""
     hosts: dict[str, list[str]] = {}
     for job in jobs:
         host, process, start = job.rsplit(":", 2)

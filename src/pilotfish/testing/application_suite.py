@@ -23,7 +23,7 @@ from pilotfish.errors import PilotfishError
 class ApplicationContract:
     """Tests of an application. Override ``read``.
 
-    Set ``suffix``, ``text`` (a valid file) and ``broken`` (an invalid file, or empty if every text is valid).
+    Set ``suffix``, ``text`` (the text of a valid file) and ``broken`` (the text of an invalid file; empty if every text is valid).
     """
 
     suffix: str
@@ -39,7 +39,7 @@ class ApplicationContract:
         return path
 
     def tasks_of(self, loaded: RunFile) -> list[tuple[str, bytes, tuple[int, ...]]]:
-        """Returns the first tasks of the file. For each task: its kind, its payload, and the tasks for which it waits."""
+        """Returns the first tasks of the file. Each task is a tuple: kind, payload, and the indices of the tasks for which it waits."""
         tasks = loaded.tasks
         if loaded.manager is not None:
             tasks = TaskList(worker=loaded.manager.worker)

@@ -54,28 +54,28 @@ class Samples:
     submitted: CommandOutput
     """Answer to an accepted submission of ``len(jobs)`` pilots."""
     jobs: tuple[str, ...]
-    """Job ids in that answer, for the pilots 1, 2, … There must not be more of them than the backend's ``arrays``."""
+    """Job ids in that answer, for the pilots 1, 2, … Their number can be at most ``arrays`` of the backend."""
     listed: tuple[CommandOutput, Mapping[str, int]]
     """Answer to a query with at least two jobs, and the phase of each job by job id."""
     nothing: tuple[CommandOutput, ...]
-    """Answers to a query that list none of the requested jobs, although the system works."""
+    """Answers of a working system to a query, without any of the requested jobs."""
     down: tuple[CommandOutput, ...]
     """Answers to a query while the system is down."""
     refused: tuple[CommandOutput, ...]
     """Answers to submissions that will never be accepted."""
     cancelled: tuple[CommandOutput, ...]
-    """Answers to a cancellation that are no error. The jobs may have ended or may be unknown."""
+    """Answers to a cancellation that count as a success. Include answers about jobs that have ended and about unknown jobs."""
     found: tuple[str, CommandOutput, Mapping[int, str]]
     """A tag, the answer to a search for the tag, and the job ids by pilot number."""
     unfound: tuple[CommandOutput, ...]
     """Answers to a search for an unknown tag."""
     words: Mapping[str, str]
-    """For each of OPTIONS, its text in the submission. The text is empty if the backend does not send this option to the system."""
+    """Maps each of OPTIONS to its text in the submission. The text is empty if the backend does not send this option to the system."""
     down_at_submission: tuple[CommandOutput, ...] = ()
     limits: tuple[CommandOutput, ...] = ()
-    """Answers to submissions that may be accepted later, such as too many jobs of this user."""
+    """Answers to submissions that the system refuses now but can accept later, for example because this user has too many jobs."""
     past: tuple[tuple[CommandOutput, Mapping[str, JobStatus]], ...] = ()
-    """Answers about jobs that are no longer listed, and the ends of these jobs."""
+    """Pairs of an answer to ``past`` and the job statuses in this answer."""
     options: Mapping[str, str] = field(default_factory=dict)
 
     def site(self) -> Site:
@@ -89,7 +89,7 @@ Answer = TypeVar("Answer")
 
 
 def only(exchanges: list[CommandExchange[Answer]]) -> CommandExchange[Answer]:
-    """Returns the only command exchange of a list. The sites of the suite have one host, so a backend must make one exchange."""
+    """Returns the only command exchange of a list. The sites of the suite have one host, so a backend must make exactly one exchange."""
     assert len(exchanges) == 1
     return exchanges[0]
 

@@ -25,7 +25,8 @@ ONE_NODE = BackendTraits(ignores=("nodes",))
 
 
 def site_view(name: str, active: int = 0, queued: int = 0, traits: BackendTraits = ONE_NODE, **about: Any) -> SiteView:
-    """Returns a site as a factory sees it, with ``active`` and ``queued`` pilots. ``about``: other keys of the site."""
+    """Returns a site as a factory sees it. ``active`` and ``queued``: numbers of its pilots in these states. ``about``: other keys of the
+    site."""
     states = [ACTIVE] * active + [WAITS] * queued
     pilots = [
         Pilot(f"{name}-{number}", name, PilotSize(), NOW - 1000.0, state=state, joined=int(state == ACTIVE))
@@ -36,7 +37,7 @@ def site_view(name: str, active: int = 0, queued: int = 0, traits: BackendTraits
 
 
 def factory_view(sites: Sequence[SiteView], tasks: int, size: PilotSize | None = None, now: float = NOW) -> FactoryView:
-    """Returns a factory view of ``sites`` with ``tasks`` waiting tasks. Each task needs a pilot of ``size``."""
+    """Returns a factory view of ``sites``. ``tasks``: number of waiting tasks. Each task needs a pilot of the size ``size``."""
     state = State(unfinished=tasks)
     for view in sites:
         state.pilots.update({pilot.id: pilot for pilot in view.pilots})

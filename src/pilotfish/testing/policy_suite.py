@@ -26,7 +26,8 @@ def bag(count: int = 60) -> Workload:
 class PolicyContract:
     """Tests of a policy. Override ``make_policy``.
 
-    ``refuses_nothing``: True if the master must accept all proposals of the policy in simulations in which no worker and no task fails.
+    ``refuses_nothing``: True if the master must accept all proposals of the policy. This is tested only in simulations in which no worker
+    and no task fails.
     """
 
     refuses_nothing = True
@@ -37,7 +38,7 @@ class PolicyContract:
     def play(
         self, work: Workload, sites: tuple[SimulatedSite, ...] = SITES, policy: Policy | None = None
     ) -> tuple[LightWorld, WorldResult]:
-        """Simulates the workload to its end. Raises RuntimeError if tasks are left."""
+        """Simulates the workload to its end. Raises RuntimeError if some tasks have not ended."""
         world = LightWorld(sites, work, policy or self.make_policy(), seed=1, record_intervals=True)
         return world, world.run()
 

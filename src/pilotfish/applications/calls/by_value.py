@@ -1,4 +1,4 @@
-"""Tells which functions and classes are pickled by value, because a slot cannot import them."""
+"""Tells which functions and classes are pickled by value. Most of them cannot be imported in a slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CachedFunction = type(functools.lru_cache(len))
 
 
 def is_pickled_by_value(value: Any) -> bool:
-    """Returns whether a function or class is pickled by value, because a slot cannot import it."""
+    """Returns whether a function or class is pickled by value. It is, if a slot cannot import it or if the user registered its module with
+    cloudpickle."""
     module = sys.modules.get(value.__module__)
     if module is None or value.__module__ == "__main__" or value.__module__ in cloudpickle.list_registry_pickle_by_value():
         return True

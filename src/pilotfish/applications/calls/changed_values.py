@@ -1,9 +1,9 @@
-"""Warns if this program has set a name of an own module to another value. Calls do not see the new value, because slots import the source
-of the module.
+"""Warns if this program has given a new value to a name of one of the user's own modules. Calls do not see the new value, because slots
+import the source of the module.
 
-An example is ``cfg.N = 99``, where ``cfg.py`` has ``N = 10``. The warning appears only if a fresh import of the module certainly gives
-another value. So a name is checked only if the source of its module binds the name once, to a literal such as a number or a text, and if no
-own module assigns to an attribute of this name.
+For example, the program sets ``cfg.N = 99``, but ``cfg.py`` has ``N = 10``, so calls get 10. A name is checked only if its value in a fresh
+import is certain: the source of its module binds the name only once, to a literal such as a number or a text, and no own module assigns to
+an attribute of this name, as in ``cfg.N = 5``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FUNCTIONS = 200
 """Maximum number of functions that are searched for one call."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _INDIRECT = re.compile(r"\b(globals|vars|exec|setattr)\s*\(|\bimport\s+\*")
-"""Matches code that can bind names of a module in a way that the syntax does not show."""
+"""Matches code that can bind a name of a module without an assignment to it, such as ``globals()["N"] = 5``."""
 _MISSING = object()
 
 
@@ -38,8 +38,8 @@ class ChangedValues:
         self._warned: set[tuple[str, str]] = set()
 
     def warn(self, function: object) -> None:
-        """Warns about each name of an own module that a function reads and that was changed. The function may read the name through other
-        functions of the user."""
+        """Warns about each changed name of an own module that a function reads. The user's functions that this function calls are searched,
+        too."""
         for module, name, original in self._changed(function):
             if (module.__name__, name) not in self._warned:
                 self._warned.add((module.__name__, name))
@@ -64,8 +64,8 @@ class ChangedValues:
 
 
 def _names_of(function: object) -> tuple[dict[tuple[types.ModuleType, str], None], set[str]]:
-    """Searches a function and the user's functions that it uses. Returns the names of own modules that they read, each with its module, and
-    the names of the attributes that they set."""
+    """Searches a function and the user's functions that it uses. Returns the names of own modules that these functions read, each with its
+    module. Also returns the names of the attributes that these functions set."""
     read: dict[tuple[types.ModuleType, str], None] = {}
     stored: set[str] = set()
     seen: set[int] = set()
@@ -89,8 +89,8 @@ def _names_of(function: object) -> tuple[dict[tuple[types.ModuleType, str], None
 
 
 def _reads(code: types.CodeType, names: Mapping[str, Any], stored: set[str]) -> Iterator[tuple[types.ModuleType | None, str]]:
-    """Yields the names that a code object reads: a global name with None, and an attribute of an own module with this module. Adds the
-    names of the attributes that the code sets to ``stored``."""
+    """Yields (module, name) pairs for the names that a code object reads. For an attribute of an own module, the pair has this module. For
+    a global name, the pair has None. Adds to ``stored`` the names of the attributes that the code sets."""
     owner: types.ModuleType | None = None
     for operation, name in _instructions(code):
         if operation == "STORE_ATTR":
@@ -121,7 +121,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @lru_cache(maxsize=256)
 def _literals(text: str) -> Mapping[str, object]:
-    """Returns the names that a module binds only once, to a literal, with their values."""
+    """Returns the names that the source of a module binds only once, to a literal. Maps each name to the value of its literal."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):

@@ -5,9 +5,10 @@ names and closure variables, and the classes of ``__main__``. If one of these is
 example, the user edits the cell of a helper function and runs the cell again, or assigns to an attribute of a class.
 
 Names, functions and classes are compared one by one. All other values, such as a dict of settings, are pickled again and compared as
-pickles. If a value cannot be compared, the function counts as outdated. There is one exception: values with a large pickle are compared
-at every call only for a limited time, and then now and then, because the comparison takes long. If such a comparison finds a change, the
-user is warned. If the results of calls are reused, these values are compared at every call.
+pickles. If a value cannot be compared, the function counts as outdated.
+
+Comparing a value with a large pickle takes long. When these comparisons have taken ``LARGE_CHECKS_S`` seconds, later calls skip most of
+them. If a change is found after skipped comparisons, the user is warned. If the results of calls are reused, no comparison is skipped.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from pilotfish.applications.calls.user_warnings import warn_user
 _EMPTY = object()
 """Placeholder for the value of a name or closure variable without a value."""
 MAX_COMPARED_BYTES = 64 * 1024
-"""Values with a larger pickle are large."""
+"""Maximum bytes in the pickle of a small value. A value with a larger pickle counts as large."""
 LARGE_CHECKS_S = 0.2
-"""Seconds for which the large values of a function are compared at every call, unless they change."""
+"""Total seconds of comparisons of the large values of a function. After that, some calls skip the comparison."""
 _CHECK_SHARE = 0.05
-"""Maximum share of the time that comparisons of large values take after that."""
+"""Maximum share of the time that comparisons take when some calls skip them."""
 _FIXED = (
     *(bool, int, float, complex, str, bytes, range, type(None), type(...), type(NotImplemented), types.CodeType),
     *(types.BuiltinFunctionType, types.MemberDescriptorType, types.GetSetDescriptorType),
@@ -45,7 +46,7 @@ _MADE_BY_PYTHON = {
     *("__annotations__", "__dataclass_fields__", "__dataclass_params__", "__static_attributes__", "__slots__", "_abc_impl"),
     *("_member_map_", "_value2member_map_", "_member_names_", "__orig_bases__", "__parameters__"),
 }
-"""Attributes of classes that programs may replace, but do not change in place. So their values are not searched."""
+"""Attributes of classes that programs sometimes replace, but never change in place. So changes inside of their values are not searched."""
 
 
 class _FunctionParts(NamedTuple):
@@ -67,7 +68,7 @@ class _ClassParts(NamedTuple):
 
 
 class FunctionBindings:
-    """What the pickle of a function contains, at the time when the function was pickled.
+    """Records what a function used when it was pickled.
 
     ``compares_large``: whether large values are compared, too. This is necessary if the results of calls are reused.
     """
@@ -220,7 +221,7 @@ class FunctionBindings:
 
 
 class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles a value. Functions and classes that belong to the program are pickled as their identity, and collected in ``found``."""
+    """Pickles a value. Functions and classes of the program are collected in ``found``; the pickle has only the ``id`` of each."""
 
     found: list[object]
 

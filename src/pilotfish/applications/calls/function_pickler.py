@@ -28,9 +28,10 @@ from pilotfish.portable.class_unpickler import class_of_program, name_in_id
 
 
 class CodeImports:
-    """The names of the modules that pickled functions may import when they run.
+    """The names of the modules that pickled functions possibly import when they run.
 
-    ``functions``: how often a function of the user was pickled by value. A difference tells that a pickle contains such functions.
+    ``functions``: how often a function of the user was pickled by value. If the number grows while a value is pickled, the pickle contains
+    such a function.
     """
 
     def __init__(self) -> None:
@@ -108,8 +109,8 @@ class FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _reduce_cached(self, value: Any) -> tuple[Any, ...]:
         """Returns what pickle needs to decorate the function again. The cache itself is not pickled.
 
-        The code of the function may use the decorated function. So the state of the function, such as its global variables, is set only
-        after the decorated function was made.
+        The code of the function can refer to the decorated function, for example in a recursion. So unpickling first makes the decorated
+        function, and then sets the state of the function inside, such as its global variables.
         """
         parameters = value.cache_parameters()
         decorate = _Call(functools.lru_cache, parameters["maxsize"], parameters["typed"])
@@ -122,8 +123,9 @@ class FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _with_name(value: type, identifier: str) -> str:
-    """Adds the module and name of a class to its id. The id comes back in results, also to a later start of the program, which finds its
-    own class by this name. A class that the program does not have under its name keeps its id."""
+    """Adds the module and name of a class to the id of the class. Results with objects of the class contain this id. If the program is
+    started again and reads such a result, it finds its own class by the name. If the program has no class or a different class under this
+    name, the id does not change."""
     name = f"{value.__module__}:{value.__qualname__}"
     if name_in_id(identifier) or class_of_program(name) is not value:
         return identifier
@@ -133,9 +135,9 @@ def _with_name(value: type, identifier: str) -> str:
 
 
 def _with_slots(value: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Adds ``__slots__`` to what pickle needs to create a class. Python needs ``__slots__`` when it creates the class, but cloudpickle
-    would set it later."""
-    made_by_typing = typing.NamedTuple in vars(value).get("__orig_bases__", ())  # it sets the slots itself
+    """Adds ``__slots__`` to what pickle needs to create a class. ``__slots__`` has an effect only while Python creates the class, but
+    cloudpickle would set it later."""
+    made_by_typing = typing.NamedTuple in vars(value).get("__orig_bases__", ())  # NamedTuple sets the slots itself
     if reduced[0].__name__ != "_make_skeleton_class" or made_by_typing:
         return reduced
     make, (*head, options, identifier, extra), *rest = reduced

@@ -1,7 +1,7 @@
-"""Finds the source of a function, so that a slot with another version of Python can compile it.
+"""Finds the source of a function, so that a slot with a different version of Python can compile it.
 
-The function must be self-contained: apart from built-in names, it may use only names that can be imported from the standard library or from
-installed packages. The source that is sent begins with imports of these names. Annotations are not evaluated in the slot.
+The function must be self-contained: all names that it uses are built-in, or can be imported from the standard library or from installed
+packages. The source that is sent begins with imports of these names. Annotations are not evaluated in the slot.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def source_of(function: Callable[..., Any]) -> FunctionSource:
     decorators = _decorators(definition)
     if wrappers > len(decorators):
         raise BadInput(f"{shown}: a decorator was called outside its definition", "write the decorator above the def, with @")
-    # A lambda may call itself by the name of the variable that has it.
+    # A recursive lambda calls itself by the name of a global variable, so the source gives the lambda this name.
     of_lambda = (name for name, value in inner.__globals__.items() if value is inner and name.isidentifier())
     name = next(of_lambda, LAMBDA_NAME) if isinstance(definition, ast.Lambda) else definition.name
     text = _text(definition, lines, name)
@@ -98,13 +98,15 @@ def _defines(node: _Definition, function: types.FunctionType) -> bool:
         return False
     if not isinstance(node, ast.Lambda):
         return code.co_name == node.name
-    # Several lambdas may be in one line. The instruction that computes a result has the position of its expression.
+    # One line can contain several lambdas. They are told apart by position: the instruction that computes the result of a lambda has the
+    # position of the result's expression in the source.
     places = {(one.lineno, one.end_lineno, one.col_offset, one.end_col_offset) for one in _results(node.body)}
     return code.co_name == LAMBDA and not places.isdisjoint(code.co_positions())
 
 
 def _results(body: ast.expr) -> Iterator[ast.expr]:
-    """Yields the expressions whose value may be the value of an expression: both branches of a conditional expression."""
+    """Yields the parts of an expression that can give its value. For ``a if c else b``, these are a and b. Any other expression is one
+    part."""
     if isinstance(body, ast.IfExp):
         yield from (*_results(body.body), *_results(body.orelse))
     else:
@@ -114,7 +116,7 @@ def _results(body: ast.expr) -> Iterator[ast.expr]:
 def _decorators(node: _Definition) -> list[ast.expr]:
     if isinstance(node, ast.Lambda):
         return []
-    # Outside its class, a static method is a plain function.
+    # The source does not contain the class of the function. Outside of a class, a static method is a plain function.
     return [one for one in node.decorator_list if not (isinstance(one, ast.Name) and one.id == "staticmethod")]
 
 
@@ -132,8 +134,9 @@ class _Names(NamedTuple):
 
 
 def _imports_in(node: ast.ImportFrom, name: str, value: Any) -> Iterator[str]:
-    """Yields the line that imports ``name``, if ``node`` is the statement that imported it and its module is not the user's own. ``value``:
-    the current value of the name. The statement is needed for values such as ``math.pi``, which do not know their module."""
+    """Yields a line that imports ``name`` if ``node`` is the statement that imported this name. Yields nothing if the statement imports
+    from one of the user's own modules. ``value``: the current value of the name. The statement is needed for values such as ``math.pi``,
+    which do not know their module."""
     module = sys.modules.get(str(node.module))
     for alias in node.names:
         if (alias.asname or alias.name) == name and module is not None and getattr(module, alias.name, _imports_in) is value:
@@ -163,7 +166,7 @@ def _imports(text: str, name: str, names: _Names, shown: str) -> list[str]:
     for used, defines in _free_names(text):
         is_known = used in names.values
         if used == name or (not is_known and (hasattr(builtins, used) or not defines)):
-            continue  # a name that the function uses although nothing defines it is an error of the function itself
+            continue  # the function itself, a built-in name, or an undefined name: the call itself raises NameError
         line = names.import_of(used) if is_known else None
         if line is None:
             missing.append(used)

@@ -1,8 +1,10 @@
 """Finds futures in the arguments of a call.
 
-The pickler finds futures wherever they are: in lists, in dicts, in attributes of objects. In the pickle, a persistent id replaces each
-future of the run to which the call belongs. In the slot, the result of the task replaces the persistent id. Each call is first pickled as
-usual. If the pickler finds a future, FutureFound is raised, and the call is pickled again with this module.
+Each call is first pickled with the usual pickler. If the arguments contain a future, this raises FutureFound, and the call is pickled again
+with a pickler of this module.
+
+The pickler of this module finds futures wherever they are: in lists, in dicts, in attributes of objects. In the pickle, a persistent id
+replaces each future whose result this program does not have. In the slot, the result of the task replaces the persistent id.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ class FutureFound(pickle.PicklingError):
 
 
 class FutureResult:
-    """Base class of futures, and of the results of listed tasks. In the arguments of a call, such an object stands for the result of its
-    task."""
+    """Base class of futures, and of ``ListedResult`` in a TaskList. In the arguments of a call, such an object stands for the result of
+    its task."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise FutureFound(f"{self!r} cannot be pickled: give it to submit as an argument of the call, not inside of its function")
@@ -45,8 +47,8 @@ class FutureArguments:
     def __init__(self, find: Find) -> None:
         self._find = find
         self._found: dict[int, tuple[Any, int | Known]] = {}
-        """Maps the identity of a future to the future, and to its result or the index of its task. Each future is looked up only once, even
-        if its task ends later."""
+        """Maps the ``id`` of a future to the future, and to its result or the index of its task. Each future is looked up only once, so all
+        its occurrences are treated alike, even if its task ends between two of them."""
         self._numbers: dict[int, int] = {}
 
     @property
@@ -82,8 +84,8 @@ class FutureArguments:
         return known[1]
 
     def number(self, value: object) -> int | None:
-        """If ``value`` is a future whose result this program does not have, returns the number of the result. The results are numbered from
-        0, in the order in which the pickler finds them. Returns None for any other value."""
+        """If ``value`` is a future whose result this program does not have, returns a number for the result. The first such future that the
+        pickler finds has the number 0. Returns None for any other value."""
         if not isinstance(value, FutureResult):
             return None
         maker = self.look_up(value)
@@ -94,7 +96,7 @@ class FutureArguments:
             return NotImplemented
         known = self.look_up(value)
         assert isinstance(known, Known), known
-        return operator.getitem, ((known.value,), 0)  # a function that every Python has
+        return operator.getitem, ((known.value,), 0)  # a call of the standard library, because slots do not have this package
 
 
 class _Pickler(pickle.Pickler):

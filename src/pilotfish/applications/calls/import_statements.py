@@ -11,13 +11,14 @@ _COMMENT = re.compile(r"#[^\n]*")
 _NAMES = r"(\([^)]*\)|(?:[^\n;\\]|\\\n)+)"
 """Matches the names after ``import``: in parentheses, or up to the end of the statement."""
 _IMPORT = re.compile(rf"(?:^|[;:])[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b[ \t]*{_NAMES}|import\b[ \t]+{_NAMES})", re.MULTILINE)
-"""Finds imports without parsing, because the first look at hundreds of modules should take milliseconds."""
+"""Finds import statements. A parser would be too slow: the first search of hundreds of modules should take milliseconds."""
 _NAME = re.compile(r"[\w.]+")
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 
 
 def imports_in_source(text: str, package: str) -> Iterator[str]:
-    """Yields the names of modules that a source text may import. Some of these names may not belong to a module.
+    """Yields the names of modules that a source text possibly imports. For ``from a import b``, also yields ``a.b``, although b can be a
+    function.
 
     ``package``: the package to which relative imports refer.
     """
@@ -31,7 +32,7 @@ def imports_in_source(text: str, package: str) -> Iterator[str]:
 
 
 def imports_in_code(code: types.CodeType, package: str) -> Iterator[str]:
-    """Yields the names of modules that a code object, or a function inside of it, may import when it runs.
+    """Yields the names of modules that a code object, or a function inside of it, possibly imports when it runs.
 
     ``package``: the package to which relative imports refer.
     """

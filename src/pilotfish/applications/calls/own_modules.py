@@ -5,10 +5,10 @@ program, below a directory of ``PYTHONPATH``, or in an editable installation. Th
 function. The slot imports the modules from this source and not from files. So a later change of a file has no effect, and a node needs no
 copies of the files.
 
-The collection contains the user's own modules that this program has imported. It also contains own modules that are only named in an import
-statement, even if the statement was not executed yet. Such statements are searched in the collected modules, in the file of the main
-program, and in functions that were pickled by value. If a program computes the name of a module (``importlib.import_module(name)``), the
-module is found only after the program has imported it.
+The collection contains the user's own modules that this program has imported. It also contains own modules that import statements name,
+even if a statement was not executed yet. The import statements are searched in the collected modules, in the file of the main program, and
+in functions that were pickled by value. If a program computes the name of a module (``importlib.import_module(name)``), the module is found
+only after the program has imported it.
 
 An imported module keeps the text that its file had when the module was first collected, until the program reloads the module. So calls use
 the same version as the program itself, also while the user edits the file.
@@ -42,9 +42,9 @@ _OURS = os.path.realpath(os.path.dirname(pilotfish.__file__))
 _COMPILED = (".so", ".pyd", ".pyc")
 _STARTED = time.time()
 _AUTORELOAD = "IPython.extensions.autoreload"
-"""This module changes the imported modules as soon as their files change, and does not always reload them."""
+"""If this module is active, IPython updates imported modules when their files change, and not always by a reload."""
 _TIME_STEP_NS = 20_000_000
-"""Two changes of a file within this time may have the same modification time."""
+"""Two changes of a file within this time can have the same modification time."""
 _CHECK_SHARE = 0.05
 """Maximum share of the time that checks of files take."""
 _MAX_PAUSE_S = 0.25
@@ -109,17 +109,17 @@ class OwnModules:
         """Files of modules that this program has not imported."""
         self._check_at = 0.0
         self._imports: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """Maps each module to its text and the names that it imports. Finding the names takes much longer than comparing the texts."""
+        """Maps each module to its text and to the names that the text imports. While the text is the same, the names are kept."""
         self._last: tuple[dict[str, _Source], ModuleBundle] = {}, NO_MODULES
         self._installed: dict[str, types.ModuleType] = {}
-        """Imported modules that are not the user's own. A program may have thousands of them, so their attributes are not read at each
-        call."""
+        """Imported modules that are not the user's own. A program can have thousands of these modules. They are remembered, so that each
+        call does not have to read their attributes."""
         self._search = search
         """Directories in which modules are searched. None means the directories of this program."""
         self._code_imports = code_imports
-        """Names of modules that functions of this program may import when they run."""
+        """Names of modules that functions of this program possibly import when they run."""
         self._main: tuple[types.ModuleType | None, tuple[str, ...]] = None, ()
-        """The module ``__main__``, and the names of the modules that its file may import."""
+        """The module ``__main__``, and the names of the modules that its file possibly imports."""
         self._not_own: set[str] = set()
         """Names of modules that were found and are not the user's own."""
         self._compiled: dict[str, None] = {}
@@ -135,8 +135,8 @@ class OwnModules:
         return self._last[1] if found else NO_MODULES
 
     def files_changed(self, now: float) -> bool:
-        """Returns whether a file of a module that this program has not imported has changed since the last bundle. Many files are not
-        checked at each call, because this would take too long. ``now``: the time of ``time.monotonic``."""
+        """Tests whether a file in the last bundle has changed. Tests only files of modules that this program has not imported. If the test
+        takes long, it is made only now and then; at other calls, the answer is False. ``now``: the time of ``time.monotonic``."""
         if not self._files or now < self._check_at:
             return False
         changed = not all(map(self._is_current, self._files))
@@ -144,8 +144,7 @@ class OwnModules:
         return changed
 
     def renew(self, data: bytes | memoryview) -> RenewedModules:
-        """Reads the modules of a bundle again. If a module has changed, also reads the user's own modules that it imports now and that the
-        bundle lacks."""
+        """Reads the modules of a bundle again. A changed module possibly imports further own modules of the user. These are added."""
         before = {name: _Source(*row) for name, row in json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass")).items()}
         found: dict[str, _Source] = {}
         for name, source in before.items():
@@ -158,22 +157,22 @@ class OwnModules:
         return RenewedModules(_make_bundle(found), tuple(str(found[name].place) for name in changed))
 
     def renewable(self, data: bytes | memoryview) -> bool:
-        """Returns whether ``renew`` sees every change of the user's own modules. It does not see changes of compiled modules, because a
-        bundle has only sources. So this method returns False if a directory of own modules contains a compiled module. ``data``: the data
-        of a bundle; empty if there are no modules."""
+        """Returns whether ``renew`` sees every change of the user's own modules. A bundle has only sources, so ``renew`` does not see
+        changes of compiled modules. So this method returns False if a directory of own modules contains a compiled module. ``data``: the
+        data of a bundle; empty if there are no modules."""
         rows = json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass")).values() if data else ()
         places = {place for row in rows for place in (row[1] if isinstance(row[1], list) else [os.path.dirname(row[1])])}
         places.update(place for place in self._search or () if is_own(place))
         return not any(name.endswith(_COMPILED) for place in places if os.path.isdir(place) for name in os.listdir(place))
 
     def files_for_script(self, path: str) -> list[str]:
-        """Returns the files of the user's own modules that a Python script may import, and those that these modules may import. Compiled
-        modules are included."""
+        """Returns the files of the user's own modules that a Python script possibly imports, directly or through other own modules.
+        Compiled modules are included."""
         text = self._read_text(path)
         return [] if text is None else self.files_of(list(self._imports_of("__main__", _Source(MODULE, path, text))))
 
     def files_of(self, names: list[str]) -> list[str]:
-        """Returns the files of the user's own modules with these names, and those that these modules may import."""
+        """Returns the files of the user's own modules with these names, and the files of own modules that these modules possibly import."""
         found: dict[str, _Source] = {}
         self._compiled.clear()
         self._not_own.clear()
@@ -181,7 +180,7 @@ class OwnModules:
         return sorted({*self._compiled, *(source.place for source in found.values() if isinstance(source.place, str))})
 
     def imported_names(self) -> set[str]:
-        """Returns the names of all modules that the sources in the last bundle may import."""
+        """Returns the names of all modules that the sources in the last bundle possibly import."""
         return {found for name, source in self._last[0].items() for found in self._imports_of(name, source)}
 
     def text_of(self, module: types.ModuleType) -> str:
@@ -213,8 +212,8 @@ class OwnModules:
         return found
 
     def _imports_of_main(self) -> tuple[str, ...]:
-        """Returns the names of the modules that the file of the main program may import. The file is read once: a later edit does not
-        concern this program."""
+        """Returns the names of the modules that the file of the main program possibly imports. The file is read once, because this program
+        does not change when the file is edited later."""
         main = sys.modules.get("__main__")
         if main is not self._main[0]:
             file, names = getattr(main, "__file__", None), tuple[str, ...]()
@@ -224,8 +223,8 @@ class OwnModules:
         return self._main[1]
 
     def _follow(self, wanted: list[str], found: dict[str, _Source], known: Container[str]) -> None:
-        """Adds to ``found`` each wanted module that is the user's own, and also the user's own modules that it imports. Skips modules in
-        ``known``."""
+        """Adds the user's own modules among the wanted modules to ``found``. Also adds the own modules that these modules import. Skips
+        modules in ``known``."""
         specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
         while wanted:
             name = wanted.pop()
@@ -259,8 +258,8 @@ class OwnModules:
         return source
 
     def _find(self, name: str, found: dict[str, _Source], specs: dict[str, importlib.machinery.ModuleSpec | None]) -> _Source | None:
-        """Finds a module of the user that was not imported yet. Does not import the package of the module, because an import would execute
-        the package.
+        """Finds a module of the user that was not imported yet. Does not import the package of the module, because an import executes code
+        of the package.
 
         ``found``: the modules that were found before. ``specs`` stores the results of searches for module files, because many modules
         import from the same package, and a search reads directories.
@@ -289,7 +288,7 @@ class OwnModules:
         return self._read(spec.origin, spec.submodule_search_locations is not None)
 
     def _spec(self, name: str, path: list[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """Asks the finders of Python for a module. Editable installations may have a finder of their own."""
+        """Asks the finders of Python for a module. Some editable installations add a finder of their own."""
         path_finder = importlib.machinery.PathFinder
         finders = list(sys.meta_path) if self._search is None else [path_finder, *(one for one in sys.meta_path if one is not path_finder)]
         for finder in finders:
@@ -325,7 +324,7 @@ class OwnModules:
         return self._texts[file][1] if file in self._texts else None
 
     def _is_current(self, file: str) -> bool:
-        """Returns whether the known text of a file is its text now, or the file cannot be read."""
+        """Returns whether a file still has its known text. Returns True if the file cannot be read."""
         try:
             return self._texts[file][0] == _stamp(file) is not None
         except OSError:
@@ -334,12 +333,12 @@ class OwnModules:
 
 @lru_cache(maxsize=256)
 def modules_below(*search: str) -> OwnModules:
-    """Returns the reader of the modules in these directories. It is kept because it reads and parses only files that changed."""
+    """Returns the OwnModules of these directories. Equal calls return the same object, because it reads only changed files again."""
     return OwnModules(list(search))
 
 
 def next_check(began_at: float) -> float:
-    """Returns the time of the next check of files, if the last check began at this time of ``time.monotonic`` and ended now."""
+    """Returns the time of the next check of files. ``began_at``: time of ``time.monotonic`` at which the check began that ends now."""
     now = time.monotonic()
     return now + min((now - began_at) / _CHECK_SHARE, _MAX_PAUSE_S)
 
@@ -355,14 +354,15 @@ def last_import() -> LastImport:
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
-    """Returns the size and modification time of a file; None if the file can change without a change of these."""
+    """Returns the size and modification time of a file. Returns None if the file was changed just now, because the next change possibly has
+    the same modification time."""
     status = os.stat(file)
     return None if abs(time.time_ns() - status.st_mtime_ns) < _TIME_STEP_NS else (status.st_size, status.st_mtime_ns)
 
 
 def _was_edited(module: types.ModuleType, file: str, text: str) -> bool:
-    """Returns whether a file certainly changed after the import of its module. Python stores the code of a module when it imports the
-    module, with the size and modification time of the file."""
+    """Returns whether a file certainly changed after the import of its module. When Python imports a module, it stores the module's code in
+    a file, with the size and modification time of the source. This code is compared with the source."""
     try:
         status = os.stat(file)
         if sys.dont_write_bytecode or status.st_mtime < _STARTED:
@@ -379,7 +379,8 @@ def _was_edited(module: types.ModuleType, file: str, text: str) -> bool:
 
 
 def _namespace_spec(name: str, path: list[str] | None) -> importlib.machinery.ModuleSpec | None:
-    """Returns the spec of a namespace package in a package that was not imported yet. Python itself cannot make such a spec."""
+    """Returns the spec of a namespace package that is inside of a package. If the outer package was not imported yet, Python itself cannot
+    make this spec."""
     places = [os.path.join(place, name.rpartition(".")[2]) for place in path or ()]
     spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [place for place in places if os.path.isdir(place)]
@@ -416,7 +417,7 @@ def compiled_own_modules() -> list[str]:
 
 
 def is_own_module(module: types.ModuleType) -> bool:
-    """Returns whether a module is the user's own, so that another node may not have it. ``__main__`` is the user's own. Any other module
+    """Returns whether a module is the user's own: other nodes possibly do not have it. ``__main__`` is the user's own. Any other module
     without a file and without a directory is built in, and not the user's own."""
     file = getattr(module, "__file__", None)
     places = [file] if file is not None else list(getattr(module, "__path__", ()) or ())

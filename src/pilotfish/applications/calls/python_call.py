@@ -1,8 +1,8 @@
 """Pickles functions once per run and arguments once per task.
 
 A plain function is pickled with cloudpickle when it is first used. Later calls find the pickle by the identity of the function. Two
-functions with equal pickles have one spec. Other callables have state, such as a bound method, a partial or an object with ``__call__``.
-The state may change from call to call, so such a callable is sent with the arguments of each task.
+functions with equal pickles have one spec. Other callables, such as a bound method, a partial or an object with ``__call__``, have state.
+The state can change from call to call, so such a callable is sent with the arguments of each task.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from pilotfish.portable.out_of_band import out_of_band
 from pilotfish.portable.payload_format import PackedPayload, join_pieces, pack, pack_one, pack_pieces
 
 Register = Callable[[TaskSpec, bytes], int]
-"""A function that gets a spec and its code, adds the spec to the run, and returns its number in the run. Equal specs have the same
-number."""
+"""A function that adds a spec to the run. It gets the spec and its code, and returns the number of the spec in the run. Equal specs have
+the same number."""
 DumpFunction = Callable[[Callable[..., Any]], bytes]
 """A function that pickles the function of a call. In an executor with an initializer, the pickled function calls the initializer first."""
 
@@ -54,7 +54,7 @@ own_modules = OwnModules(code_imports=code_imports.names)
 """The user's own modules in this program. All encoders use this object, so that each file is read once."""
 changed_values = ChangedValues(own_modules)
 PAUSE_S = 0.02
-"""If more than this many seconds pass between two calls, the user's own modules are collected again."""
+"""Pause in seconds. If the next call comes only after such a pause, the user's own modules are collected again."""
 _CLOSURES_PER_CODE = 16
 """Maximum number of closures of one code object that become specs. Further closures are sent with the arguments."""
 
@@ -122,8 +122,8 @@ _dump_alone = dump_function
 class SurroundingsWatch:
     """Detects changes of the user's own modules, of the current directory and of the environment variables.
 
-    The modules are collected again if a module was imported or reloaded since the last call, if a file of a module that was not imported
-    yet has changed, and after each pause between two calls.
+    The modules are collected again in three cases. A module was imported or reloaded since the last call. A file has changed whose module
+    was not imported yet. Or there was a pause of ``PAUSE_S`` since the last call.
     """
 
     def __init__(self) -> None:
@@ -144,19 +144,19 @@ class SurroundingsWatch:
         if is_same and self._called_at - before < PAUSE_S and not own_modules.files_changed(self._called_at):
             return has_moved
         before_digest, self._digest = self._digest, own_modules.bundle().digest
-        self._called_at = time.monotonic()  # with hundreds of modules, the check itself takes longer than a pause
+        self._called_at = time.monotonic()  # again, because collecting hundreds of modules takes longer than PAUSE_S
         return has_moved or self._digest != before_digest
 
 
 class CallEncoder:
     """Encodes calls that have the same task options. Each call becomes a spec number and a payload.
 
-    ``reuses_results``: whether calls may get the results of equal calls. If they may, large values that a function uses are compared before
-    each call, too, so that a call with a changed value does not get an old result.
+    ``reuses_results``: whether a call can get the result of an equal call. In this case, the large values that a function uses are compared
+    before each call, so that a call with a changed value does not get an old result.
     """
 
     inherits = True
-    """Whether the calls get the environment of this program. The workers of a private pool have it already."""
+    """Whether the calls get the environment of this program. False for a private pool, because its workers have the environment already."""
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ class CallEncoder:
     ) -> tuple[int, PackedPayload]:
         """Returns the spec number and the payload of a call. ``futures`` collects the futures in the arguments.
 
-        If ``futures`` is None, a future in the arguments raises FutureFound. So calls without futures need no search.
+        If ``futures`` is None, a future in the arguments raises FutureFound. Then call this method again with ``futures``. This is faster
+        for calls without futures.
         """
         noted = len(code_imports.names)
         encoded = self._encode(function, args, kwargs, futures)
@@ -229,13 +230,13 @@ class CallEncoder:
             if not self._gets_spec(function, code):
                 return None
             if self._dump_function is _dump_alone:
-                changed_values.warn(function)  # an initializer may set the values
+                changed_values.warn(function)  # not with an initializer, because it can set the values in the slot
         number = self._add_spec(_show(function), name, code, self._form == SOURCE or code_imports.functions != counted)
         identity = id(function)
         reference: Callable[[], Any]
         try:
             reference = weakref.ref(function, lambda _, known=self._known: known.pop(identity, None))  # type: ignore[misc]
-        except TypeError:  # some callables of compiled packages, such as numpy.sqrt
+        except TypeError:  # no weak references to some callables of compiled packages, such as numpy.sqrt
 
             def reference() -> Any:
                 return function
@@ -277,7 +278,7 @@ def _launch(name: str, form: str, inherits: bool = True) -> dict[str, Any]:
     path = import_path()
     surroundings = program_environment.of_calls(path) if inherits else {"env": {}}
     if form == SOURCE:
-        # The slot may have another Python. It cannot use the packages that are installed for this Python.
+        # If the slot has a different version of Python, it cannot use the packages that are installed for this Python.
         path = [place for place in path if not place.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in place]
     return {"python": PYTHON, "form": form, "name": name, "path": path, "cwd": current_directory(), **surroundings}
 
@@ -286,7 +287,7 @@ def _packed(launch: dict[str, Any], code: bytes, inputs: PackedFiles | None = No
     """Adds the user's own modules and the small input files to the code of a spec. Slots import the current versions of these modules."""
     bundle = own_modules.bundle() if launch["form"] == PICKLE else NO_MODULES
     launch |= {"modules": bundle.digest} if bundle.digest else {}
-    # Each call with inputs has a sandbox, even on nodes that have the directory of this program. So a call finds the same files everywhere.
+    # A call with inputs finds the same files on every node. So it has a sandbox, even if the node has the directory of this program.
     launch |= {"inputs": inputs.entries, "sources": inputs.sources, "sandbox": True} if inputs else {}
     return launch, pack([code, bundle.data, *(inputs.parts if inputs else ())]) if bundle.digest or inputs else code
 

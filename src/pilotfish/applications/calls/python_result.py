@@ -70,7 +70,7 @@ class CallOutcome(NamedTuple):
 
 
 def failure_error(failure: Failure, remote_traceback: str = "") -> TaskFailed:
-    """Returns the error for a failed attempt, if the exception that the task raised is missing or cannot be unpickled."""
+    """Returns the error for a failed attempt without a usable exception: the task raised none, or it cannot be unpickled here."""
     message = failure.message or f"the task failed ({failure.cause})"
     missing = _MISSING_MODULE.search(message) if failure.cause == "unpickle" else None
     hint = _bring_module(missing[1]) if missing else HINTS.get(failure.cause, "")
@@ -80,7 +80,8 @@ def failure_error(failure: Failure, remote_traceback: str = "") -> TaskFailed:
 
 
 def _bring_module(name: str) -> str:
-    """Returns advice for a module that the worker does not have. Advises to send the module along, unless it is an installed package."""
+    """Returns advice for a module that the worker does not have. An installed package must be installed there, too. A module of the user
+    can also be sent along."""
     top = name.partition(".")[0]
     if "-packages" in (getattr(sys.modules.get(top), "__file__", None) or ""):
         return f"the worker has no module {top}: install it for the Python there"
@@ -109,13 +110,13 @@ def missing_result_error() -> TaskFailed:
 def _load(data: Buffer, buffers: Sequence[memoryview]) -> tuple[Any, BaseException | None]:
     """Unpickles a result and returns (value, error). Unpickling runs code of the user, so it can raise any exception."""
     if buffers and not isinstance(buffers[0].obj, mmap.mmap):
-        # Copies each buffer. Otherwise an array that the caller keeps would keep the whole frame in memory, with other results.
+        # Each buffer is copied. Without a copy, an array that the caller keeps would keep the whole frame with all its results in memory.
         buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     try:
         return load_result(data, class_of_program, buffers or None), None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # Ctrl-C is delivered only to the main thread
+            raise  # probably Ctrl-C, which Python delivers only to the main thread
         return None, error
 
 
@@ -136,7 +137,7 @@ def decode_value(payload: Buffer, kept: Path | None = None) -> CallOutcome:
 
 
 def _outputs(streams: dict[str, OutputStream]) -> tuple[bytes, bytes, tuple[StoredFile | None, StoredFile | None]]:
-    """Returns stdout and stderr, and their files. Where a part is left out, a line says so."""
+    """Returns stdout and stderr, and their files. If a part of a text is left out, a line in the text says so."""
     out, error = streams["stdout"], streams["stderr"]
     return out.text, error.text, (out.file, error.file)
 

@@ -1,6 +1,7 @@
 """Turns the return value of a Python call into a file or into JSON.
 
-- A plain value becomes JSON: None, true, false, a finite number, text, and lists, tuples and dicts with text keys of plain values.
+- A plain value becomes JSON. Plain values are None, True, False, finite numbers and texts. Lists and tuples of plain values are plain
+  values, too, and also dicts of plain values whose keys are texts.
 - A numpy array without Python objects becomes ``.npy``.
 - Any other value stays the pickle that the task made. It can be saved even if this program cannot unpickle it.
 """
@@ -46,7 +47,7 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if kind is dict and all(type(key) is str for key in value):
         return {key: _plain(one) for key, one in value.items()}
-    numpy = sys.modules.get("numpy")  # if numpy was not imported, the value is not of numpy
+    numpy = sys.modules.get("numpy")  # if numpy was not imported, no value comes from numpy
     if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in (bool, int, float, str):
         return _plain(value.item())
     raise NotPlain
@@ -79,7 +80,8 @@ def save_value(value: Any, payload: Buffer, readable: bool) -> SavedValue:
 
 
 def _whole_pickle(payload: Buffer) -> bytes:
-    """Returns the pickle in a result. If large buffers are beside it, returns a pickle that joins both when it is loaded."""
+    """Returns the pickle in a result. If the result also has large buffers, returns a new pickle that contains the first pickle and the
+    buffers."""
     _, data, _, _, *buffers = unpack_result(payload)
     if not buffers:
         return bytes(data)

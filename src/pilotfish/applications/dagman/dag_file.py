@@ -1,9 +1,9 @@
 """Reads DAGMan files: nodes, their dependencies, scripts and options.
 
 A file is read in two passes, as in DAGMan. The first pass reads the nodes, also those of splices and includes. The second pass applies the
-lines that name nodes, such as PARENT and RETRY. So the order of lines does not matter. A keyword without effect on the outcome gives a
-notice. An unsupported keyword that would change the outcome gives an error with an alternative. Paths are relative to the current directory
-of the command.
+lines that name nodes, such as PARENT and RETRY. So the order of lines does not matter. For a keyword that cannot change the results, there
+is a notice, and the keyword is ignored. An unsupported keyword that would change the results is an error, and the error names an
+alternative. Paths are relative to the current directory of the command.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNSUPPORTED_KEYWORDS = {
     "WEAK": "A POST script that exits with 0 makes the parent succeed.",
     "REJECT": "Its author wants it not to be run; see why, and take the line out.",
 }
-"""Unsupported keywords that would change the outcome, each with an alternative."""
+"""Unsupported keywords that would change the results, each with an alternative."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,8 @@ class DagNode:
     priority: int = 0
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
-    """Macros of VARS lines. ``before``: set before the submit description is read. ``after``: set after it is read."""
+    """Macros of VARS lines. ``before``: set before the submit description is read, so it can change them. ``after``: set after it was
+    read."""
     parents: dict[str, None] = field(default_factory=dict)
     after_any: dict[str, None] = field(default_factory=dict)
     """Nodes that must have ended, with any result, before this node starts."""
@@ -82,8 +83,8 @@ class DagNode:
     dag: str = ""
     """Prefix of the names of all nodes that are in the same DAG file as this node."""
     abort: tuple[int, int | None] | None = None
-    """If the node ends with the first exit status, the DAG is aborted with the second exit status. If the second is None, the first is
-    used."""
+    """Two exit statuses of ABORT-DAG-ON. If the node ends with the first, the DAG is aborted. The exit status of the aborted DAG is the
+    second; if the second is None, the first."""
     is_aborted: bool = False
     """Whether ABORT-DAG-ON has aborted the DAG of the node. Only FINAL nodes use it."""
     is_planned: bool = False
@@ -91,8 +92,7 @@ class DagNode:
     problem: str = ""
     """Why the planned file of this sub-DAG cannot be used."""
     tries: int = 1
-    """Factor by which the number of tries of the node is multiplied: the product of the numbers of tries of all sub-DAGs that contain the
-    node."""
+    """The product of the numbers of tries of all sub-DAGs that contain the node. The node's own number of tries is multiplied by it."""
 
     @property
     def description_path(self) -> str:
@@ -102,23 +102,24 @@ class DagNode:
 
     @property
     def waits(self) -> bool:
-        """Returns whether other nodes run before this node. They may create its directories and programs."""
+        """Returns whether other nodes run before this node. The other nodes possibly create its directories and programs."""
         return bool(self.parents or self.after_any)
 
     @property
     def name_in_dag(self) -> str:
-        """The name of the node for its submit description and scripts. As in DAGMan, it has the names of splices, but not of sub-DAGs."""
+        """The name of the node for its submit description and scripts. As in DAGMan, the names of splices are part of it, and the names of
+        sub-DAGs are not."""
         return self.name.removeprefix(self.dag).removesuffix(PRE_SUFFIX)
 
     @property
     def parents_in_dag(self) -> list[str]:
-        """Like ``name_in_dag``, for the parents that are in the same DAG."""
+        """The ``name_in_dag`` of each parent that is in the same DAG."""
         within = (name for name in self.parents if name.startswith(self.dag) and not name.endswith(PRE_SUFFIX))
         return [name.removeprefix(self.dag) for name in within]
 
 
 def description_lines(node: DagNode, files: dict[str, tuple[DagLine, ...]]) -> tuple[DagLine, ...]:
-    """Returns the lines of the submit description of a node. ``files``: the files that were read before; a new one is added."""
+    """Returns the lines of the submit description of a node. ``files``: the files that were read before. If a file is read, it is added."""
     if not isinstance(node.description, str):
         return node.description
     path = node.description_path
@@ -131,8 +132,7 @@ def description_lines(node: DagNode, files: dict[str, tuple[DagLine, ...]]) -> t
 class Dag:
     """A DAG with its nodes in topological order. ``notices``: messages for the user.
 
-    ``files`` has the path of each file that was read. It maps the path of a submit description to its lines, and the path of any other file
-    to an empty tuple.
+    ``files``: maps the path of each file that was read to the lines of its submit description. For any other file, the lines are empty.
     """
 
     path: str
@@ -142,12 +142,12 @@ class Dag:
     limits: dict[str, int]
     """Maps each category to the maximum number of its nodes that run at the same time."""
     node_counts: dict[str, int]
-    """Maps the prefix of the node names in each DAG file to the number of nodes in this DAG."""
+    """For each DAG: maps the prefix of its node names to the number of its nodes."""
     rescue: int = 0
     """Number of the rescue file that was read. 0 means that no rescue file was read."""
     awaited: dict[str, str] = field(default_factory=dict)
-    """Has an entry for each planned sub-DAG whose file was not read yet. Maps the name of the sub-DAG to the name of the node that must
-    succeed before the file is read."""
+    """Maps the name of each planned sub-DAG whose file was not read yet to the name of a node. The file is read when this node has
+    succeeded."""
 
     @property
     def needs_manager(self) -> bool:
@@ -161,16 +161,16 @@ class Dag:
 
 
 def read_dag(path: str, rescue: RescueFile = LATEST, planned: Mapping[str, str | None] | None = None) -> Dag:
-    """Reads a DAG file with its includes, splices and sub-DAGs. ``rescue`` selects a rescue file; the nodes in the rescue file are marked
+    """Reads a DAG file with its includes, splices and sub-DAGs. ``rescue`` selects a rescue file. The nodes that this file lists are marked
     as done.
 
     If ``planned`` is None, the files of all sub-DAGs are read at once. Otherwise, a sub-DAG can be *planned*: its file is written during
     the run. A sub-DAG is planned if it has a PRE script, if its file does not exist, or if it is in the file of a planned sub-DAG.
     ``planned`` maps the names of planned sub-DAGs to one of these values:
 
-    - None, or no entry: the file is not written yet, so it is not read.
-    - An empty text: the file is written, so it is read now.
-    - Any other text: the file cannot be used, for this reason.
+    - None, or no entry: the file was not written yet, so it is not read.
+    - An empty text: the file was written, so it is read now.
+    - Any other text: the file cannot be used. The text is the reason.
     """
     reader = _Reader(planned)
     top = DagScope("", "", reader.notices, reader.limits)
@@ -191,7 +191,8 @@ class DagScope:
     """The nodes, splices and sub-DAGs of one DAG file.
 
     ``prefix``: beginning of the names of the nodes in this file. ``directory``: directory to which the paths in this file are relative.
-    ``dag_prefix``: in the file of a splice, the ``prefix`` of the DAG that contains the splice; in any other file, ``prefix``.
+    ``dag_prefix``: the ``prefix`` of the DAG. The file of a splice belongs to the DAG that contains the splice. Any other file is a DAG of
+    its own.
     """
 
     prefix: str
@@ -212,8 +213,8 @@ class DagScope:
     second_pass: list[tuple[Callable[[DagScope, DagLine, list[str]], None], DagLine, list[str]]] = field(default_factory=list)
 
     def find(self, name: str, line: DagLine) -> list[DagNode]:
-        """Returns a list with the node of this name, or all nodes except the FINAL node if the name is ALL_NODES. Raises BadInput if there
-        is no node of this name. ``line``: the line that names the node, for the error."""
+        """Returns a list with the node of this name. For the name ALL_NODES, returns all nodes except the FINAL node. Raises BadInput if
+        there is no node of this name. ``line``: the line with the name, for the error."""
         if name.upper() == ALL_NODES:
             return self.all_nodes()
         scope: DagScope | None = self
@@ -225,7 +226,7 @@ class DagScope:
         return [scope.nodes[last]]
 
     def _similar(self, name: str) -> str:
-        """Returns a hint with a node of a similar name. Returns an empty text if there is none."""
+        """Returns a hint that suggests a node with a similar name. Returns an empty text if there is no such node."""
         return did_you_mean(name, [node.name.removeprefix(self.prefix) for node in self.all_nodes()])
 
     def all_nodes(self) -> list[DagNode]:
@@ -234,8 +235,8 @@ class DagScope:
         return [*own, *(node for splice in self.splices.values() for node in splice.all_nodes())]
 
     def category(self, name: str) -> str:
-        """Returns the full name of a category. A category in a splice counts only the nodes of this splice. If the name begins with +, the
-        category counts the nodes of the whole DAG."""
+        """Returns the full name of a category. A category in the file of a splice counts only nodes of this splice. But a category whose
+        name begins with + counts nodes of the whole DAG."""
         return (self.dag_prefix if name.startswith("+") else self.prefix) + name
 
 
@@ -286,8 +287,8 @@ class _Reader:
                 self.awaited[node.name] = node.name + PRE_SUFFIX
 
     def finish(self, scope: DagScope) -> None:
-        """Does the second pass: applies the lines about nodes. Lines in the file of a splice or sub-DAG are applied before lines of the
-        file that uses it."""
+        """Does the second pass: applies the lines about nodes. The lines in the file of a splice or sub-DAG come before the lines of the
+        file that contains the splice or sub-DAG."""
         for inner in (*scope.splices.values(), *scope.subdags.values()):
             self.finish(inner)
         for action, line, words in scope.second_pass:
@@ -364,7 +365,7 @@ class _Reader:
             raise BadInput(f"{line.where}: {file} has no nodes", "Write one: JOB NAME FILE.sub")
 
     def _is_planned(self, node: DagNode) -> bool:
-        """Returns whether a sub-DAG is already known to be planned, or is inside of a planned sub-DAG."""
+        """Returns whether a sub-DAG was planned when the DAG was read before, or is inside of a planned sub-DAG."""
         return node.name in (self.planned or ()) or any(node.name.startswith(f"{name}+") for name in self.planned or ())
 
     def description(self, scope: DagScope, line: DagLine, words: list[str], lines: Iterator[DagLine]) -> None:
@@ -402,7 +403,7 @@ def _nodes_with_pre_script(lines: Iterable[DagLine]) -> Iterator[str]:
 
 
 def _read_words(scope: DagScope, line: DagLine, node: DagNode, rest: list[str], form: str) -> None:
-    """Reads the words after the file name in the line of a node."""
+    """Reads the words that follow the file name in the line of a node, such as DIR and DONE."""
     while rest:
         word = rest.pop(0).upper()
         if word == "DIR" and rest:
@@ -570,7 +571,7 @@ _SECOND_PASS: dict[str, Callable[[DagScope, DagLine, list[str]], None]] = {
 
 
 def _apply_rescue(path: str, reader: _Reader, which: RescueFile) -> int:
-    """Marks the nodes of the rescue file as done. If a sub-DAG is done, also marks all nodes in it as done. Returns the number of the
+    """Marks as done the nodes that the rescue file lists. If a sub-DAG is done, also marks all nodes in it. Returns the number of the
     rescue file."""
     unread = tuple(f"{name}+" for name in reader.awaited)
     rescue, done = done_nodes(path, reader.nodes, which, unread)

@@ -1,8 +1,8 @@
 """Runs a DAG whose tasks depend on what happens during the run: creates the tasks of planned sub-DAGs, and aborts DAGs.
 
-The file of a planned sub-DAG is written during the run, by its PRE script or by a parent node. The manager reads the file when the node
-before the sub-DAG has succeeded: it reads the whole DAG again, now with this sub-DAG, and adds the new tasks. A task that depends on an
-unread sub-DAG is not added yet.
+The file of a planned sub-DAG is written during the run, by its PRE script or by a parent node. After that, the manager reads the whole DAG
+again, now with the file of this sub-DAG, and adds the new tasks. A task that depends on a sub-DAG is not added before the file of the
+sub-DAG is read.
 
 After a restart of its process, the manager repeats these steps for the tasks that have ended, in the same order. So each task gets the same
 index.
@@ -44,10 +44,10 @@ class DagManager(ApplicationManager):
         self._labels: dict[str, None] = {}
         self._states: dict[int, str] = {}
         self._held: dict[str, set[int]] = {}
-        """Labels of FINAL tasks that cannot be added yet, with the tasks that must end before: the FINAL node must know whether its DAG
-        was aborted."""
+        """Maps the label of each FINAL task that cannot be added yet to the unfinished tasks before it. When these have ended, it is known
+        whether the DAG was aborted. The script of the FINAL task contains this information."""
         self._aborted: dict[str, int] = {}
-        """Maps the prefix of the node names of each aborted DAG to the exit status of this DAG."""
+        """For each aborted DAG: maps the prefix of its node names to its exit status."""
 
     def initialize(self, tasks: TaskList) -> None:
         self._grow(tasks)
@@ -66,7 +66,7 @@ class DagManager(ApplicationManager):
         self._rebuild()
         for ended in done:
             self._end(ended, tasks)
-        if self._aborted:  # also after a restart, because the cancellation may have been lost
+        if self._aborted:  # each time, because an earlier cancellation was possibly lost in a restart
             self._cancel(tasks)
 
     def _rebuild(self) -> None:
@@ -75,7 +75,7 @@ class DagManager(ApplicationManager):
             self._grow(None)
 
     def finalize(self) -> None:
-        """Writes the rescue file, or renames the rescue files if all nodes are done."""
+        """If all tasks succeeded, renames the rescue files. Otherwise, writes a new rescue file."""
         self._rebuild()
         if len(self._added) == sum(state == DONE for state in self._states.values()):
             retire_rescues(self._path)
@@ -92,7 +92,7 @@ class DagManager(ApplicationManager):
         self._states[ended.index] = ended.state
         started = [name for name, start in self.dag.awaited.items() if start == task.key]
         for name in started:
-            self._planned.pop(name, None)  # the last entry is the latest
+            self._planned.pop(name, None)  # so that the new entry comes last: ``_read`` needs the order
             self._planned[name] = "" if ended.state == DONE else f"the node {task.key} before the sub-DAG {name} failed"
         if started:
             self._grow(tasks)
@@ -107,8 +107,8 @@ class DagManager(ApplicationManager):
     def _exit_status(self, task: NodeTask, ended: TaskDone) -> int | None:
         """Returns the exit status that counts for ABORT-DAG-ON, or None if there is none.
 
-        If a node has several jobs and a POST script, the exit statuses of its jobs do not count. The exit status of a failed sub-DAG is the
-        status with which the sub-DAG was aborted, or 1.
+        If a node has several jobs and a POST script, the exit statuses of its jobs do not count. The exit status of a failed sub-DAG is 1,
+        or the exit status with which ABORT-DAG-ON aborted the sub-DAG.
         """
         if task.node.is_subdag and ended.state != DONE:
             return self._aborted.get(f"{task.node.name}+", 1)
@@ -126,7 +126,7 @@ class DagManager(ApplicationManager):
         self._grow(tasks)
 
     def _cancel(self, tasks: TaskList) -> None:
-        """Cancels the unfinished tasks of aborted DAGs. Their FINAL nodes run nevertheless."""
+        """Cancels the unfinished tasks of aborted DAGs. The FINAL nodes of these DAGs run nevertheless."""
         left = (index for index in range(len(self._added)) if index not in self._states)
         tasks.cancel([index for index in left if self._is_aborted(self._added[index].node)])
 
@@ -136,8 +136,8 @@ class DagManager(ApplicationManager):
     # --- new tasks ----------------------------------------------------------------------------------------------------------------
 
     def _grow(self, tasks: TaskList | None) -> None:
-        """Reads the DAG and adds the tasks that depend on no unread sub-DAG. If ``tasks`` is None, these tasks were added before a restart:
-        only notes their indices."""
+        """Reads the DAG and adds to ``tasks`` the new tasks that do not depend on an unread sub-DAG. If ``tasks`` is None, these tasks were
+        added before a restart, and only their indices are noted."""
         self.dag, found = self._read()
         blocked = dict.fromkeys(self.dag.awaited)
         with_abort = {node.dag for node in self.dag.nodes if node.abort is not None}
@@ -167,8 +167,8 @@ class DagManager(ApplicationManager):
         return [index for key in keys for index in self._indices.get(key, ())]
 
     def _read(self) -> tuple[Dag, list[NodeTask]]:
-        """Reads the DAG, with the files of the planned sub-DAGs that were written so far. If the file that was written last is wrong, its
-        sub-DAG fails with the reason."""
+        """Reads the DAG, with all files of planned sub-DAGs that were written until now. If there is an error, the newest of these files
+        counts as wrong, and its sub-DAG fails with this error."""
         for name, start in list(self.dag.awaited.items()):
             if self._planned.get(name) is None and any(node.name == start and node.done for node in self.dag.nodes):
                 self._planned[name] = ""  # the rescue file shows that the file of the sub-DAG was written
@@ -187,10 +187,10 @@ class DagManager(ApplicationManager):
 
 
 def load_dag(path: str | os.PathLike[str], arguments: Sequence[str] = ()) -> RunFile:
-    """Loads a DAGMan file as a RunFile. If no task depends on what happens during the run, the RunFile has the tasks of all nodes that are
-    not done. Otherwise it has a DagManager.
+    """Loads a DAGMan file as a RunFile. If some tasks depend on what happens during the run, the RunFile has a DagManager. Otherwise, the
+    RunFile has the tasks of all nodes that are not done.
 
-    ``arguments``: empty, except in the process of the manager. There, ``arguments`` are the words of the run's command.
+    ``arguments``: the words of the run's command in the process of the manager; in any other process, there are none.
     """
     match [*arguments]:
         case []:

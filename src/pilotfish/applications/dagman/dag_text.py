@@ -25,15 +25,15 @@ class DagLine:
 
 @dataclass(frozen=True, slots=True)
 class NodeScript:
-    """A PRE or POST script. ``words``: the program and its arguments. An argument may be a macro such as $RETURN."""
+    """A PRE or POST script. ``words``: the program and its arguments. An argument can be a macro such as $RETURN."""
 
     where: str
     words: tuple[str, ...]
 
 
 def read_lines(path: str, where: str = "") -> Iterator[DagLine]:
-    """Yields lines without comments. A final backslash joins a line with the next. ``where``: the file and line that name ``path``, for
-    errors."""
+    """Yields the lines of a file, without comments. A backslash at the end of a line joins the line with the next line. ``where``: the file
+    and line that name ``path``, for errors."""
     try:
         if not os.path.isfile(path):
             raise FileNotFoundError(2, "no such file")
@@ -69,7 +69,7 @@ def _joined(path: str, text: str) -> Iterator[DagLine]:
 
 
 def words_of(line: DagLine) -> list[str]:
-    """Splits a line at blanks. A text in quotes is one word. Inside quotes, a backslash makes the next character literal."""
+    """Splits a line at blanks. A text in quotes is one word. Inside quotes, the character after a backslash has no special meaning."""
     if '"' not in line.text and "'" not in line.text:
         return line.text.split()
     words: list[str] = []
@@ -112,8 +112,8 @@ def read_number(text: str, line: DagLine, what: str, least: int = -MAX_NUMBER) -
 
 
 def closing_of(opening: str) -> str:
-    """Returns the word that ends a submit description inside a DAG file. ``opening``: the word that begins it. The end of "{" is "}", and
-    the end of "@=end" is "@end". If ``opening`` does not begin a submit description, returns ""."""
+    """Returns the word that ends a submit description inside a DAG file. ``opening``: the word that begins the submit description. "{"
+    gives "}", and "@=end" gives "@end". Any word that does not begin a submit description gives ""."""
     if opening.startswith("{"):
         return "}"
     return "@" + opening[2:] if opening.startswith("@=") and len(opening) > 2 else ""

@@ -4,8 +4,9 @@ A DAG node with one job becomes one task. PRE script, job and POST script form o
 DAG node has several jobs, each job and each script is a task. There is one exception: a DAG node with several jobs, a POST script and
 retries is one task.
 
-A DAG node fails if its PRE script fails; PRE_SKIP is the exception. A DAG node with a POST script also fails if the POST script fails. A
-DAG node without a POST script also fails if one of its jobs fails.
+A DAG node fails if its PRE script fails. There is one exception: if the PRE script ends with the exit status of PRE_SKIP, the DAG node
+succeeds at once. If there is a POST script, the DAG node also fails if the POST script fails. If there is no POST script, the DAG node also
+fails if one of its jobs fails.
 
 The tasks need the directory of their DAG node, so they run on this machine or on machines that share the directory.
 """
@@ -48,10 +49,10 @@ dag_status=0
 """
 """Shell lines for a FINAL node. The placeholder stands for FAILED or ABORTED."""
 FAILED, ABORTED = "2", "3"
-"""Values of DAGMan for $DAG_STATUS: nodes failed, and ABORT-DAG-ON aborted the DAG."""
+"""Values of $DAG_STATUS in DAGMan. FAILED: nodes failed. ABORTED: ABORT-DAG-ON aborted the DAG."""
 ANY_FAILED = ("sh", "-c", 'exit "$((${PILOTFISH_FAILED_DEPENDENCIES:-0} > 0))"')
-"""Command of a task that exits with 1 if one of the tasks for which it waits failed. In a node with several jobs, the POST script gets this
-exit status as $RETURN."""
+"""Command that exits with 1 if a task for which it waits has failed, otherwise with 0. It runs before the POST script of a node with
+several jobs or of a sub-DAG. The POST script gets its exit status as $RETURN."""
 AFTER_JOB = {
     "$RETURN": '"$status"',
     "$EXIT_CODES": '"$status"',
@@ -62,7 +63,7 @@ AFTER_JOB = {
     "$JOB_ABORT_COUNT": "0",
 }
 JOBS_SUFFIX = " jobs"
-"""End of the key of jobs whose POST script decides whether their node succeeds."""
+"""End of the key of job tasks in a node with several jobs and a POST script. The POST script decides whether this node succeeds."""
 UNKNOWN = ("$QUEUED_COUNT", "$DONE_COUNT", "$FUTILE_COUNT", *OF_FINAL)
 FETCH = """scratch=$(mktemp -d "${TMPDIR:-/tmp}/node.XXXXXX") || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -123,8 +124,8 @@ def task_list(dag: Dag, nodes: Iterable[NodeTask]) -> TaskList:
 
 
 def dependencies(tasks: Iterable[NodeTask]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields two lists for each task, with indices of earlier tasks in ``tasks``: the tasks that must succeed before the task starts, and
-    the tasks that must have ended, with any result."""
+    """Yields two lists for each task. The first list has the indices of the tasks that must succeed before the task starts. The second list
+    has the indices of the tasks that must have ended, with any result."""
     indices: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
         after, after_any = ([place for key in keys for place in indices.get(key, ())] for keys in (task.after, task.after_any))
@@ -133,8 +134,8 @@ def dependencies(tasks: Iterable[NodeTask]) -> Iterator[tuple[list[int], list[in
 
 
 def done_node_names(dag: Dag, tasks: Sequence[NodeTask], done: Iterable[int]) -> list[str]:
-    """Returns the names of the nodes that are done. ``done``: indices, in ``tasks``, of the tasks that succeeded. A node without tasks in
-    ``tasks`` also counts as done. A FINAL node is never done: it runs each time."""
+    """Returns the names of the nodes that are done. ``done``: the indices in ``tasks`` of the tasks that succeeded. A node that has no task
+    in ``tasks`` counts as done. A FINAL node never counts as done, because it runs each time."""
     succeeded = set(done)
     failed = {task.key for index, task in enumerate(tasks) if index not in succeeded}
     return [node.name for node in dag.nodes if not node.is_final and (node.done or node.name not in failed)]
@@ -229,13 +230,14 @@ def _job(node: DagNode, described: SubmitDescription, exports: dict[str, str]) -
 
 
 def _stopping_exits(node: DagNode, retries: int) -> tuple[int, ...]:
-    """Returns the exit statuses after which a node is not tried again. An abort of the DAG overrides retries."""
+    """Returns the exit statuses after which a node is not tried again, although it has retries left. These are the exit status of
+    UNLESS-EXIT and the exit status with which the node aborts the DAG."""
     found = (node.unless_exit, node.abort[0] if node.abort is not None and retries else None)
     return tuple(dict.fromkeys(value for value in found if value is not None))
 
 
 def _shown(node: DagNode, job: SubmitDescription, words: list[str]) -> Sequence[str]:
-    """Returns the command to list for a task. A task that runs only a script is listed with this script."""
+    """Returns the command that listings show for a task. For a task that runs only a PRE or POST script, this is the script."""
     if job.arguments == ANY_FAILED[1:] and node.post is not None:
         return node.post.words
     return node.pre.words if words == ["true"] and node.pre is not None else words
@@ -274,8 +276,8 @@ def _read(dag: Dag, node: DagNode, number: int, place: int) -> SubmitDescription
 def _program(program: str, here: str, node: DagNode) -> str:
     """Returns the path or the name of the program of a job. Looks for a file in the directory ``here`` first, as HTCondor does.
 
-    If there is no such file, a name without a slash can be a command in PATH. If there is no such command, an earlier DAG node or the PRE
-    script may create the file later. Raises BadInput if nothing runs before the program.
+    If there is no such file, a name without a slash can be a command in PATH. If there is no such command, the file can still be created
+    later, by an earlier DAG node or the PRE script. If nothing runs before the program, raises BadInput.
     """
     path = os.path.join(here, program)
     if os.path.isfile(path):
@@ -290,14 +292,14 @@ def _program(program: str, here: str, node: DagNode) -> str:
 
 
 def quote(text: str) -> str:
-    """Quotes a word for the shell. Replaces macros such as RETRY, which are known only at run time, by shell variables."""
+    """Quotes a word for the shell. The values of some macros, such as RETRY, are known only at run time: shell variables replace them."""
     parts = (f'"${RUNTIME_MACROS[part]}"' if part in RUNTIME_MACROS else shlex.quote(part) for part in RUNTIME.split(text) if part)
     return "".join(parts) or "''"
 
 
 def _error_lines(job: SubmitDescription) -> str:
-    """Returns shell lines that print the end of the file with the standard error of a failed job, so that ``logs`` and the failure show it.
-    Each line begins with the name of the file."""
+    """Returns shell lines for a job whose standard error goes to a file. If the job fails, the shell lines print the end of this file, so
+    that ``logs`` and the failure show it. Each printed line begins with the name of the file."""
     if not job.stderr:
         return ""
     name, path = quote(job.stderr), quote(os.path.join(os.path.abspath(job.directory), job.stderr))
@@ -330,7 +332,7 @@ class _Wrapper:
         if not stops:
             return f"unset {SCRIPT}\nretry=$((${{PILOTFISH_ATTEMPT:-1}} - 1))\n{self._once()}"
         is_last = " || ".join(f'[ "$code" -eq {value} ]' for value in stops)
-        # The loop is in the script, because a new attempt on another worker would not know the last exit status.
+        # The script repeats the node itself, because it knows the last exit status. A new attempt on another worker would not know it.
         return (
             f"unset {SCRIPT}\nretry=0\nonce() (\n{self._once()})\nwhile :; do\n  once; code=$?\n"
             f'  if [ "$code" -eq 0 ] || {is_last} || [ "$retry" -ge {self._retries} ]; then exit "$code"; fi\n'

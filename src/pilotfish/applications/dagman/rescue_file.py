@@ -1,4 +1,5 @@
-"""Reads and writes rescue files as DAGMan does: FILE.rescue001, FILE.rescue002, … The latest file lists the DAG nodes that are done."""
+"""Reads and writes rescue files as DAGMan does: FILE.rescue001, FILE.rescue002, … The file with the highest number lists the DAG nodes that
+are done."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ OLD = ".old"
 
 
 class RescueFile(NamedTuple):
-    """Selects a rescue file. ``number``: None for the latest rescue file, 0 for no rescue file, or the number of a rescue file. A file that
-    is selected by its number must not have been changed after the time ``written_before``."""
+    """Selects a rescue file. ``number``: the number of a rescue file, None for the latest rescue file, or 0 for no rescue file. With a
+    number, a file that was changed after the time ``written_before`` counts as missing."""
 
     number: int | None = None
     written_before: float = math.inf
@@ -31,8 +32,8 @@ def done_nodes(path: str, known: Iterable[str], which: RescueFile, unread: tuple
     """Returns the path of the rescue file and the names of the nodes in it. Returns "" and [] if there is no rescue file. Raises BadInput
     if the rescue file has an unknown node.
 
-    ``known``: names of all nodes of the DAG. ``unread``: one prefix of names, such as ``B+``, for each sub-DAG that was not read yet.
-    A node whose name has such a prefix counts as known.
+    ``known``: names of all nodes of the DAG. ``unread``: for each sub-DAG that was not read yet, the prefix of its node names, such as
+    ``B+``. A node whose name has such a prefix counts as known.
     """
     rescue = _find(path, which)
     if not rescue:

@@ -28,13 +28,13 @@ DAGMAN_PROGRAMS = ("condor_dagman", "pegasus-dagman")
 
 
 def dagman_job(lines: Sequence[DagLine], directory: str) -> tuple[str, str] | None:
-    """Returns the directory and the DAGMan file of a job that runs a sub-DAG: planners such as Pegasus write a job with the program
-    condor_dagman instead of SUBDAG EXTERNAL. Returns None for any other job. ``directory``: the directory of the DAG node."""
+    """Returns the directory and the DAGMan file of a job that runs the program condor_dagman. Planners such as Pegasus write such a job
+    instead of SUBDAG EXTERNAL. Returns None for any other job. ``directory``: the directory of the DAG node."""
     if not any("dagman" in line.text for line in lines):
         return None
     try:
         job = read_job(lines, {}, {}, directory)
-    except BadInput:  # it needs the VARS of its node
+    except BadInput:  # the lines cannot be read without the VARS of the node
         return None
     words = [word.lower() for word in job.arguments]
     if os.path.basename(job.program) not in DAGMAN_PROGRAMS or words.count("-dag") != 1 or words[-1] == "-dag":
@@ -57,8 +57,8 @@ def nodes_within(nodes: dict[str, DagNode], subdag: DagNode) -> list[DagNode]:
 
 
 def _link(nodes: dict[str, DagNode], scope: DagScope) -> None:
-    """Links the sub-DAGs of a scope with the nodes of the scope, and then links the inner sub-DAGs. This order is needed, because the nodes
-    of an inner sub-DAG get the dependencies of the node that stands for it in the outer sub-DAG."""
+    """Links the sub-DAGs of a scope with the nodes of the scope. After that, does the same in each of these sub-DAGs. The order matters: a
+    node that stands for an inner sub-DAG must have all its dependencies before the nodes of this inner sub-DAG get them, too."""
     for name, inner in scope.subdags.items():
         node = scope.nodes[name]
         _check(node, scope)
@@ -68,11 +68,11 @@ def _link(nodes: dict[str, DagNode], scope: DagScope) -> None:
 
 
 def _link_planned(nodes: dict[str, DagNode], scope: DagScope) -> None:
-    """Gives each planned sub-DAG a PRE script. If the user wrote none, the PRE script tests whether the parents have written the file of
-    the sub-DAG. The test is ``ls``, because its error names the file.
+    """Gives a PRE script to each planned sub-DAG that has none. This PRE script tests whether the parents have written the file of the
+    sub-DAG. The test is ``ls``, because its error names the file.
 
-    If the file of the sub-DAG was not read yet, also adds the node that runs the PRE script. The node that stands for the sub-DAG then
-    waits only for this added node.
+    If the file of the sub-DAG was not read yet, also adds a node that runs the PRE script. In this case, the node that stands for the
+    sub-DAG waits only for the added node.
     """
     for node, file in scope.planned:
         if node.pre is None:
@@ -86,9 +86,9 @@ def _link_planned(nodes: dict[str, DagNode], scope: DagScope) -> None:
 
 
 def _start(nodes: dict[str, DagNode], node: DagNode) -> dict[str, None]:
-    """Adds a node that runs the PRE script of a sub-DAG. ``node``: the node that stands for the sub-DAG. Returns the name of the added
-    node: it becomes the only parent of the nodes that wait for the PRE script."""
-    # No node of a file has a name with a +, so the name is free.
+    """Adds a node that runs the PRE script of a sub-DAG. ``node``: the node that stands for the sub-DAG. Returns the name of the added node
+    in the form of ``parents``: the added node is the only parent of the nodes that wait for the PRE script."""
+    # The user's nodes have no + in their own names, so no other node has this name.
     start = replace(node, name=f"{node.name}{PRE_SUFFIX}", post=None, is_subdag=False, problem="", category="", is_planned=False)
     start.parents, start.done = dict(node.parents), False
     nodes[start.name], node.pre = start, None
@@ -136,7 +136,8 @@ def _link_ends(nodes: dict[str, DagNode], scope: DagScope) -> None:
 def _deciding(nodes: dict[str, DagNode], scope: DagScope) -> Iterator[str]:
     """Yields the names of the nodes that decide whether a DAG succeeds. When these nodes have ended, all nodes of the DAG have ended.
 
-    If a sub-DAG in the DAG has a POST script or a FINAL node, its other nodes are left out: their failures do not count.
+    A POST script or a FINAL node decides whether its sub-DAG succeeds, even if other nodes of this sub-DAG failed. So the other nodes are
+    left out.
     """
     for name, inner in scope.subdags.items():
         node = scope.nodes[name]

@@ -1,8 +1,8 @@
 """Reads the parts of HTCondor submit descriptions that a DAG node needs: program, arguments, files and resources.
 
 A submit description has lines ``name = value``, macros ``$(macro)`` and ``$(macro:default)``, and at most one line ``queue`` or ``queue
-NUMBER``. Options that only HTCondor itself can use are ignored. An unsupported option that would change the outcome gives an error with an
-alternative.
+NUMBER``. Options that only HTCondor itself can use are ignored. An unsupported option that would change the results is an error, and the
+error names an alternative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilotfish.model.environment import without_secrets
 
 RETRY, DAG_STATUS, FAILED_COUNT = "\ue000", "\ue001", "\ue002"
 RUNTIME_MACROS = {RETRY: "retry", DAG_STATUS: "dag_status", FAILED_COUNT: "failed_count"}
-"""Maps each placeholder for a value that is known only when the DAG node runs to the shell variable that has this value."""
+"""Some values are known only when the DAG node runs. Maps the placeholder of each of these values to its shell variable."""
 RUNTIME = re.compile(f"([{RETRY}{DAG_STATUS}{FAILED_COUNT}])")
 MAX_JOBS = 100_000
 """Maximum number of jobs of one DAG node."""
@@ -56,14 +56,14 @@ class SubmitDescription:
     outputs: tuple[str, ...] | None = None
     """Files to copy back. None means all new files."""
     remaps: dict[str, str] = field(default_factory=dict)
-    """Maps files to copy back to their destinations. A file without an entry keeps its name, without its directories."""
+    """Maps names of files to their destinations. A file without an entry is copied back under its last name: ``a/b.txt`` as ``b.txt``."""
     notices: tuple[str, ...] = ()
     count: int = 1
     """Number of jobs that the description queues."""
 
 
 def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping[str, str], directory: str) -> SubmitDescription:
-    """Reads a submit description. ``before``: macros that the description can change. ``after``: macros that it cannot change."""
+    """Reads a submit description. ``before``: macros that the description can change. ``after``: macros that override the description."""
     macros = SubmitMacros(before)
     notices: list[str] = []
     queued: DagLine | None = None
@@ -80,7 +80,7 @@ def read_job(lines: Iterable[DagLine], before: Mapping[str, str], after: Mapping
 
 
 def _read_line(line: DagLine, macros: SubmitMacros, notices: list[str]) -> DagLine | None:
-    """Reads one line into ``macros``. Returns the line if it is the ``queue`` line, otherwise None."""
+    """Reads one line and adds its macro to ``macros``. If it is the ``queue`` line, adds nothing and returns the line."""
     word = line.text.split(None, 1)[0].lower()
     name, equals, value = (part.strip() for part in line.text.partition("="))
     if word == "queue" and not (equals and name.lower() == "queue"):
@@ -119,7 +119,7 @@ class SubmitMacros:
             self.set(name, value, "VARS")
 
     def set(self, name: str, value: str, where: str) -> None:
-        """Sets a macro. The new value may use the previous value of the same name."""
+        """Sets a macro. The new value can contain the macro itself: this means its previous value, as in ``x = $(x) more``."""
         key = name.lower()
         if f"$({key})" in value.lower():
             before = self._values.get(key, "")
@@ -129,7 +129,7 @@ class SubmitMacros:
         self._places[key] = where
 
     def place(self, name: str, otherwise: str) -> str:
-        """Returns file and line number where a macro was set. If it was not set, returns ``otherwise``."""
+        """Returns the file and the line number where a macro was set. If the macro was not set, returns ``otherwise``."""
         return self._places.get(name, otherwise)
 
     def get(self, name: str, where: str) -> str:
@@ -294,8 +294,8 @@ class _DescriptionReader:
     def _words(self, text: str, name: str) -> list[str]:
         """Splits a value in HTCondor's quoted form into words. ``name``: the option that has the value, for messages.
 
-        Double quotes stand around the whole value. Blanks separate words. A text in single quotes may contain blanks. A doubled double
-        quote stands for one double quote; inside of single quotes, a doubled single quote stands for one single quote.
+        Double quotes are around the whole value. Blanks separate words. A text in single quotes can contain blanks. Two double quotes mean
+        one double quote. Inside of single quotes, two single quotes mean one single quote.
         """
         if len(text) < 2 or not text.endswith('"') or text[1:-1].replace('""', "").count('"'):
             raise BadInput(

@@ -67,7 +67,7 @@ class Completed(Struct, frozen=True):
 
 
 class FutureFile(NamedTuple):
-    """A file that ``task`` will produce, as an input of later tasks of the run. ``task`` is a future, or an index in a TaskList."""
+    """A file that ``task`` will produce, for the inputs of later tasks in the run. ``task`` is a future, or an index in a TaskList."""
 
     task: Future[Any] | int
     name: str
@@ -85,7 +85,7 @@ class ExecutableFailed(TaskFailed):
 
 
 def completed_of(value: object, error: BaseException | None) -> Completed | None:
-    """Returns the output and files of an executable that succeeded with ``value`` or failed with ``error``."""
+    """Returns the output and files of an executable. ``value``: the result if it succeeded. ``error``: the error if it failed."""
     left = error.completed if isinstance(error, ExecutableFailed) else value
     return left if isinstance(left, Completed) else None
 
@@ -119,7 +119,7 @@ def check_argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 
 def _sandbox_name(path: str) -> str:
-    """Returns the sandbox name of a file: its relative path. If the path leads out of the sandbox, returns only its last component."""
+    """Returns the sandbox name of a file: its relative path. If the path is absolute or begins with ``..``, returns the last component."""
     relative = os.path.normpath(path)
     name = os.path.basename(relative) if os.path.isabs(relative) or relative.startswith("..") else relative
     if name in ("", ".", ".."):
@@ -152,7 +152,8 @@ def _path(source: object) -> str:
 
 
 def check_inputs(inputs: Inputs) -> dict[str, Source]:
-    """Checks inputs. Returns {name in the sandbox: path, bytes, or file of another task}. A directory stands for all files in it."""
+    """Checks inputs. Returns {name in the sandbox: source}. A source is a path, bytes, or a file from a result. The path of a directory
+    stands for all files in it."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise BadInput(f"inputs: {inputs!r} is one name, not a list", f"write inputs=[{inputs!r}]")
     if isinstance(inputs, Mapping):
@@ -195,7 +196,7 @@ def check_outputs(outputs: Iterable[str], field: str = "outputs") -> tuple[str, 
     if isinstance(outputs, (str, bytes)):
         raise BadInput(f"{field}: {outputs!r} is one name, not a list", f"write {field}=[{outputs!r}]")
     names = tuple(os.fspath(name) for name in outputs)
-    # The user may write a slash after the name of a directory.
+    # The user can write a slash after the name of a directory; it is removed.
     return tuple("/".join(check_name(name.rstrip("/") or name, field)) for name in names)
 
 
@@ -209,7 +210,7 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_signal(value: int | str) -> int:
-    """Reads the name or number of a signal and returns the number; 0 means no signal. Refuses signals that no program can catch."""
+    """Returns the number of a signal, given by name or number. 0 means no signal. Raises BadInput for signals that no program can catch."""
     names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = names.get(value.upper().removeprefix("SIG"), -1) if isinstance(value, str) else value
     if number and (number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP)):
@@ -242,7 +243,7 @@ def executable_spec(name: str, launch: LaunchSpec, wanted: TaskOptions = DEFAULT
     described = msgspec.structs.asdict(launch) | {"cwd": launch.cwd or current_directory(), "inputs": packed.entries}
     described |= {"outputs": list(launch.outputs), "keep": list(launch.keep)}
     described["sources"] = packed.sources
-    for option in ("keep", "warn_signal", "sources", "whole_env"):  # most specs have none of these options
+    for option in ("keep", "warn_signal", "sources", "whole_env"):  # left out if unused: most specs have none of them
         if not described[option]:
             del described[option]
     spec = msgspec.structs.replace(wanted.spec("exec", name, described), contents=packed.contents)

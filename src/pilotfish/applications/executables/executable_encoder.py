@@ -1,6 +1,6 @@
 """Encodes the executables of one run as specs and payloads.
 
-Options that several executables have in common are in the spec. Options of a single task are in the payload of the task.
+The spec contains the options that several executables have in common. The payload of a task contains the options of this task alone.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ EXECUTABLE_KEYWORDS = (*TASK_KEYWORDS, *(name for name in ExecutableKeywords.__a
 EXECUTABLE_NAMES = ("after", "cost")
 """Options of ``Run.executable`` in addition to ExecutableKeywords."""
 FREE_CHECKS_S = 0.05
-"""Seconds that checks of files may take in a run until they become less frequent."""
+"""When the checks of files in a run have taken this many seconds in total, they become less frequent."""
 MAX_PROGRAMS = 1000
 """Maximum number of programs whose files are remembered."""
 _PER_TASK = ("inputs", "outputs", "keep", "stdin", "env")
 
 Encoded = tuple[int, bytes, tuple[Content, ...]]
-"""Number of the spec, payload, and the contents that the task needs in addition to the contents of its spec."""
+"""The number of the spec, the payload, and the contents that the task needs in addition to the contents of its spec."""
 
 
 class ExecutableDefaults:
-    """Default options of all executables of a run: ``tasks.defaults.outputs = ["out.dat"]`` in a run file, ``run.defaults`` in a program.
+    """Default options of all executables of a run. In a run file: ``tasks.defaults.outputs = ["out.dat"]``. In a program: ``run.defaults``.
 
-    Default inputs are sent to a worker once. Inputs of a single task are sent with that task.
+    Default inputs are sent to each worker only once. Inputs of a single task are sent with this task.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def _stdin(value: bytes | str) -> bytes:
 
 class CheckedFiles(NamedTuple):
     """The files that the tasks of a program have in common. ``program``: see ``program_inputs``. ``version``: a number that changes if a
-    file of the program or a default input changes. ``check_at``: the time from which the files are checked again."""
+    file of the program or a default input changes. ``check_at``: before this time, the files are not checked again."""
 
     program: dict[str, Source]
     version: int
@@ -118,9 +118,9 @@ NO_FILES = CheckedFiles({}, -1, 0.0)
 class ExecutableEncoder:
     """Encodes the executables of one run.
 
-    The files that tasks have in common are checked at each submission, so that a task gets the files as they are. When the checks of a run
-    have taken ``FREE_CHECKS_S`` and its files have not changed for some seconds, the checks take at most 5 % of the time, and there is a
-    check at least every quarter of a second.
+    The files that tasks have in common are checked at each submission, so that a task gets their current versions. In the long run, this
+    takes too much time. So the checks become less frequent when they have taken ``FREE_CHECKS_S`` and the files have not changed for some
+    seconds. From then on, they take at most 5 % of the time, but files are checked at least every quarter of a second.
     """
 
     def __init__(self, register: Callable[[TaskSpec, bytes], int], names: tuple[str, ...] = EXECUTABLE_NAMES) -> None:
@@ -197,13 +197,13 @@ class ExecutableEncoder:
     def _describe(self, task: Executable, shared: dict[str, Any], program: Mapping[str, Source] | None) -> tuple[TaskSpec, bytes]:
         """Returns the spec of an executable and the packed inputs of the spec. ``program``: the files of the program that a sandbox must
         have. It is None if there is no sandbox."""
-        if "output_cap" in shared:  # the old name of the option
+        if "output_cap" in shared:  # the old name of max_output
             shared["max_output"] = shared.pop("output_cap")
         inputs, outputs = check_inputs(shared.get("inputs", ())), check_outputs(shared.get("outputs", ()))
         keep = check_outputs(shared.get("keep", ()), "keep")
         inputs = {**uncovered(program or {}, inputs), **inputs}
         cwd = shared.get("cwd")
-        # An absolute path may exist only on the nodes, so only a relative path is checked here.
+        # Only a relative path is checked here. An absolute path possibly exists only on the nodes.
         if cwd is not None and not os.path.isabs(cwd) and not os.path.isdir(cwd):
             raise BadInput(f"cwd: {os.fspath(cwd)!r} is not a directory here", "create it, or name one of the nodes in full")
         launch = LaunchSpec(
@@ -221,7 +221,7 @@ class ExecutableEncoder:
         return executable_spec(os.path.basename(task.argv[0]), launch, task_options)
 
 
-# --- files that a task will produce, as inputs of later tasks of its run ---------------------------------------------------------------
+# --- future files: a task will produce them for later tasks of its run -----------------------------------------------------------------
 
 
 def kept_patterns(options: ExecutableKeywords, defaults: ExecutableDefaults) -> tuple[str, ...]:
@@ -247,7 +247,8 @@ def make_future_file(task: Future[Any] | int, name: str, kept: Iterable[str], sh
 
 
 def take_future_files(options: ExecutableKeywords, index_of: Callable[[Any], int]) -> tuple[ExpectedFile, ...]:
-    """Removes the future files from the inputs in ``options`` and returns them. ``index_of`` returns the index of a task in its run."""
+    """Removes the future files from the inputs in ``options``, and returns the future files. ``index_of``: a function that returns the
+    index of a task in its run."""
     if "inputs" not in options:
         return ()
     options["inputs"], future_files = _split(options["inputs"])

@@ -1,7 +1,7 @@
-"""Describes the environment and the Python interpreter of this program, because its tasks get them.
+"""Describes the environment and the Python interpreter of this program. The tasks of the program get both.
 
-The agent on this machine may have another environment: the master, which started the agent, may itself have been started earlier, by
-another program, from another shell or virtual environment.
+The environment of the agent on this machine is possibly different. The agent has the environment of the master, and possibly a different
+program started the master earlier, in a different shell or virtual environment.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PACKAGES = str(Path(pilotfish.__file__).parents[1])
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``environ`` without variables of Pilotfish, exported shell functions and probable secrets. The journal must contain no
-    secrets, and only UTF-8."""
+    """Returns the variables in ``environ`` that tasks get. The journal stores these variables, and it must contain no secrets and only
+    UTF-8. So probable secrets and other bytes are left out, and also variables of Pilotfish and exported shell functions."""
     kept = without_secrets(environ).items()
     return {name: value for name, value in kept if not name.startswith(NOT_INHERITED) and _is_utf8(name) and _is_utf8(value)}
 
 
 def _is_utf8(text: str) -> bool:
-    """Tests whether a text from the operating system was UTF-8. Python decodes other bytes as lone surrogates."""
+    """Tests whether a text from the operating system was UTF-8. Python decodes bytes that are not UTF-8 as lone surrogates."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -53,10 +53,11 @@ def import_path() -> list[str]:
 
 
 class ProgramEnvironment:
-    """The environment variables of this program now. They are read again only after a change, because each task asks for the version."""
+    """The current environment variables of this program. They are read again only after a change, so that ``version`` is fast: it is called
+    for each task."""
 
     def __init__(self) -> None:
-        # The dictionary behind os.environ. One comparison finds all changes.
+        # The dict inside of os.environ. To find changes, this dict is compared with its last copy.
         self._table: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
         self._seen: dict[Any, Any] | None = None
         self._version = 0
@@ -76,12 +77,12 @@ class ProgramEnvironment:
         return self._variables
 
     def of_calls(self, path: list[str]) -> dict[str, Any]:
-        """Returns the entries that describe this program in the launch description of its Python calls. ``path``: the import path of the
+        """Returns the entries of a launch description that describe this program to its Python calls. ``path``: the import path of the
         calls.
 
         ``surroundings`` is a hash of everything that must be the same for all calls in one slot: this program, its interpreter, its
-        directories of installed packages, and its environment. So if a program is started again, its calls find nothing in a slot that
-        earlier calls left behind.
+        directories of installed packages, and its environment. If a program is started again, the hash is different. So its calls get
+        slots in which earlier calls have left nothing behind.
         """
         variables = self.variables()
         installed = [place for place in path if not is_own(place)]

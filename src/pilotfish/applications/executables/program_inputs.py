@@ -1,4 +1,4 @@
-"""Finds the files of a program that its sandbox must have: the program, its scripts, and the user's own Python modules of these scripts."""
+"""Finds the files that a sandbox must have for a command: the program, its scripts, and the user's own Python modules of these scripts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from pilotfish.errors import BadInput
 def program_inputs(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, Source]:
     """Returns the files of a command that have relative paths, as {name in the sandbox: path}.
 
-    These are the program, if its name has a slash, the scripts, such as ``sim.py`` in ``python sim.py``, and the user's own modules that
-    these scripts may import. ``environment`` may have a PYTHONPATH. Raises BadInput if a file is not below the current directory.
+    - The program, if its name has a slash.
+    - The scripts, such as ``sim.py`` in ``python sim.py``.
+    - The user's own modules that these scripts possibly import. ``environment`` can contain a PYTHONPATH for the search.
+
+    Raises BadInput if the program or a script is not below the current directory.
     """
     program, *others = program_words(argv)
     found: dict[str, Source] = {}
@@ -35,8 +38,8 @@ def program_inputs(argv: Sequence[str], environment: Mapping[str, str]) -> dict[
 
 
 def newly_imported(sources: Mapping[str, str | None], python_path: str) -> dict[str, str]:
-    """Returns the user's own modules that the Python files among the inputs import now, and that are not inputs yet. ``sources``: the path
-    of each input by its name in the sandbox."""
+    """Searches the current versions of the inputs that are Python files. Returns the user's own modules that these files import and that
+    are not inputs yet. ``sources``: the path of each input by its name in the sandbox."""
     found: dict[str, Source] = {}
     for name, path in sources.items():
         if path is not None and path.endswith(f"/{name}") and os.path.isfile(path) and is_python_script(path):
@@ -55,10 +58,10 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _module_files(directory: str, script: str, python_path: str) -> dict[str, Source]:
-    """Returns the modules of a script as {name in the sandbox: path}. Python must find them in the sandbox as it finds them here.
+    """Returns the modules of a script as {name in the sandbox: path}. In the sandbox, Python must find them in the same way as here.
 
-    So a module beside the script stays beside it, and a module below a relative directory of PYTHONPATH keeps its relative path. Modules
-    in other directories are not copied: their directory has an absolute path.
+    So a module beside the script stays beside the script. A module below a relative directory of PYTHONPATH keeps its relative path. Other
+    modules are not copied: Python finds them by the absolute paths of their directories.
     """
     path = os.path.join(directory, script)
     beside = os.path.dirname(os.path.realpath(path))

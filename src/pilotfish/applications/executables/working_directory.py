@@ -1,4 +1,4 @@
-"""Names the current directory of this program. Another process may have removed it."""
+"""Names the current directory of this program, which another process has possibly removed."""
 
 from __future__ import annotations
 

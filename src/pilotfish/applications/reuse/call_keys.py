@@ -1,7 +1,7 @@
 """Makes the records of Python calls. The master finds an equal earlier call by its record; see ``task_keys``.
 
-The pickle of a value cannot identify the value: the order in a set, random ids of classes and line numbers differ from program to program.
-So functions and arguments are hashed by their content, in a form that is equal in each program.
+Equal values can have different pickles in two starts of a program: the order in a set, random ids of classes and line numbers differ. So
+functions and arguments are hashed in a special form, which is the same in each program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 NO_INPUTS = hash_of()
 """Hash of the input files of a call without input files."""
 _PER_VERSION = ("__firstlineno__", "__static_attributes__")
-"""Attributes of a class that depend on the place of the class in the file or on the order of a set."""
+"""Attributes of a class that can differ although the class is the same. The first is a line number; the second has the order of a set."""
 
 
 class _ContentHasher(FunctionPickler):
@@ -58,13 +58,13 @@ class _ContentHasher(FunctionPickler):
 
     def hash(self, value: object) -> bytes:
         self.dump(value)
-        self.clear_memo()  # the pickler refers to itself, so the values in its memo would stay until the next garbage collection
+        self.clear_memo()  # the pickler refers to itself, so without this its memo would keep the values until the next garbage collection
         return self._digest.digest()
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is str:
-            # Equal texts may be one object in one program and several objects in another program, which changes the pickle.
+            # Two equal texts can be one object or two objects. The pickles of these cases differ, so each text is pickled as new bytes.
             return obj.encode("utf-8", "surrogatepass")
         if kind is set or kind is frozenset:
             return (kind.__name__.encode(), sorted(self._inner(one) for one in obj))
@@ -109,7 +109,7 @@ class _ContentHasher(FunctionPickler):
 
 
 def _without_random_id(reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Removes the random id that cloudpickle gives to a class of the program, and attributes that depend on the place of the class."""
+    """Removes the random id that cloudpickle gives to a class of the program. Also removes the attributes in ``_PER_VERSION``."""
     make, arguments, (attributes, slots), *rest = reduced
     identifier = arguments[-2]
     kept = {name: value for name, value in attributes.items() if name not in _PER_VERSION}
@@ -121,10 +121,10 @@ def _version_of(package: str) -> str:
     """Returns the version of an installed package. Returns an empty text for the user's own modules, for the standard library and for a
     package that is not installed.
 
-    The name of a distribution may differ from the name of its package. For such a package, returns the name and version of each
-    distribution that contains it.
+    A package can be part of a distribution with a different name. In this case, returns the name and version of each distribution that
+    contains the package.
     """
-    from importlib import metadata  # late: this module takes 9 ms, and programs without calls do not need it
+    from importlib import metadata  # not at the top, because this import takes 9 ms, and programs without calls do not need it
 
     file = getattr(sys.modules.get(package), "__file__", None)
     if package in sys.stdlib_module_names or package == "__main__" or (isinstance(file, str) and is_own(file)):
@@ -146,8 +146,8 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 class CallKeys:
-    """Makes the records of the calls of one Run, Executor or TaskList. ``around``: another value that counts as code of each call, such as
-    an initializer."""
+    """Makes the records of the calls of one Run, Executor or TaskList. ``around``: a value that counts as a part of each call's code, such
+    as an initializer."""
 
     def __init__(self, around: object = None) -> None:
         self._around = around
@@ -165,12 +165,12 @@ class CallKeys:
         futures: FutureArguments | None = None,
         number: int | None = None,
     ) -> bytes:
-        """Returns the record of a call. If the function or the arguments cannot be hashed, returns an empty record, and the call always
-        runs.
+        """Returns the record of a call. If the function or the arguments cannot be hashed, returns an empty record. A call with an empty
+        record always runs.
 
         ``launch``: the launch description of the call's spec. ``parents``: see ``parents_hash``. ``inputs``: hash of the input files of the
-        call. ``futures``: the futures in the arguments of the call. ``number``: number of the call's spec. None means that the function may
-        have changed since its spec was made.
+        call. ``futures``: the futures in the arguments of the call. ``number``: number of the call's spec. None means that the function has
+        possibly changed since its spec was made.
         """
         function, *arguments = call
         modules = str(launch.get("modules", ""))
@@ -205,8 +205,8 @@ class CallKeys:
         self._known.clear()
 
     def _code_of(self, function: Callable[..., Any], number: int | None) -> tuple[bytes, frozenset[str]]:
-        """Returns the hash of a function and the packages that it uses. ``number``: number of the call's spec. With a number, the hash of a
-        plain function is computed only once, because a function that changes gets a new spec. For None, see ``record``."""
+        """Returns the hash of a function, and the packages that it uses. ``number``: number of the call's spec. With a number, the hash of
+        a plain function is computed only once, because a changed function has a new spec. With None, each call computes the hash."""
         identity = id(function), number
         known = self._known.get(identity)
         if known is not None and known[0]() is function:

@@ -1,7 +1,7 @@
 """Finds the files on which a command depends: its programs and scripts, the user's own modules, and the packages of its interpreters.
 
-Nothing is executed. The texts of scripts, and words such as that after ``sh -c``, are split into words, and words that name files are
-followed. So a file whose name a program computes is not found.
+Nothing is executed. A script or the word after ``sh -c`` is a text. Each text is split into words. If a word names a script, the text of
+this script is searched, too. A file is not found if a program computes its name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pilotfish.applications.calls.own_modules import modules_below, next_check
 INTERPRETER = re.compile(r"(python|pypy|perl|ruby|Rscript|julia|node|lua|bash|dash|ksh|zsh|sh)[0-9.]*")
 SCRIPT_SUFFIXES = (".py", ".sh", ".bash", ".pl", ".rb", ".R", ".r", ".jl", ".js", ".lua", ".m", ".awk", ".sed", ".tcl", ".gp", ".ipynb")
 MAX_TEXT_BYTES = 1 << 18
-"""Maximum number of bytes of a script in which names of files are searched."""
+"""Maximum number of bytes that are read from a script."""
 MAX_FILES = 2000
-"""Maximum number of files of one program that are followed."""
+"""Maximum number of files of one program."""
 MAX_FIRST_LINES_BYTES = 512
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _SHELL = re.compile(r"(bash|dash|ksh|zsh|sh)[0-9.]*")
@@ -31,8 +31,8 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _WRITTEN = re.compile(
     r"""'[^']*'|"[^"]*"|\(\(.*?\)\)|\[\[.*?\]\]|(?:[0-9]|&)?>[>|]?(?![&(])\s*((?:'[^']*'|"[^"]*"|[^\s;|&<>()'"])+)""", re.DOTALL
 )
-"""Matches a redirection of the shell to a file; the group is the name of the file. Also matches quoted texts, arithmetic and conditions, in
-which ``>`` is no redirection, without a group."""
+"""Matches a redirection of the shell to a file. The group is the name of the file. Also matches quoted texts, arithmetic and conditions,
+because ``>`` is no redirection there. In these matches, the group is empty."""
 _CODE_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 _SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\]=,:$@]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -50,11 +50,11 @@ def _is_interpreter(program: str) -> bool:
 
 
 def program_words(argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns the program of a command, and all other words of the command that may name programs or scripts.
+    """Returns the program of a command, and all other words of the command that possibly name programs or scripts.
 
-    The other words are needed because a program may start another program: ``mpirun -n 4 ./sim``, ``env X=1 python -u sim.py``. An
-    executable file with a slash in its name may be a program. A word with the suffix of a script may be a script. After an interpreter, the
-    first word that is not an option may be a script, the name of a module (``-m``), or the text of a script (``-c``).
+    The other words are needed because a program can start a second program: ``mpirun -n 4 ./sim``, ``env X=1 python -u sim.py``. The other
+    words are: an executable file with a slash in its name, a word with the suffix of a script, and the first word after an interpreter that
+    is not an option. This first word can be a script, the name of a module (``-m``) or the text of a script (``-c``).
     """
     words = [argv[0]]
     follows_interpreter = _is_interpreter(argv[0])
@@ -75,7 +75,7 @@ def _is_executable(path: str) -> bool:
 
 
 def _interpreter_of(path: str) -> str:
-    """Returns the first line of a script if it names an interpreter; empty for any other file."""
+    """Returns the line of a script that names its interpreter, usually the first line. Returns an empty text for any other file."""
     try:
         with open(path, "rb") as file:
             first = file.read(MAX_FIRST_LINES_BYTES)
@@ -84,7 +84,7 @@ def _interpreter_of(path: str) -> str:
     if not first.startswith(b"#!"):
         return ""
     lines = first.split(b"\n")
-    # If the path of its interpreter is long, a script of pip is a shell script whose second line starts Python.
+    # The first line has a maximum length. For a long path, pip writes a shell script whose second line starts Python.
     return lines[len(lines) > 1 and lines[1].startswith(b"'''exec'")].decode(errors="replace")
 
 
@@ -101,7 +101,7 @@ def _is_shell(word: str) -> bool:
 
 
 def shell_texts(argv: Iterable[str]) -> Iterator[str]:
-    """Yields the words of a command that a shell executes, such as ``echo 1 > made.txt`` in ``sh -c 'echo 1 > made.txt'``."""
+    """Yields those words of a command that are code for a shell, such as ``echo 1 > made.txt`` in ``sh -c 'echo 1 > made.txt'``."""
     option = ""
     for word in argv:
         if _is_shell(word):
@@ -115,15 +115,15 @@ def shell_texts(argv: Iterable[str]) -> Iterator[str]:
 
 
 def written_files(argv: Iterable[str]) -> list[str]:
-    """Returns the files to which the shell text of a command writes its output, such as ``made.txt`` in ``sh -c 'echo 1 > made.txt'``. A
-    text that changes the directory is left out, because the places of its files are not known."""
+    """Returns the files to which shell code in a command redirects output, such as ``made.txt`` in ``sh -c 'echo 1 > made.txt'``. Leaves
+    out shell code that changes the directory, because the directories of its files are not known."""
     texts = (text for text in shell_texts(argv) if not _CHANGES_DIRECTORY.search(text))
     return [name.strip("'\"") for text in texts for name in _WRITTEN.findall(text) if name]
 
 
 def words_in(text: str, is_shell: bool = False) -> Iterable[str]:
-    """Returns the words of a text that may name files, such as ``conf.json`` in ``--config=conf.json``. From the text of a shell, files to
-    which a redirection writes are left out."""
+    """Returns the words of a text that possibly name files, such as ``conf.json`` in ``--config=conf.json``. If the text is shell code,
+    leaves out the files to which a redirection writes."""
     if is_shell and ">" in text:
         text = _WRITTEN.sub(lambda found: " " if found[1] else found[0], text)
     parts = _SEPARATORS.split(text)
@@ -138,12 +138,12 @@ def is_file(path: str) -> bool:
 
 
 class KnownModules:
-    """Remembers for a short time which of the user's own modules programs may import. Finding them takes long, and in a sweep over the text
-    of ``sh -c``, each task is a program."""
+    """Remembers for a short time which of the user's own modules a program possibly imports. A search takes long, and many programs need
+    the same search: in a sweep over the text of ``sh -c``, each task counts as a program of its own."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], tuple[float, dict[str, None]]] = {}
-        """Maps what a program imports to the time of the next search, and the files that the last search found."""
+        """Maps the key of a search to the time of the next search, and to the files that the last search found."""
 
     def files(self, key: tuple[object, ...], search: Callable[[], Iterable[str]]) -> dict[str, None]:
         known, now = self._known.get(key), time.monotonic()
@@ -156,13 +156,13 @@ class KnownModules:
 
 
 class ProgramSearch:
-    """The files of a program. ``directory``: the current directory of its tasks. ``path``: directories of programs (PATH).
+    """Finds the files of a program. ``directory``: the current directory of its tasks. ``path``: directories of programs (PATH).
     ``python_path``: directories of Python modules, in addition to the directory of a script. ``modules``: the results of earlier searches
-    for modules.
+    for modules. The search gives three results:
 
     - ``found``: the programs, scripts and own modules.
     - ``libraries``: the directories in which the Python interpreters of the program have their installed packages.
-    - ``named``: other files that the scripts name. Tasks may read or write them.
+    - ``named``: other files that the scripts name. Tasks possibly read or write them.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class ProgramSearch:
             elif _MODULE.fullmatch(word):
                 self._run_module(word)
             else:
-                # If a program such as env starts the interpreter, the interpreter is not in ``words``: it is probably a shell.
+                # ``words`` does not contain an interpreter that a program such as env starts. This interpreter is probably a shell.
                 self._add_text(word, _is_shell(words[0]) or not _is_interpreter(words[0]))
         if self._scripts or self._imports:
             key = directory, *self._python_path, *map(tuple, (self._bases, self.libraries, self._scripts, self._imports))
@@ -218,7 +218,7 @@ class ProgramSearch:
                 self._add_program(word)
 
     def _add_text(self, text: str, is_shell: bool = True) -> None:
-        """Follows the files, programs and modules that the text of a script names."""
+        """Adds the files, programs and modules that the text of a script names. Searches the scripts among them, too."""
         for place in _CHANGE_DIRECTORY.findall(text):
             self._bases.update(dict.fromkeys(os.path.join(base, place) for base in [*self._bases] if place.strip("./~$")))
         for word in words_in(text, is_shell):
@@ -237,7 +237,7 @@ class ProgramSearch:
             self._imports.update(dict.fromkeys(imports_in_source(text, "")))
 
     def _find(self, word: str) -> str | None:
-        # "$HERE/solve.py" is split into HERE and /solve.py.
+        # "$HERE/solve.py" was split into HERE and /solve.py, so the word is also searched without its slash.
         names = (word, word[1:]) if word[:1] == "/" else (word,)
         return next((file for name in names if name for base in self._bases if is_file(file := os.path.join(base, name))), None)
 
@@ -245,7 +245,7 @@ class ProgramSearch:
         self._imports.update(dict.fromkeys(imports_in_source(f"import {name}, {name}.__main__", "")))
 
     def _modules(self, directory: str) -> Iterator[str]:
-        """Yields the files of the user's own modules that the scripts and texts may import."""
+        """Yields the files of the user's own modules that the scripts and texts possibly import."""
         others = [*self._python_path, *(place for library in self.libraries for place in _editable_places(library))]
         for script in self._scripts:
             beside = os.path.dirname(os.path.realpath(script))
@@ -269,7 +269,7 @@ def _read(file: str) -> str:
 
 
 def _places_in_search_path(text: str, bases: Iterable[str]) -> Iterator[str]:
-    """Yields the directories that the lines of a script with ``sys.path`` name, such as ``src``."""
+    """Searches the lines of a script that contain ``sys.path``. Yields the directories that these lines name, such as ``src``."""
     for line in _SEARCH_PATH_LINE.findall(text):
         names = _LITERAL.findall(line)
         for name in (*names, "/".join(names), *([".."] if "parent" in line or "dirname" in line else [])):
@@ -280,7 +280,7 @@ def _places_in_search_path(text: str, bases: Iterable[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _libraries_of(interpreter: str) -> tuple[str, ...]:
-    """Returns the directories of installed packages of a Python interpreter. The interpreter is not started."""
+    """Returns the directories in which a Python interpreter has its installed packages. The interpreter is not started."""
     prefix = escape(os.path.dirname(os.path.dirname(interpreter)))
     places = [f"{prefix}/lib*/p*[0-9]*/*-packages", f"{prefix}/local/lib/python*/*-packages", f"{prefix}/lib/python3/dist-packages"]
     places.append(f"{escape(os.path.expanduser('~'))}/.local/lib/python*/site-packages")
@@ -303,7 +303,7 @@ def _packages_in(library: str, _changed_at: int) -> tuple[tuple[str, str], ...]:
 
 
 def _editable_places(library: str) -> list[str]:
-    """Returns the directories of editable installations: ``.pth`` files in the directory of installed packages name them."""
+    """Returns the directories of editable installations. Files in ``library``, a directory of installed packages, name them."""
     places: dict[str, None] = {}
     for file in glob(f"{escape(library)}/*.pth"):
         places.update(dict.fromkeys(line.strip() for line in _read(file).splitlines() if not line.startswith(("import", "#"))))

@@ -1,5 +1,5 @@
-"""Adds records to the tasks of one run. With ``--resume``, ``resume=True`` and ``cache=True``, the master finds earlier results by these
-records."""
+"""Adds records to the tasks of one run. With ``--resume``, ``resume=True`` or ``cache=True``, the master uses these records to find earlier
+results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pilotfish.model.task import TaskSpec
 
 
 class ResultReuse:
-    """Makes the records of the tasks of one run. By the record of a task, the master finds the result of an equal earlier task.
+    """Makes the records of the tasks of one run. The record of a task lets the master find the result of an equal earlier task.
 
     - ``records``: maps the index of each submitted task to its record. The caller adds the entries.
-    - ``resume``: whether every task may get an earlier result, and not only calls with ``cache=True``.
-    - ``around``: another value that counts as code of each call, such as an initializer.
-    - ``may_repeat``: whether two tasks may be equal.
+    - ``resume``: whether every task can get an earlier result. If False, only calls with ``cache=True`` can.
+    - ``around``: a value that counts as a part of each call's code, such as an initializer.
+    - ``may_repeat``: whether two tasks of the run can be equal.
 
-    With ``resume``, equal tasks of one run do not share a result. With ``cache=True``, the second of two equal tasks may get the result of
+    With ``resume``, equal tasks of one run do not share a result. With ``cache=True``, the second of two equal calls can get the result of
     the first.
     """
 
@@ -50,7 +50,7 @@ class ResultReuse:
 
     @property
     def is_wanted(self) -> bool:
-        """Returns whether tasks may have earlier results."""
+        """Returns whether tasks can get earlier results."""
         return self.resume or self._cache
 
     def register(self, spec_number: Register) -> Register:
@@ -58,7 +58,7 @@ class ResultReuse:
 
         def noted(spec: TaskSpec, code: bytes) -> int:
             if spec.kind == "python" and self.is_wanted and spec.launch.get("form") == PICKLE:
-                # A rerun makes new records only if the slots still have the same packages.
+                # For a rerun: it makes new records only if the installed packages are still the same.
                 spec = replace(spec, launch={**spec.launch, "packages": installed_packages(spec.launch["path"])})
             number = spec_number(spec, code)
             if spec.kind == "python":
@@ -70,8 +70,8 @@ class ResultReuse:
         return noted
 
     def call(self, call: Call, needs: TaskNeeds, number: int, futures: FutureArguments | None = None) -> TaskNeeds:
-        """Returns ``needs`` with the record of a call. If no record can be made, returns ``needs`` without a record, and the call always
-        runs.
+        """Returns ``needs`` with the record of a call. If no record can be made, returns ``needs`` without a record. In this case, the call
+        always runs.
 
         ``number``: the number of the call's spec. ``futures``: the futures in the arguments of the call.
         """
@@ -95,7 +95,8 @@ class ResultReuse:
     def with_changes(
         self, needs: TaskNeeds, number: int, argv: Sequence[str], declared: Collection[str] = (), is_output: OutputTest | None = None
     ) -> TaskNeeds:
-        """Returns ``needs`` with the last changes of the files that a command names, and of its programs. See ``ExecutableKeys``."""
+        """Returns ``needs`` with the last change of the files that a command names, and the last change of its program files. See
+        ``last_change`` and ``program_change`` of ``ExecutableKeys``."""
         last_change = self._executables.last_change(number, argv, declared, is_output)
         return needs._replace(last_change=last_change, program_change=self._executables.program_change(number, argv))
 
@@ -105,8 +106,8 @@ class ResultReuse:
         return found
 
     def _parents(self, needs: TaskNeeds) -> bytes | None:
-        """Returns one hash of all tasks for which a task waits. Returns None if one of these tasks has no record, because its effects are
-        unknown."""
+        """Returns one hash of all tasks for which a task waits. The effects of a task without a record are unknown. If there is such a
+        task, returns None."""
         records, files = self._records, needs.future_files
         if not (needs.after or needs.after_any or files):
             return b""

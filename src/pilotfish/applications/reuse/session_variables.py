@@ -1,4 +1,4 @@
-"""Tells which environment variables say nothing about the work of a task."""
+"""Tells which environment variables cannot change the result of a task."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SESSION_VARIABLE = re.compile(
     r"|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MEMORY_PRESSURE_.*|MANAGERPID|LISTEN_.*|PYTEST_.*|COVERAGE_.*|HOSTNAME|HOST|TMPDIR"
     r"|SLURM_.*|SLURMD_.*|PBS_.*|SGE_.*|LSB_.*|LSF_.*|FLUX_.*|OAR_.*|PILOTFISH_.*|PYTHONUNBUFFERED",
 )
-"""Variables that belong to one login, terminal or batch job. They differ from day to day and say nothing about the work."""
+"""Variables that belong to one login, terminal or batch job. They differ from day to day, but do not change results."""
 
 
 def stable_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that can change the result of a task. Variables of the session are left out."""
+    """Returns the variables that can change the result of a task. Leaves out variables of a login, terminal or batch job."""
     return {name: value for name, value in sorted(environment.items()) if not SESSION_VARIABLE.fullmatch(name)}

@@ -1,11 +1,11 @@
-"""Makes the records by which the master finds an equal earlier task. See ``core/data/stored_results.py``.
+"""Makes the records of tasks. The master uses a record to find an equal earlier task. See ``core/data/stored_results.py``.
 
-A record has a key and a short hash of each part of the task: its code, arguments, inputs and environment. The record does not depend on
-options that say how a task runs, such as cores, memory and retries.
+A record has a key and a short hash of each part of the task: its code, arguments, inputs and environment. Options that say how a task runs,
+such as cores, memory and retries, are not part of the record.
 
 A key is a sum of hashes: of the code, of each task that the task needs, and of the rest. For a Python call, the user's own modules and the
-input files have hashes of their own in this sum. So a rerun can replace the hashes of what changed, although it does not know what the
-other hashes were made of. See ``client/reuse/rerun_keys.py``.
+input files have hashes of their own in this sum. So if an input file changed, a rerun can replace the hash of the files in the sum. It does
+not need to know from what the other hashes were made. See ``client/reuse/rerun_keys.py``.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pilotfish.model.task import TaskSpec
 from pilotfish.portable.payload_format import Buffer, unpack
 
 SMALL_PROGRAM_BYTES = 1 << 20
-"""A program with more bytes is hashed like an input file, so that its hash is also remembered for later commands."""
+"""Maximum bytes of a small program. The hash of a larger program is stored on disk, like the hash of an input file."""
 MAX_SHARED = 1000
-"""Maximum number of programs whose files are remembered. In a sweep over the text of ``sh -c``, each task is a program."""
+"""Maximum number of remembered programs. The number can grow: in a sweep over the text of ``sh -c``, each task counts as a new program."""
 RECHECK_S = 0.02
-"""Seconds for which the files of a program are assumed to stay the same."""
+"""Seconds for which the files of a program are not checked again."""
 CLOCK_S = 0.01
-"""Seconds by which the clocks of the master and of a file system may differ."""
+"""Possible difference in seconds between the clocks of the master and of a file system."""
 NOT_DATA = ("/proc/", "/sys/", "/dev/")
 OutputTest = Callable[[Collection[str], str, float], bool]
-"""Tests whether tasks of an earlier run made the last change of a file. Arguments: the words of the command that name the file or the
-script that names it, the path of the file, and the time of the change."""
+"""Tests whether tasks of an earlier run made the last change of a file. The first argument has the words of the command that name the file,
+or that name the script that names the file. The other arguments are the path of the file and the time of the change."""
 Stamp = tuple[int, int, int, int] | None
-"""Inode, size, time of modification and time of status change of a file; None if there is no file."""
+"""Inode, size, time of modification and time of status change of a file. None if there is no file."""
 
 
 def hash_of(*parts: Buffer) -> bytes:
@@ -55,7 +55,7 @@ _MODULUS = 1 << 8 * KEY_LENGTH
 
 
 def sum_hashes(*hashes: bytes) -> bytes:
-    """Adds hashes. The first bytes of the sum depend only on the first bytes of the hashes, so short hashes can be added too."""
+    """Adds hashes. The first N bytes of the sum depend only on the first N bytes of the hashes, so shortened hashes can be added, too."""
     return (sum(int.from_bytes(one, "little") for one in hashes) % _MODULUS).to_bytes(KEY_LENGTH, "little")
 
 
@@ -132,10 +132,11 @@ def parts_of_spec(spec: TaskSpec, code: bytes) -> SpecParts:
 
 
 class SharedHash(NamedTuple):
-    """The data that tasks with equal specs and programs share. ``stamps``: sizes and times of the program files when they were hashed.
-    ``named``: see ``ProgramSearch``. ``change``: last change of a program file; NO_CHANGE in a sandbox, because files are copied to it when
-    the task is submitted.
-    ``digest``: a hash object. The parts of a single task are added to a copy of it."""
+    """The data that tasks with equal specs and programs share.
+
+    ``stamps``: sizes and times of the program files when they were hashed. ``named``: see ``ProgramSearch``. ``change``: last change of a
+    program file. It is NO_CHANGE for tasks with a sandbox, because the program files are packed at the submission. ``digest``: a hash
+    object. For each task, a copy of this object gets the other parts of the task."""
 
     files: tuple[str, ...]
     stamps: tuple[Stamp, ...]
@@ -149,13 +150,13 @@ class SharedHash(NamedTuple):
 
 
 ProgramFiles = tuple[tuple[str, bytes], ...]
-"""The files of a program, each with the hash of its content. For a directory of installed packages, it is the hash of their names and
-versions."""
+"""The files of a program, each with the hash of its content. A directory of installed packages has the hash of the names and versions of
+these packages."""
 
 
 class ExecutableKeys:
-    """Makes the records of executables. Values that many tasks have in common are hashed only once, because ``pilotfish run`` makes a
-    record of every task. ``programs``: maps the hash of the code of each program to the files of the program."""
+    """Makes the records of executables. ``pilotfish run`` makes a record of every task, so values that many tasks have in common are hashed
+    only once. ``programs``: maps the hash of the code of each program to the files of the program."""
 
     def __init__(self) -> None:
         self.programs: dict[bytes, ProgramFiles] = {}
@@ -163,7 +164,7 @@ class ExecutableKeys:
         self._hashes: dict[str, tuple[Stamp, bytes]] = {}
         """Maps a file to its stamp and the hash of its content."""
         self._statuses: dict[str, os.stat_result | None] = {}
-        """Maps a path to its status, or to None if it has none. Tasks have many files in common."""
+        """Maps a path to the status of the file, or to None if there is no file. It saves time, because tasks have many files in common."""
         self._statuses_read_at = 0.0
         self._modules = KnownModules()
         self._shared: dict[tuple[int, tuple[str, ...]], SharedHash] = {}
@@ -198,12 +199,14 @@ class ExecutableKeys:
     def last_change(
         self, number: int, argv: Sequence[str], declared: Collection[str] = (), is_output: OutputTest | None = None
     ) -> LastChange:
-        """Returns the last change of a file that a command names, or that its shell scripts and makefiles name.
+        """Returns the newest change among the files that a command, its shell scripts or its makefiles name.
 
-        Such a file may be an input or an output. An output does not change after the end of its task. So an earlier result is used only
-        if no such file changed since the earlier task ended. ``declared``: inputs and outputs, which are compared in other ways. Programs
-        are compared by their content. In a sandbox, relative names do not mean files in the current directory. ``is_output``: files
-        for which it is true are left out.
+        Such a file can be an input or an output. An output does not change after the end of its task. So an earlier result is used only
+        if no such file changed after the earlier task had ended.
+
+        These files are left out: ``declared`` inputs and outputs, which are compared in other ways; programs, which are compared by their
+        content; files for which ``is_output`` returns True; and for a task with a sandbox, all relative names, because they do not mean
+        files in the current directory.
         """
         spec, words = self._specs[number], program_words(argv)
         shared = self._hash_shared(number, words)
@@ -225,10 +228,11 @@ class ExecutableKeys:
         return newest
 
     def _changed_at(self, path: str) -> float:
-        """Returns when a regular file changed; 0 if there is no such file.
+        """Returns the time of the last change of a regular file. Returns 0 if there is no such file.
 
-        Uses the time of the status change, because a file that was copied or moved to this place may have an old modification time. The
-        status of a file with several hard links also changes when a link is added, for example when another conda environment is made.
+        The result is the time of the status change, because a file that was copied or moved can have an old modification time. For a file
+        with several hard links, it is the modification time: the status of such a file also changes when a link is added, for example for
+        a new conda environment.
         """
         status = self._status(path)
         if status is None or not S_ISREG(status.st_mode) or path.startswith(NOT_DATA):
@@ -248,12 +252,12 @@ class ExecutableKeys:
         return tuple(_stamp(self._status(path)) for path in paths)
 
     def program_change(self, number: int, argv: Sequence[str]) -> LastChange:
-        """Returns the last change of a file of a program. See ``SharedHash``."""
+        """Returns the newest change among the files of a program. See ``SharedHash``."""
         return self._hash_shared(number, program_words(argv)).change
 
     def code(self, number: int, argv: Sequence[str]) -> bytes:
-        """Returns the hash of the program of a command. It is the hash in the last record that ``record`` made for this spec and
-        program."""
+        """Returns the hash of the program of a command. Call ``record`` for this spec and program first: its last record has the same
+        hash."""
         return self._shared[number, program_words(argv)].code
 
     def _hash_shared(self, number: int, words: tuple[str, ...]) -> SharedHash:
@@ -293,8 +297,8 @@ class ExecutableKeys:
         return known[1]
 
     def _hash_packages(self, library: str) -> bytes:
-        """Returns the hash of the names and versions of installed packages. They get an entry in ``programs``, so that a changed package
-        can be named."""
+        """Returns the hash of the names and versions of installed packages. Adds the packages to ``programs`` under this hash, so that a
+        message can name a changed package."""
         packages = packages_in(library)
         digest = hash_of(*(f"{name} {version}".encode() for name, version in packages))
         self.programs[digest] = tuple((f"the package {name}", hash_of(version.encode())) for name, version in packages)
@@ -302,7 +306,8 @@ class ExecutableKeys:
 
 
 def _without_places(shared_inputs: bytes, payload: Buffer) -> tuple[bytes, bytes]:
-    """Returns the hash of the inputs of a task, and its arguments. The directories from which its files were read do not count."""
+    """Returns the hash of the inputs of a task, and the other parts of its payload. Neither depends on the paths from which the input files
+    were read."""
     described, stdin, *parts = unpack(payload)
     fields = json.loads(bytes(described))
     inputs = hash_of(shared_inputs, _as_bytes(fields.pop("inputs", [])), *parts)
@@ -323,7 +328,7 @@ def _stamp(status: os.stat_result | None) -> Stamp:
 
 
 def content_hash(path: str) -> bytes:
-    """Returns the hash of the content of a file. Returns an empty hash if it cannot be read."""
+    """Returns the hash of the content of a file. Returns an empty hash if the file cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -333,7 +338,7 @@ def content_hash(path: str) -> bytes:
             return bytes.fromhex(digests().digest(os.path.realpath(path), descriptor))
         with open(descriptor, "rb", closefd=False) as file:
             return hash_of(file.read())
-    except OSError:  # the path may be a directory
+    except OSError:  # for example, the path is a directory
         return b""
     finally:
         os.close(descriptor)
@@ -352,8 +357,8 @@ class RepeatCounter:
 
 
 def parents_hash(awaited: Iterable[bytes], files: Iterable[tuple[bytes, str, str]] = ()) -> bytes:
-    """Returns a hash of what a task waits for; empty if it waits for nothing. ``awaited``: the records of the tasks for which the task
-    waits. ``files``: the files that it gets from these tasks. Each file has the record of the task that makes it, its name there, and its
+    """Returns a hash of the tasks and files for which a task waits. Returns an empty hash if there are none. ``awaited``: the records of
+    these tasks. ``files``: for each of these files, the record of the task that makes the file, the name of the file in that task, and its
     name in the waiting task."""
     terms = [after_term(record) for record in awaited]
     terms += [file_term(record, name, target) for record, name, target in files]
@@ -376,8 +381,8 @@ def files_hash(inputs: Mapping[str, Source]) -> bytes:
 class FilesVersion(NamedTuple):
     """A value that changes if one of the input files changes.
 
-    A file that changed in the last RACY_S seconds may change again with the same stamp. If there is such a file, ``contents`` is the hash
-    of all contents; otherwise it is empty.
+    A file that changed in the last RACY_S seconds can change again without a change of its stamp. If there is such a file, ``contents`` is
+    the hash of all contents. Otherwise, ``contents`` is empty.
     """
 
     stamps: tuple[object, ...]

@@ -25,7 +25,7 @@ class Axis(Protocol):
 
     @property
     def may_repeat(self) -> bool:
-        """Returns whether two rows may be equal."""
+        """Returns whether two rows are possibly equal."""
 
     def __len__(self) -> int: ...
 
@@ -67,10 +67,10 @@ class LazyAxis:
 
 
 def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal, width: int = 0) -> LazyAxis:
-    """Returns the numbers ``start``, ``start + step``, … up to ``stop``. ``stop`` is included if a step reaches it exactly. The sign of
-    ``step`` must fit the direction from ``start`` to ``stop``. Integers get leading zeros up to ``width`` characters.
+    """Returns the numbers ``start``, ``start + step``, … up to ``stop``. ``stop`` is included if a step reaches it exactly. If ``stop`` is
+    less than ``start``, ``step`` must be negative. Integers get leading zeros up to ``width`` characters.
 
-    The numbers are computed as integers, in units of the last decimal place. So there are no values such as 0.30000000000000004.
+    The numbers are computed as whole multiples of the last decimal place. So there are no values such as 0.30000000000000004.
     """
     decimals = max(0, *(-int(number.as_tuple().exponent) for number in (start, stop, step)))
     first, last, stride = (int(_EXACT.scaleb(number, decimals)) for number in (start, stop, step))
@@ -82,7 +82,7 @@ def number_range(name: str, start: Decimal, stop: Decimal, step: Decimal, width:
 
 
 def chained(name: str, parts: Sequence[Axis]) -> LazyAxis:
-    """Joins axes of the same name one after another, as in ``seed=1..3,10..12``."""
+    """Joins axes of the same name into one axis, one after another, as in ``seed=1..3,10..12``."""
     return LazyAxis((name,), sum(map(len, parts)), lambda: itertools.chain.from_iterable(parts))
 
 

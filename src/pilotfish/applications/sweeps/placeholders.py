@@ -1,7 +1,8 @@
 """Replaces placeholders in commands.
 
 - ``{alpha}`` becomes the value of the parameter alpha, and ``{alpha:.2f}`` the formatted value.
-- ``{}`` becomes the line of the ``--each-line`` file, the value of the ``:::`` list, or the value of the only parameter.
+- ``{}`` becomes the line of the ``--each-line`` file or the value of the ``:::`` list. If there is neither, ``{}`` becomes the value of the
+  only parameter.
 - ``{#}`` becomes the index of the task in its run.
 - Other braces do not change: ``awk '{print $1}'``, ``{"json": 1}`` and ``${HOME}``.
 - Double braces around the name of a parameter, ``{{alpha}}``, become literal braces.
@@ -32,19 +33,21 @@ PLAIN_VALUE = re.compile(r"[\w@%+=:,./-]*")
 """Matches values that no interpreter can mistake for code: they have no spaces, quotes, parentheses or shell operators."""
 BEFORE_VALUE = ("", *" =,:;/'\"")
 AFTER_VALUE = (*BEFORE_VALUE, *"\n._-)<>&")
-"""Characters beside a placeholder of a list. Elsewhere, ``{2}`` is probably a repetition in a pattern, as in ``[0-9]{2}``, ``a {2}b``."""
+"""Characters that can be directly before and after ``{2}`` if it stands for a value of a list. Between other characters, it is probably a
+repetition in a pattern, as in ``[0-9]{2}`` and ``a {2}b``."""
 SHOWN_VALUES = 3
 MAX_EXPONENT = 400
 """Maximum decimal exponent of a number to format. It covers all floating-point numbers."""
 
 Fill = Callable[[Row, int], str]
 Change = Callable[[str], str]
-"""Formats a value. Raises BadInput if the value does not fit."""
+"""A function that formats a value. It raises BadInput if the value does not fit the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with placeholders. ``fill`` replaces them. Its arguments are the values, in the order of the names, and the task number."""
+    """A text with placeholders. ``fill``: a function that replaces the placeholders. Its arguments are the values, in the order of the
+    parameters, and the task number."""
 
     text: str
     uses: frozenset[str]
@@ -64,8 +67,8 @@ def make_template(text: str, names: Sequence[str] | None, where: str, recipe: st
     """Makes a template from a text. ``names``: the parameters, or None if there is no sweep. ``where``: name of the text in error messages,
     such as "the command".
 
-    ``recipe`` is given if the text is a script: it says how to pass a value to the script as an argument. In a script, a value may replace
-    a placeholder only if no interpreter can mistake the value for code.
+    ``recipe``: if the text is a script, a hint how to pass a value to the script as an argument; otherwise empty. In a script, a value is
+    refused if an interpreter can mistake the value for code.
     """
     pieces: list[str | _Field] = []
     uses: list[tuple[str, Change | None]] = []
@@ -99,7 +102,7 @@ def make_command_templates(command: Sequence[str], names: Sequence[str] | None) 
 
 
 def find_placeholders(text: str) -> Iterator[str]:
-    """Yields what would be a placeholder in the command of a sweep."""
+    """Yields the parts of a text that would be placeholders in the command of a sweep."""
     for match in BRACES.finditer(text):
         if _is_placeholder(match[2], (), _is_apart(match)):
             yield match[0]
@@ -109,7 +112,8 @@ def find_placeholders(text: str) -> Iterator[str]:
 
 
 def _split(content: str) -> tuple[str, str]:
-    """Splits the text between braces into the name and the form. The name of a list may come directly before the form: ``{1/.}``."""
+    """Splits the text between braces into name and form: ``alpha:.2f`` into alpha and .2f. After the number of a list, there is no colon:
+    ``1/.`` becomes 1 and /."""
     listed = re.fullmatch(r"(\d*)(/?\.|//?)", content)
     if listed:
         return listed[1], listed[2]
@@ -118,14 +122,14 @@ def _split(content: str) -> tuple[str, str]:
 
 
 def _is_apart(match: re.Match[str]) -> bool:
-    """Tests whether the characters beside the braces can be beside a value."""
+    """Tests whether the characters before and after the braces are in BEFORE_VALUE and AFTER_VALUE."""
     text, start, end = match.string, match.start(), match.end()
     return text[max(start - 1, 0) : start] in BEFORE_VALUE and text[end : end + 1] in AFTER_VALUE
 
 
 def _is_placeholder(content: str, names: Sequence[str] | None, is_apart: bool) -> bool:
-    """Tests whether a text between braces is, or is probably meant as, a placeholder. If there is no sweep (``names`` is None), only these
-    count: ``{}``, a name, a form for paths such as ``{/}``, and ``{#}`` with or without a format.
+    """Tests whether a text between braces is a placeholder, or is probably meant as one. If there is no sweep (``names`` is None), only
+    these are placeholders: ``{}``, a name, a form for paths such as ``{/}``, and ``{#}`` with or without a format.
 
     ``is_apart``: see ``_is_apart``.
     """
@@ -290,7 +294,7 @@ def _fill_field(field: _Field, values: Row, number: int) -> str:
 
 
 def check_values(templates: Iterable[Template], axes: Iterable[Axis]) -> None:
-    """Formats all values of the axes, so that a value that does not fit is found before the first task starts."""
+    """Formats all values of the axes. In this way, a value that does not fit its format is found before the first task starts."""
     changes = [one for template in templates for one in template.changes]
     for axis in axes:
         wanted = [(axis.names.index(name), change) for name, change in changes if name in axis.names]

@@ -1,6 +1,6 @@
-"""Finds the arguments of a command that an interpreter runs as code, such as ``echo {}`` in ``sh -c 'echo {}'``.
+"""Finds scripts in a command. A script is an argument that an interpreter runs as code, such as ``echo {}`` in ``sh -c 'echo {}'``.
 
-A value that replaces a placeholder in such a script could become code: the value ``; rm -rf x`` would remove files.
+If a value replaces a placeholder in a script, the interpreter can run the value as code: the value ``; rm -rf x`` would remove files.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ SHELL_RECIPE = """sh -c '... "$1" ...' sh {}"""
 
 
 class Interpreter(NamedTuple):
-    """A program that takes code as an argument. The texts are regular expressions for whole words."""
+    """A program that takes code as an argument. All texts except ``recipe`` are regular expressions for whole words."""
 
     names: str
     code_option: str
     """Matches the option before the code. If the code is in the same word, as in ``-c'print(1)'``, a group of the match contains the code.
-    If it is empty, the first argument is code, as in ``awk '{ print }'``."""
+    An empty expression means that the first argument is code, as in ``awk '{ print }'``."""
     flag: str
-    """Matches options without a value in the next word, in addition to ``--option=value``. After any other option, the next word may be
-    its value or an argument."""
+    """Matches options after which the next word is not their value. ``--option=value`` is such an option for every interpreter. After any
+    other option, the next word is possibly its value."""
     recipe: str
-    """How to pass a value as an argument instead."""
+    """A hint how to pass a value as an argument and not in the code."""
     value_option: str = NEVER
     """Matches options whose value is always the next word."""
     last_option: str = "--"
-    """Matches the option after which there is no code."""
+    """Matches the last option: there is no code after it."""
     code_is_argument: bool = False
-    """Whether the code is the first word after the option that is not itself an option, as in ``sh -c -e 'echo'``. Otherwise the code is
-    the word directly after the option."""
+    """Whether more options can stand between the code option and the code, as in ``sh -c -e 'echo'``. If False, the code is the word
+    directly after the code option."""
     code_is_last: bool = True
-    """Whether all words after the code are arguments. If not, more code may follow, as in ``perl -e 'a' -e 'b'``."""
+    """Whether all words after the code are arguments. If False, more code can follow, as in ``perl -e 'a' -e 'b'``."""
     operands: int = 0
     """Maximum number of arguments before the code option, such as the file in ``flock FILE -c 'echo'``."""
 
 
 def _short(flags: str, letters: str, long: str = "--eval|--print") -> tuple[str, str]:
-    """Returns the regular expressions ``code_option`` and ``flag``. ``flags``: letters of options without a value, which may come before
-    the letter of a code option in the same word, as in ``perl -lne``. After any other letter, the rest of the word is the value of
-    the option, as in ``perl -Ilib``. ``long``: long options for code."""
+    """Returns the regular expressions ``code_option`` and ``flag`` of an interpreter with options of one letter. ``letters``: the options
+    for code. ``flags``: the options without a value, which can come before a code option in the same word, as in ``perl -lne``. After any
+    other letter, the rest of the word is a value, as in ``perl -Ilib``. ``long``: the long options for code."""
     return f"-[{flags}]*[{letters}](.*)|(?:{long})(?:=(.*))?", f"-[{flags}]*|-[{flags}]*(?![{flags}])[A-Za-z].+"
 
 
@@ -99,11 +99,11 @@ ANY_INTERPRETER = Interpreter(
     code_is_argument=True,
     code_is_last=False,
 )
-"""A program that a placeholder names: a value may be an interpreter."""
+"""A program whose name contains a placeholder. It counts as an interpreter, because a value can be the name of an interpreter."""
 STARTERS = frozenset(("env", "exec", "flock", "mpiexec", "mpirun", "nice", "nohup", "setsid", "srun", "stdbuf", "time", "timeout", "xargs"))
-"""Programs that start the program in their arguments."""
+"""Programs that start a second program. Their arguments name the second program."""
 COMMON_WORDS = frozenset(("R", "env", "flock", "node", "script", "su"))
-"""Interpreters whose names are also common words. They count only where a program is expected."""
+"""Interpreters whose names are also common words. Such a word counts as an interpreter only where a program is expected."""
 
 
 def script_arguments(command: Sequence[str]) -> dict[int, str]:

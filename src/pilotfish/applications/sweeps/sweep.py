@@ -1,8 +1,8 @@
 """Makes the values of each task of a sweep from parameters such as ``alpha=0.1:1.0:0.1``, ``seed=1..100`` or a table.
 
 Each parameter or table is an axis of the sweep, with one or more rows. A sweep combines each row of an axis with all rows of the other
-axes. A zipped sweep instead combines the first rows of all axes, then the second rows, and so on. Every value is text for a command line.
-Numbers are exact decimals.
+axes. A zipped sweep is different: its first task gets the first rows of all axes, its second task the second rows, and so on. Every value
+is text for a command line. Numbers are exact decimals.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MAX_TASKS = 50_000_000
 TASK_BYTES = 400
 """Approximate number of bytes that a task needs in the memory of the master."""
 PYTHONIC = re.compile(r"\[.*\]|range\(.*\)|np\..*|numpy\..*|linspace\(.*\)")
-"""Matches values in Python syntax, which are refused."""
+"""Matches values in Python syntax, such as ``range(9)``. These values are refused."""
 MAX_EXPONENT = 100
 """Maximum decimal exponent. A larger exponent is probably a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of values of all tasks. There are all combinations of the rows of the axes; the last axis changes fastest. If ``zipped``,
-    the first task gets the first row of every axis, the second task the second rows, and so on.
+    """The rows of values of all tasks. Usually, the tasks get all combinations of the rows of the axes; the last axis changes fastest. If
+    ``zipped`` is True, the first task gets the first row of every axis, the second task gets the second row of every axis, and so on.
 
-    ``times`` tasks, one after the other, get the same row.
+    ``times``: number of tasks with the same row. These tasks come one after the other.
     """
 
     axes: tuple[Axis, ...]
@@ -101,8 +101,8 @@ def make_sweep(
 
 
 def check_count(count: int, what: str) -> None:
-    """Raises BadInput if ``count`` tasks are too many for a run. After a typing error, there may be billions of tasks. ``what``: name of
-    the source of the tasks in the message."""
+    """Raises BadInput if ``count`` tasks are too many for a run: after a typing error, a sweep can have billions of tasks. ``what``: the
+    source of the tasks, for the message."""
     if count > MAX_TASKS:
         limit = f"a run may have {MAX_TASKS:,}, as the master keeps about {TASK_BYTES} bytes of each in memory"
         raise BadInput(
@@ -137,7 +137,8 @@ def split_lists(words: Sequence[str]) -> tuple[Row, tuple[ValueList, ...]]:
 
 
 def _list_axes(lists: Iterable[ValueList]) -> list[Axis]:
-    """Returns the axes of the lists. The name of a list is its number, from 1. Lists that are linked by ``:::+`` are one axis."""
+    """Returns the axes of the lists. The name of a list is its number: the first list has the name 1. If ``:::+`` links a list to the list
+    before it, both are one axis."""
     axes: list[ListedValues] = []
     for number, (sign, values) in enumerate(lists, 1):
         if not values:
@@ -159,7 +160,7 @@ def _list_axes(lists: Iterable[ValueList]) -> list[Axis]:
 
 
 CLOCK_TIME = re.compile(r"\d?\d:\d\d:00")
-"""A time of day. As a range, it would have the step 0."""
+"""Matches a time of day such as 18:30:00. As a range, this text would have the step 0."""
 
 # --- --param name=values ------------------------------------------------------------------------------------------------------------
 

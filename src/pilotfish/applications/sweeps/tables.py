@@ -34,7 +34,7 @@ def read_lines(path: str) -> Axis:
 
 
 def read_table(path: str) -> Axis:
-    """Reads a table. The suffix selects the sweep source. A file with an unknown suffix is read as CSV. Each column is a parameter."""
+    """Reads a table. The suffix of the file selects the reader; an unknown suffix means CSV. Each column is a parameter."""
     file = existing_file(path, "--params-from")
     suffix = file.suffix[1:]
     return _not_empty(_from_plugin(suffix if suffix in plugins.names("sweeps") else "csv", str(file)), f"--params-from {path}")
@@ -57,7 +57,8 @@ def read_json(path: str) -> Axis:
 
 
 def read_column(name: str, path: str) -> Axis:
-    """Reads the values of ``name=@file``: the column ``name`` of a table, the items of a JSON list, or the lines of another file."""
+    """Reads the values of ``name=@file``. In a table, the values are the column ``name``. In a JSON list, they are the items. In any other
+    file, they are the lines."""
     option = f"--param {name}=@{path}"
     return _not_empty(_column_axis(name, existing_file(path, option)), option)
 
@@ -84,8 +85,8 @@ def _from_file(file: Path, names: Row, read: Callable[[Path], Iterator[Row]]) ->
 
 
 def existing_file(path: str, option: str) -> Path:
-    """Returns the path of an existing file. If ``path`` is a pipe, returns the path of a copy of its content, because the values are read
-    more than once. Raises BadInput if there is no file."""
+    """Returns the path of an existing file. For a pipe, returns the path of a copy of its content, because the values are read more than
+    once. Raises BadInput if there is no file."""
     file = Path(path)
     if not file.is_file():
         if file.exists() and not file.is_dir():
@@ -206,7 +207,8 @@ def _load_json(file: Path) -> Any:
 
 
 def _json_table(file: Path) -> tuple[Row, list[Row]]:
-    """Reads a list of objects with equal keys, or an object with lists of equal length. Returns the names and the rows."""
+    """Reads a JSON file that contains a list of objects with equal keys, or an object with lists of equal length. Returns the names and the
+    rows."""
     content = _load_json(file)
     hint = 'Write a list of objects, [{"a": 1, "b": 2}, ...], or an object of lists, {"a": [1, 2], "b": [3, 4]}.'
     if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):

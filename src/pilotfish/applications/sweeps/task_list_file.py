@@ -7,12 +7,12 @@
     id=prepare                          ./prepare
     after=prepare                       ./use
 
-A line has fields and then the program with its arguments, like variables before a command in a shell. Commas separate several values of a
-field.
+A line has first fields, and then the program with its arguments. Fields are written like variables before a command in a shell. If a field
+has several values, commas separate the values.
 
 - ``in=`` and ``out=``: input files and output files.
 - ``cost=``: duration relative to the other tasks.
-- ``id=``: a name of the task. ``after=``: the names of tasks for which this task waits.
+- ``id=``: a name for the task. ``after=``: the names of tasks for which this task waits.
 
 A task also waits for the tasks that produce its input files. The word ``--`` ends the fields.
 """
@@ -39,7 +39,7 @@ QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
 WORD = re.compile(rf"""(?:{QUOTED}|[^ \t\r\n'"\\]++)+""")
 SPECIAL = re.compile("[#<>|&;]")
 OPERATOR = re.compile(rf"{QUOTED}|((?:^&?[0-9]*)?[<>].*|[|&;]+)")
-"""Matches quoted text. The group matches what a shell would not pass on as an argument, such as ``|``, ``2>&1`` and ``>out.txt``."""
+"""Matches quoted texts, and operators of a shell such as ``|``, ``2>&1`` and ``>out.txt``. The group contains the operator."""
 WORD_BEFORE_PROGRAM = re.compile(rf"(?:{'|'.join(FIELDS)})=.*|--")
 
 
@@ -61,8 +61,8 @@ class ListedTask:
 class TaskFile:
     """A valid task list file. Each iteration over the object reads the file again.
 
-    ``flow``: the dependencies between the tasks, or None if there are none. With dependencies, the tasks come in topological order;
-    otherwise in the order of the lines.
+    ``flow``: the dependencies between the tasks, or None if there are none. With dependencies, an iteration yields the tasks in topological
+    order. Without dependencies, it yields them in the order of the lines.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class TaskFile:
 
     @property
     def intermediate_files(self) -> frozenset[str]:
-        """Returns the intermediate files: one task of the list produces them, and another task needs them."""
+        """Returns the intermediate files: one task of the list produces the file, and other tasks of the list need it."""
         return self.flow.files if self.flow is not None else frozenset()
 
     def future_files(self, place: int) -> tuple[ExpectedFile, ...]:
@@ -111,8 +111,8 @@ def _tasks_of(file: Path) -> Iterator[tuple[int, ListedTask]]:
 
 
 def _split(line: str, where: str) -> list[str]:
-    """Splits a line into words. As in a shell, ``#`` begins a comment only at the start of a word. Raises BadInput if the line has an
-    operator of a shell that is not quoted: no shell reads the line."""
+    """Splits a line into words. As in a shell, ``#`` begins a comment only at the start of a word. No shell reads the line, so operators of
+    a shell would have no effect. Raises BadInput for such an operator outside of quotes."""
     found = list(WORD.finditer(line)) if SPECIAL.search(line) else []
     comment = next((place for place, word in enumerate(found) if word[0][0] == "#"), None)
     if comment is not None:
